@@ -1,7 +1,7 @@
 """Every page with other parameters than the book's: a small sweep for each, by the library's own sweeps.
 
-What is tried is a list, ``book/variations.yml``: page -> sets of parameters. A page that runs with one seed, one text
-or one model only fails here.
+Each page is tried with another seed and another text, where it has such parameters, and with what is listed for it in
+``book/variations.yml``. A page that runs with one seed, one text or one model only fails here.
 """
 
 import ast
@@ -16,6 +16,7 @@ from lab.pages.sources import convert, sources
 
 LIST = "book/variations.yml"
 FOLDER = "_build/variations"
+OTHER = {"seed": 1, "texts": ["python_reference"]}
 TIMEOUT = 900  # seconds for a page
 
 
@@ -34,16 +35,20 @@ def defaults(root, source):
 
 
 def listed(root):
-    """What is tried: page -> list of sets of parameters, none without a page and none that is the book's."""
-    given = yaml.safe_load((root / LIST).read_text(encoding="utf-8"))
+    """What is tried: page -> list of sets of parameters, of which each has something that is not the book's."""
     known = {source.stem: defaults(root, source) for source in sources(root)}
-    if wrong := sorted(known.keys() ^ given.keys()):
-        raise ValueError(f"{LIST}: page {wrong[0]} is {'no page' if wrong[0] in given else 'not listed'}.")
+    given = yaml.safe_load((root / LIST).read_text(encoding="utf-8"))
+    if wrong := sorted(given.keys() - known.keys()):
+        raise ValueError(f"{LIST}: there is no page {wrong[0]}.")
     for page, sets in given.items():
         for name, value in (item for one in sets for item in one.items()):
             if known[page].get(name, value) == value:
                 raise ValueError(f"{LIST}: page {page}: {name} = {value!r} is what the book shows, or no parameter.")
-    return given
+    found = {}
+    for page, own in known.items():
+        other = {name: value for name, value in OTHER.items() if own.get(name, value) != value}
+        found[page] = [*([other] if other else []), *given.get(page, [])]
+    return found
 
 
 def report(root, names=(), workers=2):

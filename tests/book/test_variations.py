@@ -39,10 +39,14 @@ def test_every_page_of_the_book_has_others():
     listed = variations.listed(ROOT)
     assert list(listed) == [source.stem for source in sources(ROOT)]
     assert all(listed.values())
-    for source in sources(ROOT):  # another seed and another text wherever a page has one
-        known, sets = variations.defaults(ROOT, source), listed[source.stem]
-        for name in {"seed", "texts"} & known.keys():
-            assert any(name in one for one in sets), f"{source.stem}: no other {name}"
+
+
+def test_another_seed_and_text_are_tried_unasked(root):
+    assert variations.listed(tried(root, "{}")) == {"00_page": [{"seed": 1}]}
+    assert variations.listed(tried(root, "00_page: [{size: 3}]")) == {"00_page": [{"seed": 1}, {"size": 3}]}
+    page = root / "notebooks/00_page.py"
+    page.write_text(page.read_text().replace("names = 2, [", "texts = 2, [").replace("seed = 0", "seed = 1"))
+    assert variations.listed(tried(root, "{}")) == {"00_page": [{"texts": ["python_reference"]}]}
 
 
 def test_parameters_are_read_from_their_cell(root):
@@ -52,8 +56,7 @@ def test_parameters_are_read_from_their_cell(root):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("00_page: [{seed: 1}]\n01_other: [{seed: 1}]", "page 01_other is no page"),
-        ("{}", "page 00_page is not listed"),
+        ("01_other: [{seed: 2}]", "there is no page 01_other"),
         ("00_page: [{sead: 1}]", "sead = 1 is what the book shows, or no parameter"),
         ("00_page: [{seed: 1, size: 2}]", "size = 2 is what the book shows"),
     ],
@@ -64,12 +67,12 @@ def test_a_list_that_is_wrong_is_one_sentence(root, text, sentence):
 
 
 def test_what_fails_is_named_and_the_rest_runs(root, capsys):
-    tried(root, "00_page: [{seed: 1}, {size: 7}, {size: 3, names: [bob]}]")
+    tried(root, "00_page: [{size: 7}, {size: 3, names: [bob]}]")
     assert variations.report(root, workers=1) == 1
     said = capsys.readouterr()
     assert "3 points of 1 pages: 3 run now, 1 failed" in said.out
     assert "00_page, {'size': 7}: " in said.err and "7 is too many" in said.err
-    tried(root, "00_page: [{seed: 1}, {size: 3, names: [bob]}]")
+    tried(root, "00_page: [{size: 3, names: [bob]}]")
     assert variations.report(root, ["00"], workers=1) == 0
     assert "2 points of 1 pages: 0 run now, 0 failed" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"no page that book/variations\.yml varies has 'nothing' in its name"):
