@@ -54,7 +54,7 @@ FACTS = r"""() => {
   return {
     title: document.title,
     heading: document.querySelector('h1').innerText.replace(/#$/, '').trim(),
-    text: document.querySelector('article').innerText,
+    text: words.textContent,
     foot: document.querySelector('.bd-footer-content').innerText,
     meta: Object.fromEntries(all('meta[property]', (one) => [one.getAttribute('property'), one.content])),
     description: document.querySelector('meta[name="description"]').content,
