@@ -407,13 +407,18 @@ class Attention(Frozen):
             return slice(0, last if self.masked else n)
         return slice(max(0, first + 1 - self.window), last if self.masked else min(n, last - 1 + self.window))
 
-    def attend(self, query: Tensor, key: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """P and the slopes of the cap, (..., h, n, n), of `centred` queries and keys; see `added_to_logits`."""
+    def attend(self, query: Tensor, key: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """P and the slopes of the cap, (..., h, n, n), of `centred` queries and keys, and what sinks take, or None.
+
+        See `added_to_logits`. What sinks take, (..., h, n, 1), is of the softmax itself: 1 less the sum of a row of P
+        would have no digits where it is small.
+        """
         logits, cap_slope = self.logits(self.products(query, key), added, key.shape[-2])
         if self.own["sinks"] is None:
-            return logits.softmax(-1), cap_slope
+            return logits.softmax(-1), cap_slope, None
         # not exp(logits - log of their sum): that has an error of eps times the logits in common to a row
-        return self.with_sinks(logits).softmax(-1)[..., :-1], cap_slope
+        whole = self.with_sinks(logits).softmax(-1)
+        return whole[..., :-1], cap_slope, whole[..., -1:]
 
     def probabilities_of(self, query: Tensor, key: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., g, n, k)."""

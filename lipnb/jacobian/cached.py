@@ -44,7 +44,8 @@ class CachedGram(GramOperator):
         self.weights = ScaledWeights.of(at.attention, at.attention.dtype)
         self.unit, value_unit = self.weights.unit, self.weights.value_unit
         self.near_hard = at.near_hard
-        self._place(replace(at, value=at.value / value_unit, heads=at.heads / value_unit))
+        offset = None if at.offset is None else at.offset / value_unit
+        self._place(replace(at, value=at.value / value_unit, heads=at.heads / value_unit, offset=offset))
         self._buffers = self._make_buffers()
 
     def _place(self, at):
@@ -61,6 +62,7 @@ class CachedGram(GramOperator):
         self.at = replace(at, query=query, key=key)
         self.probabilities, self.values, self.heads = map(self._flat, (at.probabilities, at.value, at.heads))
         self.cap_slope = None if at.cap_slope is None else self._flat(at.cap_slope)
+        self.offset = None if at.offset is None else self._flat(at.offset)
 
     def _flat(self, rows):
         """(b g, n, .) of keys and values, (b g, r n, .) of what there is for each query."""
@@ -115,7 +117,8 @@ class CachedGram(GramOperator):
             t.addcmul_(P, total, value=-1)
         out = torch.bmm(t, self.values, out=buffers["head"])
         out.baddbmm_(P, buffers["value"])
-        return out if self.near_hard else out.addcmul_(total, self.heads, value=-1)
+        taken = self.offset if self.near_hard else self.heads
+        return out if taken is None else out.addcmul_(total, taken, value=-1)
 
     def cotangent(self, w):
         """Token cotangents, shape (b n, d), of head output cotangents `w`, shape (b g, r n, v)."""
@@ -124,7 +127,8 @@ class CachedGram(GramOperator):
         z = torch.bmm(w, self.values.mT, out=buffers["square"])
         if self.near_hard:
             z.mul_(P)
-            z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
+            total = z.sum(-1, keepdim=True)
+            z.addcmul_(P, total if self.offset is None else total + (w * self.offset).sum(-1, keepdim=True), value=-1)
         else:
             z.sub_((w * self.heads).sum(-1, keepdim=True)).mul_(P)
         if self.cap_slope is not None:

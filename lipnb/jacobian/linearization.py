@@ -30,6 +30,7 @@ class Projected:
     of_key: Local
     added: Tensor | None  # (..., h or 1, 1, n): what each key adds to its logits
     root: Tensor | None  # (..., n, 1): square roots of the token weights, for the norm that goes with them
+    sink_bias: Tensor | None  # (h, 1, v): the bias of values beside sinks, which `value` is without
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
@@ -37,6 +38,10 @@ class Projected:
         attention = attention.without_idle_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
         query, key = attention.centred(query, key)
+        bias = attention.own["value_bias"]  # there beside sinks alone
+        if bias is not None:
+            value = torch.einsum("...nd,hkd->...hnk", x, attention.own["value"])
+            bias = bias.repeat_interleave(attention.heads // attention.groups, 0)[:, None]
         return cls(
             attention=attention,
             query=query,
@@ -46,6 +51,7 @@ class Projected:
             of_key=of_key,
             added=attention.added_to_logits(key, weights),
             root=None if weights is None else weights.sqrt()[..., None],
+            sink_bias=bias,
         )
 
     def map(self, change: Callable[[Any], Any]) -> Self:
@@ -55,7 +61,8 @@ class Projected:
 
     def restrict(self, index: Tensor) -> Self:
         """Of the sequences `index` of a batch alone."""
-        return self.map(lambda one: one.restrict(index) if isinstance(one, Local) else one[index])
+        some = self.map(lambda one: one.restrict(index) if isinstance(one, Local) else one[index])
+        return replace(some, sink_bias=self.sink_bias)
 
     @property
     def near_hard(self) -> bool:
@@ -91,7 +98,10 @@ class Linearization(Projected):
     cap_slope : Tensor, shape (..., h, n, n), or None
         Slopes of the cap of the logits; None without a cap.
     heads : Tensor, shape (..., h, n, v)
-        Head outputs.
+        Head outputs, less the bias of the values: what values are compared with.
+    offset : Tensor, shape (..., h, n, v), or None
+        What `heads` are more than P times the values: with a share p of the sinks and a bias b of the values,
+        :math:`v_j + b - o_i = v_j - (\sum_l P_{il} v_l - p_i b)`, in which no digits are lost to b.
 
     Examples
     --------
@@ -107,13 +117,18 @@ class Linearization(Projected):
     probabilities: Tensor
     cap_slope: Tensor | None
     heads: Tensor
+    offset: Tensor | None
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
         base = Projected.of(attention, x, weights)
-        P, cap_slope = attention.attend(base.query, base.key, base.added)
-        return cls(**vars(base), probabilities=P, cap_slope=cap_slope, heads=attention.average(P, base.value))
+        P, cap_slope, sinks = base.attention.attend(base.query, base.key, base.added)
+        heads, offset = attention.average(P, base.value), None
+        if base.sink_bias is not None:
+            offset = -sinks * base.sink_bias
+            heads = heads + offset
+        return cls(**vars(base), probabilities=P, cap_slope=cap_slope, heads=heads, offset=offset)
 
     def jvp(self, u: Tensor) -> Tensor:
         r"""J u, shape (..., n, m), of changes `u` of the tokens, shape (..., n, d). Differentiable.

@@ -174,7 +174,7 @@ def operators_of(
 ) -> Iterator[tuple[slice, GramOperator]]:
     """The operators of an attention at x (b, n, d): of all sequences if dense, else of as many as `memory` holds."""
     memory = memory_allowance(x.device) if memory is None else memory
-    together = len(x) if _dense(x, dense) else max(1, int(memory // cached_bytes(f, x.shape[1])))
+    together = len(x) if _dense(x, dense) else max(1, int(min(len(x), memory / cached_bytes(f, x.shape[1]))))
     for first in range(0, len(x), together):
         some = slice(first, first + together)
         own = None if weights is None else weights[some]

@@ -85,7 +85,7 @@ class Expansion:
     (analytic functions converge geometrically, entire ones faster).
     """
 
-    def __init__(self, query, key, weights=None):
+    def __init__(self, query, key, weights=None, sizes=None):
         low, high = torch.aminmax(query, dim=1)
         # the point of the queries' box nearest to 0: q = origin + s / half, k = centre + half t
         origin = torch.zeros_like(low).clamp(low, high)
@@ -100,6 +100,8 @@ class Expansion:
         if weights is not None:
             logarithm = logarithm + weights.log()
         self.column = (logarithm - logarithm.max()).exp()
+        # where `error` looks: at what sums weigh, and at what they weigh times the `sizes` of values
+        self._looks = [self.column.double()] + ([] if sizes is None else [self.column.double() * sizes.double()])
         self.rho = (reach * half).double().cpu().numpy()
         self._origin, self._half = origin.double(), half.double()
         self._largest_query = query.abs().amax(1)
@@ -149,13 +151,19 @@ class Expansion:
             \max_{i, c} \frac{\sum_j c_j |\partial_c \tilde K_{ij} - q_{ic} K_{ij}|}{\max_l |q_{lc}| \sum_j c_j K_{ij}}
 
         The rows are random ones and the outermost ones of each dimension; the columns are drawn in proportion to
-        their factor, which is how the sums weigh them. Exact kernel entries, rounding included.
+        their factor, which is how the sums weigh them, and to their factor times the size of their value, which then
+        stands beside c_j: a far value that all rows weigh little is not to be weighed wrong. Exact kernel entries,
+        rounding included.
         """
+        return max(self._error(look, seed, rows, columns) for look in self._looks)
+
+    def _error(self, look, seed, rows, columns):
+        """`error` by the weights `look`, (n,)."""
         generator = torch.Generator().manual_seed(seed)
         n, device = self._s.shape[1], self._s.device
         some = torch.randint(n, (rows,), generator=generator, device="cpu").to(device)
         some = torch.cat([some, self._s.argmax(1), self._s.argmin(1)])
-        cumulative = self.column.double().cumsum(0)
+        cumulative = look.cumsum(0)
         draws = torch.rand(columns, generator=generator, dtype=torch.float64, device="cpu").to(device) * cumulative[-1]
         drawn = torch.searchsorted(cumulative, draws).clamp_max(n - 1)
         s, t = self._s[:, some], self._t[:, drawn]
@@ -268,8 +276,11 @@ def kernels(attention, x, weights, rtol):
             f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
             f"{MAX_KEY_WIDTH}: AttentionJacobian takes them."
         )
-    query, key, _ = low.project(x)
-    return low, [Expansion(q.mT, k.mT, weights).choose(rtol) for q, k in zip(query, key, strict=True)]
+    query, key, value = low.project(x)
+    sizes = torch.linalg.vector_norm(value - value.mean(-2, keepdim=True), dim=-1)
+    sizes = sizes / sizes.amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    each = zip(query, key, sizes, strict=True)
+    return low, [Expansion(q.mT, k.mT, weights, size).choose(rtol) for q, k, size in each]
 
 
 class SeparableJacobian:

@@ -30,7 +30,8 @@ class _Sequence(NamedTuple):
     queries: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
     keys: Tensor  # (g, n, k + 1): 1
     values: Tensor  # (g, n, v + 1): 1
-    heads: Tensor  # (h, n, v)
+    heads: Tensor  # (h, n, v): as in `Linearization`
+    offset: Tensor | None  # (h, n, v): as there
     sums: Tensor | None  # (h, n, 1): those logarithms where a cap keeps them out of the products
     near_hard: bool
 
@@ -113,6 +114,7 @@ class StreamedGram(GramOperator):
         """What is kept of one sequence: its columns, head outputs and logarithms of row sums."""
         att, query, key, value = at.attention, at.query, at.key, at.value / self.weights.value_unit
         heads, sums = value.new_empty(att.heads, self.n, att.value_width), value.new_empty(att.heads, self.n, 1)
+        offset = None
         for rows, columns in self._tiles():
             logits, _ = self._logits(att.grouped(query[:, rows]), key, at.added, rows, columns)
             each = logits.view(att.heads, -1, logits.shape[-1])
@@ -120,12 +122,15 @@ class StreamedGram(GramOperator):
             sums[:, rows] = total = with_sinks.logsumexp(-1, keepdim=True)
             each.sub_(total).exp_()
             heads[:, rows] = att.ungrouped(logits @ value[:, columns], rows.stop - rows.start)
+        if at.sink_bias is not None:
+            offset = -(att.own["sinks"][:, None, None] - sums).exp() * (at.sink_bias / self.weights.value_unit)
+            heads += offset
         one = torch.ones_like(key[..., :1])
         queries = torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1)
         keys, values = torch.cat([key, one], -1), torch.cat([value, one], -1)
         views = {"query": queries[..., :-1], "key": keys[..., :-1], "value": values[..., :-1]}
         return _Sequence(
-            replace(at, **views), queries, keys, values, heads, None if att.cap is None else sums, at.near_hard
+            replace(at, **views), queries, keys, values, heads, offset, None if att.cap is None else sums, at.near_hard
         )
 
     @gemm.by_fastest
@@ -199,7 +204,8 @@ class StreamedGram(GramOperator):
         nearly hard, the sums of rows are taken off t and z themselves.
         """
         att, count = self.attention, rows.stop - rows.start
-        queries, heads = att.grouped(tangents.queries[:, rows]), att.grouped(one.heads[:, rows])
+        queries, taken = att.grouped(tangents.queries[:, rows]), one.offset if one.near_hard else one.heads
+        taken = None if taken is None else att.grouped(taken[:, rows])  # what a row's total is multiplied by
         P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
         P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
         P = self._normalised(one, P, rows) if one.near_hard else P.exp_()
@@ -209,8 +215,8 @@ class StreamedGram(GramOperator):
         if one.near_hard:
             t.addcmul_(P, total, value=-1)
         o = torch.bmm(t, one.at.value[:, columns]).baddbmm_(P, tangents.value[:, columns])
-        if not one.near_hard:
-            o.addcmul_(total, heads, value=-1)
+        if taken is not None:
+            o.addcmul_(total, taken, value=-1)
         # w, with the token weights between W_O and its transpose
         joined = att.ungrouped(o, count).transpose(0, 1).flatten(1)
         if (root := one.at.root) is not None:
@@ -218,10 +224,11 @@ class StreamedGram(GramOperator):
         through = self.weights.through_output(joined).unflatten(-1, (att.heads, att.value_width))
         w = att.grouped(through.transpose(0, 1)).contiguous()
         tangents.back_value[:, columns].baddbmm_(P.mT, w)
-        spread = torch.zeros_like(total) if one.near_hard else -(w * heads).sum(-1, keepdim=True)
-        z = torch.bmm(torch.cat([w, spread], -1), one.values[:, columns].mT, out=t).mul_(P)
+        spread = torch.zeros_like(total) if taken is None else -(w * taken).sum(-1, keepdim=True)
+        both = torch.cat([w, torch.zeros_like(spread) if one.near_hard else spread], -1)
+        z = torch.bmm(both, one.values[:, columns].mT, out=t).mul_(P)
         if one.near_hard:
-            z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
+            z.addcmul_(P, spread - z.sum(-1, keepdim=True))
         z = z if cap_slope is None else z.mul_(cap_slope)
         tangents.back_query[:, rows] = att.ungrouped(torch.bmm(z, one.at.key[:, columns]), count)
         tangents.back_key[:, columns].baddbmm_(z.mT, queries[..., att.key_width :])

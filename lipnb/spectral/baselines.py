@@ -29,19 +29,19 @@ def power_iteration(
     b = len(start)
     value, residual = (torch.zeros(b, dtype=torch.float64, device=start.device) for _ in range(2))
     steps = torch.zeros(b, dtype=torch.int64, device=start.device)
-    done = torch.zeros(b, dtype=torch.bool, device=start.device)
+    done, underflowed = (torch.zeros(b, dtype=torch.bool, device=start.device) for _ in range(2))
     for step in range(1, max_steps + 1):
         product = operator.gram(vectors)
         (mu, misfit), size = quotient(vectors, product), norms(product)
         value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
         steps = torch.where(done, steps, step)
-        underflowed = (size < least_norm(vectors.dtype)) & ((size > 0) | (mu > 0))
-        done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0)) & ~underflowed
+        underflowed |= (size < least_norm(vectors.dtype)) & ((size > 0) | (mu > 0))
+        done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0)) | underflowed
         if done.all():
             break
-        vectors = scaled(inverse(size), product)
+        vectors = scaled(torch.where(done, 0, inverse(size)), product)
     return SpectralNorm(
-        value, residual, steps, done, upper=torch.full_like(value, torch.inf), precision_limited=torch.zeros_like(done)
+        value, residual, steps, done & ~underflowed, torch.full_like(value, torch.inf), precision_limited=underflowed
     )
 
 

@@ -158,3 +158,52 @@ def test_lowered_float32_products_are_certified_with_their_own_rounding():
         torch.set_float32_matmul_precision(before)
     for answer in answers.values():
         assert not answer.converged and answer.upper.isinf()
+
+
+def test_a_value_bias_beside_sinks_costs_no_digits():
+    """It counts with the share of the sinks alone, which 1 less a sum of probabilities would not resolve."""
+    x = torch.tensor([[1.0], [-0.5], [0.3]])
+    cases = [(1e8, -16.0, 1.0, torch.float32, 1e-4), (1e14, -30.0, 1.0, torch.float64, 1e-8)]
+    for bias, sink, value, dtype, rtol in [*cases, (1.0, -30.0, 0.0, torch.float64, 1e-8)]:
+        for factor, method, memory in itertools.product([0.3, 300.0], ["dense", "lanczos"], [2**30, 1]):
+            f = Attention(*(torch.full((1, 1, 1), w, dtype=dtype) for w in (factor, factor, value)))
+            f = f.replace(value_bias=torch.tensor([[bias]], dtype=dtype), sinks=torch.tensor([sink], dtype=dtype))
+            answer = local_lipschitz(f, x.to(dtype), method=method, memory=memory, rtol=rtol)
+            bracket = certify(f, x.to(dtype))
+            assert bracket.lower * (1 - 1e-3 if factor > 1 else 1 - 4 * rtol) <= answer.value <= bracket.upper
+            assert answer.upper >= bracket.lower * (1 - (2e-3 if factor > 1 else 1e-6))
+
+
+def test_products_with_a_value_bias_beside_sinks_are_those_of_autograd():
+    generator, eye = torch.Generator().manual_seed(3), torch.eye(3).double()[None]
+    A, b = torch.randn(2, 3, 3, generator=generator).double(), torch.randn(2, 3, generator=generator).double()
+    x, sinks = torch.randn(40, 3, generator=generator).double(), torch.tensor([0.5, 3.0]).double()
+    for scale in (1.0, 1e12):  # nearly hard attention: its sums of rows are taken off otherwise
+        f = Attention(A / scale, eye.repeat(2, 1, 1) * scale, A, value_bias=b, sinks=sinks)
+        if scale > 1:
+            f = f.replace(query_bias=1e-3 * b / scale, key_bias=1e9 * torch.ones(2, 3).double())
+        truth = by_autograd(f, x)
+        for memory in (2**30, 1):
+            answer = local_lipschitz(f, x, memory=memory, rtol=1e-6)
+            assert answer.value.item() == pytest.approx(truth, rel=2e-6 if scale == 1 else 1e-3)
+
+
+def test_a_far_value_that_all_rows_weigh_little_is_weighed_right():
+    x = (torch.randn(900, 3, generator=torch.Generator().manual_seed(0)) * 0.4).clamp(-1, 1)
+    x[0] = torch.tensor([4.0, 4.0, 1e6])
+    query, key = torch.tensor([[[1.0, -1, 0], [-1, 1, 0]]]), torch.tensor([[[1.0, 0, 0], [0, 1, 0]]])
+    f = Attention(query, key, torch.tensor([[[0.0, 0, 1]]]), query_bias=torch.tensor([[-1.5, -1.5]]), scale=1.0)
+    answer, exact = (local_lipschitz(f, x, rtol=1e-2, memory=memory) for memory in (1, 2**30))
+    assert exact.route == "cached" and answer.value.item() == pytest.approx(exact.value.item(), rel=2e-2)
+
+
+def test_power_iteration_has_not_converged_where_squares_underflow():
+    g = torch.Generator().manual_seed(1)
+    q, k, v, x = (torch.randn(*s, generator=g).double() for s in ((1, 3, 3), (1, 3, 3), (1, 3, 3), (30, 3)))
+    for sink in (200.0, 345.0):
+        f = Attention(q * 0.5, k * 0.5, v, sinks=torch.tensor([sink]).double())
+        answer = local_lipschitz(f, x, method="power")
+        assert not answer.converged or answer.value.item() == pytest.approx(by_autograd(f, x), rel=1e-3)
+    for method in ("power", "lanczos"):
+        f32 = Attention(*(w.float() * s for w, s in ((q, 0.5), (k, 0.5), (v, 1))), sinks=torch.tensor([60.0]))
+        assert local_lipschitz(f32, x.float(), method=method, confidence=None).value.item() > 0
