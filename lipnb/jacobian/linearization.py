@@ -125,7 +125,7 @@ class Linearization(Projected):
         base = Projected.of(attention, x, weights)
         P, cap_slope, sinks = base.attention.attend(base.query, base.key, base.added)
         heads, offset = attention.average(P, base.value), None
-        if base.sink_bias is not None:
+        if base.sink_bias is not None and sinks is not None:
             offset = -sinks * base.sink_bias
             heads = heads + offset
         return cls(**vars(base), probabilities=P, cap_slope=cap_slope, heads=heads, offset=offset)
