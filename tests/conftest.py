@@ -1,6 +1,7 @@
 """What every test needs: quiet threads, no network, and the book's own folder of results left alone."""
 
 import os
+import shutil
 
 # before torch is imported: spinning threads beside a busy core make small products up to 100 times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -31,6 +32,22 @@ def minilm():
     from lipnb import models
 
     return models.load("minilm")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser that is installed on this machine."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        reason = "no browser: install one, for example `apt-get install chromium`"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # containers run tests as root, which Chromium's sandbox refuses
+        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield launched
+        launched.close()
 
 
 @pytest.fixture(autouse=True)

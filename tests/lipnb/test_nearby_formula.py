@@ -136,9 +136,15 @@ def test_no_probability_errs_by_more_than_its_bound():
             f, x = case.attention.replace(key_bias=None, value_bias=None, output_bias=None), case.x[0]
             at = RoundedLinearization(f, x)
             errors, largest = RoundingErrors(at).E, at.P.argmax(-1)
-            for h, (*_, exact) in enumerate(truth._heads(f, x, None)):
-                for i, j in [(i, j) for i in range(len(x)) for j in range(len(x))]:
-                    apart = abs(exact[i][j] - flint.arb(at.P[h, i, j].item()))
+            tokens = [[flint.arb(one) for one in row] for row in x.tolist()]
+            query, key = (truth._rows(f, name, tokens) for name in ("query", "key"))
+            for h, i in [(h, i) for h in range(f.heads) for i in range(len(x))]:
+                seen = truth.seen_by(f, len(x), i)
+                exact = dict.fromkeys(range(len(x)), flint.arb(0))
+                row = truth._attention(f, truth._scaled(f, query[h]), key[h], h, i, seen, None)[0]
+                exact |= zip(seen, row, strict=True)
+                for j in range(len(x)):
+                    apart = abs(exact[j] - flint.arb(at.P[h, i, j].item()))
                     assert apart <= flint.arb(errors[h, i, j].item()), (seed, h, i, j)
                     rounded += j == largest[h, i] and bool(apart > 0)
     finally:

@@ -663,7 +663,7 @@ def test_the_table_names_the_closest_bound_of_each_row(finished):
     summary = finished.summary.assign(over_general=[1.0, 3.0, 3.0, 3.0], over_yudin=[2.0, 2.0, np.nan, np.nan])
     others = [name for name in summary if name in {f"over_{key}" for key in TITLES} - {"over_general", "over_yudin"}]
     out, only = StringIO(), StringIO()
-    terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=others)), file=out)
+    terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=others)), file=out, width=100)
     rows = [line for line in out.getvalue().splitlines() if line.endswith(" ok")]
     assert [re.search(r"x \d+ \w", row.split("certified")[-1][-25:])[0] for row in rows] == [
         "x 10 a",
@@ -672,7 +672,9 @@ def test_the_table_names_the_closest_bound_of_each_row(finished):
         "x 1000 a",
     ]
     assert f"\nbound: a {TITLES['general']}, b {TITLES['yudin']}\n" in out.getvalue()
-    terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=[*others, "over_yudin"])), file=only)
+    terminal.show(
+        dataclasses.replace(finished, summary=summary.drop(columns=[*others, "over_yudin"])), file=only, width=100
+    )
     assert "bound: a" not in only.getvalue() and "x 1000 a" not in only.getvalue()
 
 
