@@ -95,7 +95,7 @@ test: setup  ## style, types, unit tests, every page run (once) and compared, th
 	$(PAGES) compare
 
 nightly: export OMP_NUM_THREADS = 1
-nightly: setup  ## what is slow and rare: every model type, every planted fault, the extra `scan` in an empty environment (two hours)
+nightly: setup  ## what is slow and rare: every model type, every planted fault, the extra `scan` in an empty environment (hours)
 	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipnb/test_every_model_type.py -s
 	$(BIN)/python tests/smoke.py
 	$(BIN)/python tests/plant.py

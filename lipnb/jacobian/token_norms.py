@@ -363,7 +363,7 @@ def singular_pair(
 def _pair(f, x, rtol, max_steps, seed):
     """The top singular pair, of options that were checked."""
     flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
-    operator = operator_of(f, flat, None, memory=memory_allowance(x.device), dense=False)
+    operator = operator_of(f, flat, None, memory=memory_allowance(x.device), dense=False, rtol=rtol)
     dtype = x.dtype
     if isinstance(operator, AutodiffGram):
         operator.check(rtol, certified=False)
