@@ -339,7 +339,7 @@ worst = copies.difference.abs().max()
 # :::
 # ::::
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-76-phases", "caption": "Between the regimes: the best of 401 heights for each length $n = e^{\\theta t}$. Up to $\\theta = 1$ the constant is known to its leading factor; between 1 and 2 it lies between the line and the dotted one. (At $t = 200$ marks may be half a percent above the line.) {term}`Gradient ascent` over four groups of tokens at $t = 200$, done once, came to at most 1.004 of the line."}, "image": {"alt": "The constant over t times the root of n against theta. A line is flat at 0.71 up to one, bends down to one half at 1.7 and is flat again up to two. Forks follow it from below and fall off after 1.7, where squares at one half take over; a dotted line stays at 0.71."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-76-phases", "caption": "Between the regimes: the best of 401 heights for each length $n = e^{\\theta t}$. Up to $\\theta = 1$ the constant is known to its leading factor; between 1 and 2 it lies between the line and the dotted one. (At $t = 200$ marks may be half a percent above the line.) {term}`Gradient ascent` over four groups of tokens at $t = 200$, done once, came no higher."}, "image": {"alt": "The constant over t times the root of n against theta. A line is flat at 0.71 up to one, bends down to one half at 1.7 and is flat again up to two. Forks follow it from below and fall off after 1.7, where squares at one half take over; a dotted line stays at 0.71."}}
 t_far = 200.0
 g = Attention.from_matrices(-t_far * torch.eye(2).double(), V)
 

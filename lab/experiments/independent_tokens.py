@@ -43,5 +43,7 @@ def drawn_rows(model, layer, *, seed=0):
             found = local_lipschitz(f, x, rtol=RTOL, seed=seed)
             if not found.converged:
                 found = local_lipschitz(f, x.double(), rtol=RTOL, seed=seed)
-            rows.append({"length": length, "window": draw, "lipschitz": found.value.item(), "converged": bool(found.converged)})  # fmt: skip
+            rows.append(
+                {"length": length, "window": draw, "lipschitz": found.value.item(), "converged": bool(found.converged)}
+            )
     return rows

@@ -259,6 +259,6 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
 def _at_pair(A, V, R):
     """The gap of logits 2 gamma* R^2 at the pair, V y, and R^2 |A x| V (y - x)."""
     norms(A, V)  # refuse what is no pair of matrices
-    A, V, rate = square(A), as_double(V), mean_field_rate(A)
+    A, V, rate = square(A), as_double("V", V), mean_field_rate(A)
     stretch = logit_bound(torch.linalg.vector_norm(A @ rate.x).item(), R)
     return 2 * logit_bound(rate.lower, radius(R)), V @ rate.y, stretch * (V @ (rate.y - rate.x))
