@@ -152,8 +152,8 @@ plt.show()
 # :::{prf:theorem} Exact limit, explicit rate
 # :label: large-radius-limit
 #
-# Under the same hypotheses, let $g$ be the smallest gap between the largest and the second largest logit of a token
-# of $X$, and $t = \norm{A}_2 R^2 \max_i \abs{x_i}^2$ the {term}`logit range`. Then
+# Under the same hypotheses and for $n \ge 2$, let $g$ be the smallest gap between the largest and the second largest
+# logit of a token of $X$, and $t = \norm{A}_2 R^2 \max_i \abs{x_i}^2$ the {term}`logit range`. Then
 #
 # $$\begin{aligned} \Big| \Lip_{RX}(f) &- \norm{V}_2 \max_j \sqrt{\#\{i : j(i) = j\}} \Big| \\
 # &\le \norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g R^2} . \end{aligned}$$
@@ -215,6 +215,15 @@ for case in range(tied):
         R = (u / g) ** 0.5
         value = local_lipschitz(f, R * y, method="dense").value.item()
         near.append(abs(value - limit) / beyond(A, 1.0, R * y, g * R**2))
+shares = []
+for case in range(30):
+    n, d = 4 + case % 9, 2 + case % 3
+    A, x = normal(d, d), normal(n, d)
+    x[0] *= 1 + case % 4  # a long token has many followers
+    followers = (x @ A.T @ x.T).argmax(1).bincount(minlength=n).max().item()
+    f = Attention.from_matrices(A, torch.eye(d).double())
+    value = local_lipschitz(f, (45 / score_gap(A, x)) ** 0.5 * x, method="dense").value.item()
+    shares.append(value / (followers / n * n) ** 0.5 - 1)
 torn = torch.tensor([[0.0], [4.0], [-4.0]]).double()
 torn = local_lipschitz(Attention.from_matrices(unit, unit), torn).value.item()
 glue("page-24-near", float(max(near)), display=False)
@@ -350,6 +359,11 @@ ledger.record(
     ledger.equal(id, "exact limit", found.end, within=1e-12, grounds=inputs_of, **own),
     ledger.equal(id, "several heads", heads, within=1e-8, grounds="masked or not",
                  seen="ours", effort="random"),
+    ledger.equal("castin.proof-3.7", "V = I: root of the largest number of followers", shares, within=1e-9,
+                 grounds="random inputs, one long token", seen="text of the paper", effort="proved"),
+    ledger.depends("castin.sec-3-intuition", "followers and growth on text",
+                   "in the limit one token sets the rate; text is far from the limit, and how far popular tokens "
+                   "predict its growth is measured on pages 43 and 46", seen="text of the paper"),
     ledger.lower("castin.rem-3.7", "not 1-sparse: most rows have no weight over 0.9",
                  sparse["no weight over 0.9"] / 0.5, grounds=text, **said),
     ledger.depends("castin.rem-3.7", "sparse", few, seen="text of the paper", cases=len(sparse)),

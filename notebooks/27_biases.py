@@ -336,6 +336,9 @@ ledger.record(
                  **identities, **read | {"effort": "random"}),
     ledger.upper("castin.thm-e.3", "with |K^T b_Q| / sqrt k", e3,
                  grounds="random, structured, ascended, trained heads", **read),
+    ledger.depends("castin.sec-5.3-bias", "which statement, and which bias",
+                   "key and value biases change nothing; with a query bias Theorem 3.3 fails as it stands, "
+                   f"{hidden['over 3.3'].max():.0f} times, and Theorem E.3 holds", seen="text of the paper"),
     ledger.equal(e1, "converges to the norm: 50,000 products", hard["in the end"],
                  within=1e-9, grounds=f"{spectra}; down to 1e-12 along the top", **said),
     ledger.equal(e1, f"{stop} Gaussian start", [*gaussian["at the stop"], *relative.error],

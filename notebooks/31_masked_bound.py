@@ -118,7 +118,8 @@ print("relative difference from automatic differentiation:", ledger.written((by_
 # 2. Under the hypothesis of {prf:ref}`masked-bound`, part 3, $\Lip_{RX}(f^m)$ tends to
 #    $\norm V_2 \max_j \#\{i : j(i) = j\}^{1/2}$ as $R \to \infty$. With $g$ the smallest gap between the two largest
 #    scores $x_i^\top A^\top x_j$ *that a token sees*, and $t = \norm A_2 R^2 \max_i \abs{x_i}^2$, the distance from
-#    the limit is at most $\norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g R^2}$.
+#    the limit is, for $n \ge 2$, at most $\norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g
+#    R^2}$.
 # :::
 #
 # ## Measured: the definition, the Jacobian, the bounds

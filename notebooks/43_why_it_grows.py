@@ -279,4 +279,4 @@ print("✓ norms of attention lie where the proposition says; the sentences on s
 # **One thing to try.** Give the head above sharper attention, with `Attention(4 * f.query[:1], ...)`. Does the frozen
 # part keep its share of the constant?
 #
-# **Next:** {doc}`44_gpt2_positions`.
+# **Next:** {doc}`48_independent_tokens`.

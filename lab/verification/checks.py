@@ -150,7 +150,7 @@ CHECKS = (
     *(_check(key, "head", at_input) for key in ("yudin", "yudin_sharp")),
     _check("biased", "bias", goals.norm),
     _check("multi_head", "heads", goals.over(goals.heads_form), bound=_multi_head),
-    *(_check(key, "measure", goals.norm) for key in ("mean_field", "mean_field_sharp")),
+    *(_check(key, "measure", goals.norm) for key in ("mean_field", "mean_field_sharp", "mean_field_exact")),
     *(_check(key, "measure", goals.norm) for key in ("masked_mean_field", "masked_mean_field_sharp")),
     _check("large_radius", "choice", goals.followers, name="large_radius_upper", measured=_each(reached_limit)),
     _check("certify", "full", at_input, bound=_certified, slow=True),

@@ -2,8 +2,8 @@
 
 Published formulas and their sharper forms, each written once, on numbers, and one module for each source:
 
-- `castin`: sequences of n tokens, in a ball and at one input; `mean_field`: measures in a ball, in W_2; `large_radius`:
-  the limit of large tokens.
+- `castin`: sequences of n tokens, in a ball and at one input; `mean_field`: measures in a ball, in W_2;
+  `mean_field_rate`: their exact exponent; `large_radius`: the limit of large tokens.
 - `yudin`: one input, from its attention matrix, and the norm of the softmax. `kim`: L2 attention on all inputs.
 - `heads`: the same for all heads with their biases, and the norm of the largest token; `norms` holds the numbers by
   which they know a head. `rotary`: rotary positions. `layer_norm`: the norm layer before attention.
@@ -39,6 +39,13 @@ from lipnb.bounds.mean_field import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
+from lipnb.bounds.mean_field_rate import (
+    MeanFieldRate,
+    general_lower_pair,
+    mean_field_lower_exact,
+    mean_field_rate,
+    mean_field_upper_exact,
+)
 from lipnb.bounds.norms import HeadNorms, growth_rate, head_norms
 from lipnb.bounds.perturbation import Nearby, nearby_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
@@ -47,6 +54,7 @@ from lipnb.bounds.yudin import softmax_norm, without_query_bias, yudin_upper, yu
 
 __all__ = [
     "HeadNorms",
+    "MeanFieldRate",
     "Nearby",
     "Terms",
     "ball_upper",
@@ -54,6 +62,7 @@ __all__ = [
     "chosen_tokens",
     "column_upper",
     "general_lower",
+    "general_lower_pair",
     "general_upper",
     "general_upper_optimal",
     "general_upper_sharp",
@@ -72,7 +81,10 @@ __all__ = [
     "max_token_terms",
     "max_token_upper",
     "mean_field_lower",
+    "mean_field_lower_exact",
+    "mean_field_rate",
     "mean_field_upper",
+    "mean_field_upper_exact",
     "mean_field_upper_sharp",
     "multi_head_upper",
     "nearby_upper",

@@ -31,6 +31,7 @@ from lipnb.bounds.mean_field import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
+from lipnb.bounds.mean_field_rate import mean_field_upper_exact
 from lipnb.bounds.norms import HeadNorms, head_norms, log_of
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.term_bounds import RoundedLinearization, three_terms
@@ -269,7 +270,7 @@ CATALOGUE = (
     Bound("general_upper_optimal", "general_optimal", "Thm 3.3, leading constant", BALL, OURS,
           "Exact in the leading constant of long sequences.", lambda c: general_upper_optimal(c.A, c.V, c.n, c.R),
           instead="ball_upper", **_HEAD),
-    Bound("heads_on_ball", "heads_on_ball", "all heads on a ball", BALL, OURS, "The least of four sums over heads.",
+    Bound("heads_on_ball", "heads_on_ball", "all heads on a ball", BALL, OURS, "The least of some sums over heads.",
           lambda c: _exp(min(c.on_ball.values())), windows=False),
     Bound("heads_at_input", "heads_at_input", "all heads at an input", INPUT, OURS,
           "The least of three sums over heads.", lambda c: _exp(min(c.at_input.values()))),
@@ -292,6 +293,9 @@ CATALOGUE = (
     Bound("mean_field_upper_sharp", "mean_field_sharp", "Thm 3.5, tighter", MEASURES, OURS,
           "The same with half the exponent, either way.", lambda c: mean_field_upper_sharp(c.A, c.V, c.R),
           norm=TRANSPORT, masks=(False,), instead="masked_mean_field", column="mean_field_sharp", **_FIELD),
+    Bound("mean_field_upper_exact", "mean_field_exact", "Thm 3.5, exact exponent", MEASURES, OURS,
+          "Exact in the exponent for every A.", lambda c: mean_field_upper_exact(c.A, c.V, c.R),
+          norm=TRANSPORT, masks=(False,), instead="masked_mean_field_sharp", **_FIELD),
     Bound("masked_mean_field_upper", "masked_mean_field", "Thm 4.4, older form", MEASURES, OURS,
           "Theorem 4.4 as corrected here.", lambda c: masked_mean_field_upper(c.A, c.V, c.R),
           norm=MASKED, masks=(True,), instead="mean_field", column="mean_field", **_FIELD),

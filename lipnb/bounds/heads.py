@@ -17,7 +17,13 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.bounds.castin import column, enclosing_center, general, general_sharp, spread
-from lipnb.bounds.mean_field import log_masked, log_masked_sharp, log_mean_field, log_mean_field_sharp
+from lipnb.bounds.mean_field import (
+    log_masked,
+    log_masked_sharp,
+    log_mean_field,
+    log_mean_field_optimal,
+    log_mean_field_sharp,
+)
 from lipnb.bounds.norms import LEAST, HeadNorms, answer, check_sequence, head_norms, log_of, plain_heads, triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.bounds.yudin import attention_at, two_largest, yudin
@@ -27,7 +33,7 @@ __all__ = ["heads_at_input", "heads_on_ball", "max_token_terms", "max_token_uppe
 
 # what a map may have that heads of the theorems have not, for what knows it all
 IN_USE = (*(Feature.SHARED_KEYS, Feature.ROTARY, Feature.NORM), *(Feature.CAP, Feature.RELATIVE, Feature.SINKS))
-ON_BALL = ("general", "general_sharp", "mean_field", "mean_field_sharp")
+ON_BALL = ("general", "general_sharp", "mean_field", "mean_field_sharp", "mean_field_optimal")
 
 
 def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str, float]:
@@ -47,7 +53,9 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     dict
         `general`: Thm 3.3 (masked 4.3), with query biases E.3; `general_sharp`: its sharper form, ours, :math:`W_O W_V`
         together; `mean_field`: Thm 3.5, or masked the corrected 4.4 with p = 2; `mean_field_sharp`: ours, either with
-        half the exponent. With a mask these two are for heads that see the whole past, without a window.
+        half the exponent; with a mask these two are for heads that see the whole past, without a window.
+        `mean_field_optimal`, without a mask alone: `lipnb.bounds.mean_field_upper_exact` as far as it knows A by its
+        norm.
 
     Notes
     -----
@@ -59,8 +67,8 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     >>> from lipnb.bounds import head_norms
     >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
     >>> logs = heads_on_ball(head_norms(f), 4, 1.0, False)
-    >>> {name: round(log, 4) for name, log in logs.items()}
-    {'general': 2.0716, 'general_sharp': 1.6094, 'mean_field': 3.3863, 'mean_field_sharp': 1.862}
+    >>> {name: round(log, 2) for name, log in logs.items()}
+    {'general': 2.07, 'general_sharp': 1.61, 'mean_field': 3.39, 'mean_field_sharp': 1.86, 'mean_field_optimal': 1.52}
     """
     if not isinstance(norms, HeadNorms):
         raise ValueError(f"norms must be those of head_norms(attention), got {type(norms).__name__}.")
@@ -70,13 +78,13 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     for A, V, W, WV, c in zip(*(norm.tolist() for norm in norms), strict=True):
         t, apart = A * R * R + c * R, max(W * V, LEAST) if W and V else 0.0
         if not all(map(math.isfinite, (t, c, apart))):
-            heads.append([math.inf] * len(ON_BALL))
+            heads.append([math.inf] * (len(ON_BALL) - masked))
             continue
         on_sequences = general(A * R * R, t, apart, n), general_sharp(t, WV, n)
-        on_measures = field(t, apart), field_sharp(t, WV)
+        on_measures = [field(t, apart), field_sharp(t, WV)] + [log_mean_field_optimal(t, WV)] * (not masked)
         heads.append([*map(log_of, on_sequences), *(answer(value, log=True) for value in on_measures)])
     sums = torch.tensor(heads, dtype=torch.float64, device="cpu").logsumexp(0)
-    return dict(zip(ON_BALL, sums.tolist(), strict=True))
+    return dict(zip(ON_BALL, sums.tolist(), strict=False))
 
 
 @torch.no_grad()

@@ -32,6 +32,13 @@ def log_mean_field_sharp(t, V):
     return log_of(V) + log_sum([log_of(t), math.log1p(t) + t])
 
 
+def log_mean_field_optimal(t, V, log_tau=math.inf):
+    """The same of `mean_field_upper_exact`, whose logarithm of tau needs more of A than its norm."""
+    value = t + math.log1p(math.exp(-2 * t)) - math.log(2)  # cosh t
+    key = min(t, log_sum([2 * t + math.log(27 / 64), 0]) / 2)
+    return log_of(V) + log_sum([log_of(t), min(value, log_tau), log_of(t) + min(key, log_tau)])
+
+
 def log_masked(t, V, p=2):
     """The same of `masked_mean_field_upper`."""
     hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))

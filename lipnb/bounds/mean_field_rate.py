@@ -1,0 +1,264 @@
+r"""The exact exponential rate of attention on measures in a ball, for every A, and the bounds that have it. Ours.
+
+.. math:: \gamma^*(A) = \tfrac12 \max_{|x| \le 1} \big(|A x| - x \cdot A x\big), \qquad
+    \log \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \sim \gamma^* R^2 .
+
+The proofs are on the page of the book on the exact rate.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import brentq
+
+from lipnb.bounds.mean_field import log_mean_field_optimal
+from lipnb.bounds.norms import answer, log_of, logit_bound, norms
+from lipnb.checks import as_double, count, radius, square
+
+__all__ = ["MeanFieldRate", "general_lower_pair", "mean_field_lower_exact", "mean_field_rate", "mean_field_upper_exact"]
+
+BISECTIONS = 60  # of an interval of logarithms of length log 8
+ROUNDING = 64 * torch.finfo(torch.float64).eps  # per dimension, of an eigenvalue in units of the norm of A
+
+
+class MeanFieldRate(NamedTuple):
+    r"""The rate :math:`\gamma^*` of a matrix, between two numbers, and where it is attained.
+
+    Attributes
+    ----------
+    lower : float
+        :math:`(|A x| - x \cdot A x) / 2` at the pair: attained.
+    upper : float
+        At least :math:`\gamma^*`, with rounding: the certificate that the maximum is global.
+    x, y : Tensor, shape (d,)
+        The pair in the unit ball; ``y = A x / |A x|``.
+    """
+
+    lower: float
+    upper: float
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
+    r"""How fast the constant on measures in a ball grows with :math:`R^2`: its exact exponent, for every A.
+
+    .. math:: \gamma^*(A) = \tfrac12 \max_{|x| \le 1} \big(|A x| - x \cdot A x\big)
+        = \tfrac12 \min_{\mu > 0} \Big(\frac\mu2 + \lambda_{\max}^+\Big(\frac{A^\top A}{2 \mu}
+        - \frac{A + A^\top}2\Big)\Big)
+
+    with :math:`\lambda^+ = \max(\lambda, 0)`. Any :math:`\mu` gives an upper bound, so the maximum needs no search.
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        :math:`A = K^\top Q / \sqrt k`.
+
+    Returns
+    -------
+    MeanFieldRate
+        Lower and upper bound, which differ by rounding, and the pair (x, y).
+
+    Raises
+    ------
+    ValueError
+        "A must be square ...".
+
+    Notes
+    -----
+    Ours. :math:`\|A\|_2 / 8 \le \gamma^* \le \|A\|_2`, never below `growth_rate`; the first is attained by positive
+    semidefinite A, the second where :math:`-\|A\|_2` is an eigenvalue. The minimum is convex in :math:`1/\mu`; at its
+    least point some top eigenvector x has :math:`|A x| = \mu`, and then both sides agree.
+
+    Examples
+    --------
+    >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    >>> nilpotent = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+    >>> [round(mean_field_rate(A).lower, 6) for A in (-torch.eye(2), torch.eye(2), turn, nilpotent)]
+    [1.0, 0.125, 0.5, 0.649519]
+    """
+    A = square(A)
+    d, size = len(A), A.abs().max()
+    if not size:
+        zero = torch.zeros_like(A[0])
+        return MeanFieldRate(0.0, 0.0, zero, zero)
+    U, S, Vh = torch.linalg.svd(A / size)
+    norm, rank = (S[0] * size).item(), int((S > d * torch.finfo(S.dtype).eps * S[0]).sum())
+    # directions orthogonal to the images of A and of its transpose change nothing
+    basis = torch.linalg.qr(torch.cat([U[:, :rank], Vh[:rank].mT], 1)).Q if 2 * rank < d else torch.eye(d).to(A)
+    B = basis.mT @ (A / size) @ basis / S[0]  # of norm 1
+    gram, symmetric = B.mT @ B, (B + B.mT) / 2
+
+    def top(mu):
+        values, vectors = torch.linalg.eigh(gram / (2 * mu) - symmetric)
+        return values[-1].clamp_min(0).item(), vectors[:, -1] if values[-1] > 0 else torch.zeros_like(vectors[0])
+
+    def length(x):
+        return torch.linalg.vector_norm(B @ x).item()
+
+    low, high = 1 / 8, 1.0  # |A x| at the maximum, in units of the norm
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if length(top(middle)[1]) > middle else (low, middle)
+    upper = min(mu / 2 + top(mu)[0] for mu in (low, high)) + d * ROUNDING
+    candidates = _between(top(low)[1], top(high)[1], high, length)
+    gain, x = max(((length(x) - (x @ B @ x).item(), x) for x in candidates), key=lambda one: one[0])
+    x = basis @ x
+    return MeanFieldRate(gain * norm / 2, upper * norm / 2, x, _unit(A / size @ x))
+
+
+def _between(first, second, mu, length):
+    """Points of the unit ball: two top eigenvectors, and one with |A x| = mu on the way where it passes through mu."""
+    points = [first, second]
+    if not second.any():
+        points.append(first * min(1.0, mu / length(first)))
+    elif (across := second - (first @ second) * first).norm() > 1e-8:
+        across = across / across.norm()
+        end = math.atan2((second @ across).item(), (second @ first).item())
+
+        def beyond(angle):
+            return length(math.cos(angle) * first + math.sin(angle) * across) - mu
+
+        if beyond(0) > 0 > beyond(end):
+            angle = brentq(beyond, 0, end)
+            points.append(math.cos(angle) * first + math.sin(angle) * across)
+    return [point / max(1.0, point.norm().item()) for point in points]
+
+
+def _unit(vector):
+    return vector / torch.linalg.vector_norm(vector)
+
+
+def log_cells(singular_values, R):
+    r"""Half the logarithm of what cutting the ball into boxes costs in the upper bound.
+
+    .. math:: \min_{N_1, \dots} \ R^2 \Big(\sum_j (\sigma_j / N_j)^2\Big)^{1/2} + \tfrac12 \sum_j \log N_j
+    """
+    S = singular_values * R * R
+    # at the least point, were N_j real, the first m of all sigma_j R^2 / N_j are sqrt(m) / 2, the others have N_j = 1
+    m = torch.arange(1, len(S) + 1).to(S)[:, None]
+    N = (2 * S / m.sqrt()).round().clamp_min(1)
+    return ((S / N).norm(dim=1) + N.log().sum(1) / 2).min().item()
+
+
+def mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
+    r"""Lipschitz constant of the mean-field map on measures in a ball: upper bound with the exact exponent.
+
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \le \|V\|_2 \Big(t + \min\{\cosh t, \tau\} + t \min\big\{e^t,
+        \big(\tfrac{27}{64} e^{2t} + 1\big)^{1/2}, \tau\big\}\Big), \qquad t = \|A\|_2 R^2,
+
+    .. math:: \tau = \prod_j N_j^{1/2} \exp\Big(\gamma^* R^2 + R^2 \big(\sum_j \sigma_j^2 / N_j^2\big)^{1/2}\Big)
+
+    for any whole numbers :math:`N_j \ge 1`, with the singular values :math:`\sigma_j` of A and :math:`\gamma^*` from
+    `mean_field_rate`.
+
+    Parameters
+    ----------
+    A, V, R, log
+        As for `lipnb.bounds.mean_field_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound, never above `mean_field_upper_sharp`: its exponent is exact for every A, and its leading
+        constant where :math:`-\|A\|_2` is an eigenvalue of A whose eigenvector V stretches most.
+
+    Notes
+    -----
+    Ours. The norms of A and V and :math:`\gamma^*` are rounded upwards; the rounding of the formula itself is not
+    counted.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)
+    >>> [round(mean_field_upper_exact(A, eye, 6.0, log=True), 2) for A in (-eye, eye)]
+    [39.15, 11.85]
+    """
+    A_norm, V_norm = norms(A, V)
+    return answer(log_mean_field_exact(square(A), logit_bound(A_norm, R), V_norm, R), log)
+
+
+def log_mean_field_exact(A, t, V, R):
+    """Logarithm of `mean_field_upper_exact`: the matrix A, the largest logit t, the norm of V."""
+    if not (math.isfinite(t) and t):
+        return log_mean_field_optimal(t, V)
+    rate = logit_bound(mean_field_rate(A).upper, R)
+    return log_mean_field_optimal(t, V, rate + log_cells(torch.linalg.svdvals(A), R))
+
+
+def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
+    r"""Lipschitz constant of the mean-field map on measures in a ball: lower bound with the exact exponent.
+
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \ge e^{\gamma^* R^2} \max_{c = 1, 1/3} \frac{\sqrt c}{1 + c}
+        \Big|V \Big(y + \frac{R^2 |A x|}{1 + c} (y - x)\Big)\Big|
+
+    with :math:`\gamma^*` and the unit pair (x, y) from `mean_field_rate`; any :math:`c > 0` and any pair would do.
+
+    Parameters
+    ----------
+    A, V, R, log
+        As for `lipnb.bounds.mean_field_upper`.
+
+    Returns
+    -------
+    float
+        A lower bound for every A and R, real eigenvalue or not; 0 where A is, or where V vanishes on the pair.
+
+    Notes
+    -----
+    Ours. The local constant at two atoms R y and R x, whose weights are to each other as :math:`c\,
+    e^{-2 \gamma^* R^2}` to 1. The rounding of the formula is not counted.
+
+    Examples
+    --------
+    >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    >>> round(mean_field_lower_exact(turn, torch.eye(2), 4.0, log=True), 2)
+    10.28
+    """
+    gap, value, key = _at_pair(A, V, R)
+    lengths = (math.sqrt(c) / (1 + c) * torch.linalg.vector_norm(value + key / (1 + c)).item() for c in (1, 1 / 3))
+    return answer(gap / 2 + log_of(max(lengths)), log)
+
+
+def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
+    r"""Lipschitz constant of one head on sequences of n tokens in a ball: lower bound for any A and V.
+
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \ge \sqrt{n - 1}\, q\, \big|V \big(y + (1 - q) R^2 |A x| (y - x)\big)\big|,
+        \qquad q = \frac1{1 + (n - 1) e^{-2 \gamma^* R^2}} ,
+
+    with :math:`\gamma^*` and the unit pair (x, y) from `mean_field_rate`.
+
+    Parameters
+    ----------
+    A, V, n, R
+        As for `lipnb.bounds.general_upper`; A may have no real eigenvalue.
+
+    Returns
+    -------
+    float
+        A lower bound; with :math:`V = I` never below `general_lower`, and of order :math:`\sqrt n` up to lengths of
+        :math:`e^{2 \gamma^* R^2}`, beyond which no input has that order.
+
+    Notes
+    -----
+    Ours, after castin2024smooth, Prop. 3.4. Attained at the tokens R y, R x, ..., R x.
+
+    Examples
+    --------
+    >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    >>> round(general_lower_pair(turn, torch.eye(2), 101, 2.0), 4)
+    15.6206
+    """
+    gap, value, key = _at_pair(A, V, R)
+    rest = log_of(count(n) - 1) - gap  # of the attention that is not paid to y, over the attention to y
+    q, left = 1 / (1 + math.exp(min(rest, 700))), 1 / (1 + math.exp(min(-rest, 700)))
+    return math.sqrt(n - 1) * q * torch.linalg.vector_norm(value + left * key).item()
+
+
+def _at_pair(A, V, R):
+    """The gap of logits 2 gamma* R^2 at the pair, V y, and R^2 |A x| V (y - x)."""
+    norms(A, V)  # refuse what is no pair of matrices
+    A, V, rate = square(A), as_double("V", V), mean_field_rate(A)
+    stretch = logit_bound(torch.linalg.vector_norm(A @ rate.x).item(), R)
+    return 2 * logit_bound(rate.lower, radius(R)), V @ rate.y, stretch * (V @ (rate.y - rate.x))

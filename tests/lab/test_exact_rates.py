@@ -1,0 +1,50 @@
+"""Exact rates of trained heads, and the null model of independent tokens: stored rows come back."""
+
+import math
+
+import pytest
+import torch
+
+from lab import growth, results
+from lab.experiments import exact_rates, independent_tokens
+from lipnb import Attention, bounds, local_lipschitz
+
+
+def test_the_long_input_at_the_pair_is_that_of_so_many_tokens():
+    A = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double()
+    rate, R, n = bounds.mean_field_rate(A), 1.3, 40
+    x = R * torch.stack([rate.y, *[rate.x] * (n - 1)])
+    whole = local_lipschitz(Attention.from_matrices(A, torch.eye(5).double()), x, method="dense").value.item()
+    # all copies alike: what one copy does alone is never more here
+    assert exact_rates.at_pair(A, n, R) == pytest.approx(whole, rel=1e-9)
+
+
+def test_stored_rates_come_back_and_are_never_below_the_papers():
+    stored = results.load("exact-rates")
+    assert stored.groupby("model").size().to_dict() == {
+        "minilm": 72, "gpt2-mini": 24, "smollm2": 270, "gpt2-124m-attention": 144,
+    }  # fmt: skip
+    assert (stored.lower >= stored.gamma * (1 - 1e-6)).all() and (stored.lower >= stored.norm / 8).all()
+    rows = exact_rates.rate_rows("gpt2-mini", 1)
+    for row in rows:
+        kept = stored[(stored.model == "gpt2-mini") & (stored.layer == 1) & (stored["head"] == row["head"])].iloc[0]
+        assert [kept[name] for name in ("norm", "gamma", "lower", "upper")] == pytest.approx(
+            [row[name] for name in ("norm", "gamma", "lower", "upper")], rel=1e-5
+        )
+    of_minilm = stored[stored.model == "minilm"]
+    assert of_minilm[["R", "at pair", "at clusters"]].notna().all().all()
+    assert (of_minilm["at pair"] >= 0.5 * math.sqrt(exact_rates.LONG - 1)).all()
+
+
+def test_independent_tokens_come_back(monkeypatch):
+    stored = results.load("independent-tokens")
+    assert len(stored) == 6 * len(independent_tokens.LENGTHS) * independent_tokens.DRAWS and stored.converged.all()
+    monkeypatch.setattr(independent_tokens, "LENGTHS", (8, 64))
+    again = independent_tokens.drawn_rows("minilm", 0)
+    for row in again:
+        kept = stored[(stored.layer == 0) & (stored.length == row["length"]) & (stored.window == row["window"])]
+        assert kept.lipschitz.item() == pytest.approx(row["lipschitz"], rel=2e-2)
+    # another pool or another draw would not do
+    assert len({round(row["lipschitz"], 3) for row in again}) == len(again)
+    late = [growth.slope(own[own.length >= 256]).slope for _, own in stored.groupby("layer")]
+    assert sorted(late)[3] < 0.25
