@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, check_attention
+from lipnb.attention import Attention
 from lipnb.attention.features import alive
+from lipnb.attention.heads import check_attention
 from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.rounded_linearization import RoundedLinearization
@@ -153,7 +154,8 @@ def certify(
     attention.check_score("certify")
     attention.check_input(x, weights)
     seed, columns = whole("seed", seed), None if columns is None else whole("columns", columns, 0)
-    if not 1e-14 <= number("rtol", rtol) < 1:
+    rtol = number("rtol", rtol)
+    if not 1e-14 <= rtol < 1:
         raise ValueError(f"rtol must lie between 1e-14 and 1, got {rtol}.")
     attention, batch, (n, d) = attention.to(dtype=torch.float64), x.shape[:-2], x.shape[-2:]
     x = x.double()

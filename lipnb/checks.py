@@ -111,15 +111,16 @@ def check_precision(x: Tensor) -> None:
         )
 
 
-def check_tolerance(rtol: float, x: Tensor) -> None:
-    """Raise one clear sentence unless `rtol` is one that numbers of the type of `x`, floating point, resolve."""
+def check_tolerance(rtol: float, x: Tensor) -> float:
+    """`rtol` as a number; one clear sentence unless numbers of the type of `x`, floating point, resolve it."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
     check_precision(x)
-    number("rtol", rtol)
+    rtol = number("rtol", rtol)
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
         raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
+    return rtol
 
 
 def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -136,8 +137,15 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
             "use x.to(...) or attention.to(...)."
         )
     as_tensor("x", x)
-    if not holds(torch.isfinite(x)):
-        raise ValueError("x holds NaN or infinite values: remove them first.")
+    check_finite_tokens(x)
+
+
+def check_finite_tokens(x: Tensor) -> None:
+    """Raise one clear sentence unless tokens `x`, shape (..., n, d), are finite; of a batch it names the first item."""
+    finite = torch.isfinite(x)
+    if not holds(finite):
+        item = (~finite.flatten(-2).all(-1)).nonzero()[0].tolist()  # of one sequence: []
+        raise ValueError(f"x{item or ''} holds NaN or infinite values: remove them first.")
 
 
 def check_list(x: list) -> None:
@@ -151,6 +159,8 @@ def check_list(x: list) -> None:
         if one.ndim != 2:
             shape = tuple(one.shape)
             raise ValueError(f"{wanted}: x[{place}] has shape {shape}; a batch of equal lengths is one tensor.")
+        if not torch.isfinite(one).all():
+            raise ValueError(f"x[{place}] holds NaN or infinite values: remove them first.")
     kinds = {f"d = {one.shape[1]} in {one.dtype} on {one.device}" for one in x}
     if len(kinds) > 1:
         raise ValueError(f"x must be a list of tensors (n, d) of one width, dtype and device, got {sorted(kinds)}.")
@@ -170,8 +180,8 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
     if not isinstance(weights, torch.Tensor) or weights.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"weights must be a tensor with one entry per token (n = {x.shape[-2]}).")
     if weights.ndim > 1 and weights.shape != x.shape[:-1]:
-        shapes = f"{(x.shape[-2],)} or {tuple(x.shape[:-1])}"
-        raise ValueError(f"weights must have shape {shapes}, got {tuple(weights.shape)}.")
+        shapes = dict.fromkeys([(x.shape[-2],), tuple(x.shape[:-1])])  # one of one sequence
+        raise ValueError(f"weights must have shape {' or '.join(map(str, shapes))}, got {tuple(weights.shape)}.")
     if (weights.dtype, weights.device) != (x.dtype, x.device):
         raise ValueError(f"weights are {weights.dtype} on {weights.device} but x is {x.dtype} on {x.device}.")
     if not holds(torch.isfinite(weights) & (weights > 0)):
@@ -203,12 +213,16 @@ def square(A):
 
 
 def number(name, value):
-    """A number, also of a tensor that holds one; TypeError for anything else."""
+    """A number, also of a tensor that holds one, infinite where no float is as large; TypeError for anything else."""
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         said = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise TypeError(f"{name} must be a number, got {said}.")
+    try:
+        float(value)
+    except OverflowError:  # of a whole number or a fraction
+        value = math.inf if value > 0 else -math.inf
     return value
 
 

@@ -1,6 +1,6 @@
 """Local Lipschitz constant of a map of tokens: the largest singular value of its Jacobian at an input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -13,6 +13,7 @@ from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
 from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
+from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
 
@@ -172,23 +173,16 @@ def local_lipschitz(
     """
     options = Options(
         method=method,
-        rtol=rtol,
+        rtol=number("rtol", rtol),
         max_steps=None if max_steps is None else whole("max_steps", max_steps),
         seed=whole("seed", seed),
-        confidence=confidence,
-        memory=memory,
+        confidence=None if confidence is None else number("confidence", confidence),
+        memory=None if memory is None else number("memory", memory),
     )
     groups = _checked(f, x, weights, options)
-    answers = _Answers.joined(
-        [
-            _of_attention(f, one.x, one.weights, options)
-            if isinstance(f, Attention)
-            else _of_callable(f, one.x, one.weights, options)
-            for one in groups
-        ]
-    )
+    answers = _Answers.joined([_of_group(f, one, options) for one in groups])
     found, shape = answers.found, groups[0].x.shape[:-2]
-    if groups[0].places:  # of a list: back into its order
+    if isinstance(x, (list, tuple)):  # back into its order
         order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
         found, shape = each_field(found, lambda field: field[order.to(field.device)]), order.shape
     return LocalLipschitz(
@@ -197,7 +191,7 @@ def local_lipschitz(
         steps=found.steps.reshape(shape),
         converged=found.converged.reshape(shape),
         upper=found.upper.reshape(shape),
-        confidence={"power": None, "dense": 1.0}.get(method, confidence),
+        confidence={"power": None, "dense": 1.0}.get(method, options.confidence),
         route=" + ".join(sorted({how.route for how in answers.how})),
         precision=" + ".join(sorted({how.precision for how in answers.how})),
     )
@@ -213,12 +207,6 @@ class Options:
     seed: int
     confidence: float | None
     memory: int | None
-
-    def __post_init__(self):
-        number("rtol", self.rtol)
-        for name in ("confidence", "memory"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name))
 
     def check_with(self, x: Tensor) -> None:
         """Raise one clear sentence for an option that makes no sense, or tokens of no use, before any work."""
@@ -258,11 +246,11 @@ class Options:
 
 
 class _Group(NamedTuple):
-    """Inputs that are solved together, x (..., n, d) and weights, and their places in the list they come from."""
+    """Inputs x (..., n, d) solved together, with weights; their places in the batch or list, () of one alone."""
 
     x: Tensor
     weights: Tensor | None
-    places: list[int] | None = None
+    places: Sequence[int]
 
 
 def _checked(f, x, weights, options):
@@ -274,7 +262,8 @@ def _checked(f, x, weights, options):
             check_list_of_weights(weights, x)
         groups = [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
     else:
-        groups = [_Group(x, weights)]
+        alone = not isinstance(x, Tensor) or x.ndim <= 2
+        groups = [_Group(x, weights, () if alone else range(x.shape[:-2].numel()))]
     for group in groups:
         options.check_with(group.x)
         if isinstance(f, Attention):
@@ -289,6 +278,14 @@ def _stacked(x, weights, length):
     places = [place for place, one in enumerate(x) if len(one) == length]
     own = None if weights is None else torch.stack([weights[place] for place in places])
     return _Group(torch.stack([x[place] for place in places]), own, places)
+
+
+def _of_group(f, group, options):
+    """Answers for inputs that are solved together."""
+    try:
+        return (_of_attention if isinstance(f, Attention) else _of_callable)(f, group.x, group.weights, options)
+    except NotFinite as error:
+        raise error.among(group.places) from None
 
 
 class _How(NamedTuple):
@@ -324,7 +321,10 @@ def _of_attention(f, x, weights, options):
         for some, operator in operators_of(
             f, x, weights, memory=options.memory, dense=options.dense, rtol=options.rtol
         ):
-            parts.append(_solve(operator, start[some], options))
+            try:
+                parts.append(_solve(operator, start[some], options))
+            except NotFinite as error:
+                raise error.among(range(len(x))[some]) from None
         answers = _Answers.joined(parts)
         limited = answers.found.precision_limited
         if limited.any() and x.dtype != torch.float64:

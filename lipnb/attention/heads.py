@@ -12,7 +12,7 @@ from lipnb.attention.parameters import Frozen, Parameter, checked_settings, chec
 from lipnb.attention.rope_norm import Local, Norm, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
-__all__ = ["Attention", "check_attention"]
+__all__ = ["Attention"]
 
 ALL = slice(None)
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from lipnb.attention import Attention, Feature, check_attention
+from lipnb.attention import Attention, Feature
+from lipnb.attention.heads import check_attention
 from lipnb.bounds.heads import IN_USE, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_mean_field_optimal

@@ -11,7 +11,7 @@ import torch
 
 from lipnb.bounds.norms import growth_rate, logit_bound, norms, product
 from lipnb.bounds.rounding import largest_singular, length
-from lipnb.checks import as_double, count, radius
+from lipnb.checks import as_double, check_finite_tokens, count, radius
 
 __all__ = [
     "biased_upper",
@@ -381,8 +381,7 @@ def _tokens(x, d):
     x = as_double("x", x)
     if x.ndim < 2 or x.shape[-1] != d or not x.numel():
         raise ValueError(f"x must have shape (..., n, d) with d = {d} and n >= 1, got {tuple(x.shape)}.")
-    if not torch.isfinite(x).all():
-        raise ValueError("x holds NaN or infinite values: remove them first.")
+    check_finite_tokens(x)
     return x
 
 

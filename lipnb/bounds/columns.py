@@ -52,9 +52,11 @@ def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: li
     norm, columns, defect = _on_columns(at, S, Y)
     if 0 < columns < x.numel() and sum(closed := three_terms(at)) < torch.hypot(norm, sum(terms)):
         terms, norm, columns, defect, (S, Y) = closed, torch.zeros_like(norm), 0, 0.0, (x[:, :0], x.T[:, :0])
-    size, relative = errors.arithmetic()
+    sizes_of_heads, relative = errors.arithmetic()
+    size = MORE * sizes_of_heads.sum()
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
-    rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + TINY)
+    raised = torch.where(errors.raised(), sizes_of_heads, 0).sum()  # of which any share may be true
+    rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + raised + TINY)
     # |J|^2 <= |J on S (x) R^d and S-perp (x) Y|^2 + |J (E (x) F)|^2: the two parts of the inputs are orthogonal
     upper = (torch.hypot(norm, sum(terms)) + rounding) * (1 + gamma(16))
     return Upper(upper, norm, terms, rounding, columns, size)

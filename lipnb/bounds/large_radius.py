@@ -2,7 +2,8 @@
 
 import torch
 
-from lipnb.attention import Attention, Feature, check_attention
+from lipnb.attention import Attention, Feature
+from lipnb.attention.heads import check_attention
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]

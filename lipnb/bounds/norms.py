@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lipnb.attention import Attention, Feature, check_attention
+from lipnb.attention import Attention, Feature
+from lipnb.attention.heads import check_attention
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import as_double, radius, square
 

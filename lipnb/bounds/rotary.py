@@ -11,7 +11,8 @@ import math
 
 import torch
 
-from lipnb.attention import Attention, Feature, check_attention
+from lipnb.attention import Attention, Feature
+from lipnb.attention.heads import check_attention
 from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.heads import rows_of_heads
 from lipnb.bounds.multihead_norms import balanced

@@ -42,6 +42,7 @@ import torch
 
 from lipnb.attention import Feature
 from lipnb.attention.rope_norm import normalised
+from lipnb.attention.units import FAINTEST
 
 __all__ = ["largest_singular"]
 
@@ -406,11 +407,11 @@ class RoundingErrors:
         return MORE**4 * (largest_singular(at.output) * (value + length(key) + query.amax(-1))).sum()
 
     def arithmetic(self):
-        r"""A number that bounds the computed Jacobian, and :math:`\gamma_c`: together they bound its arithmetic.
+        r"""Numbers (h,) that bound the computed Jacobian of each head, and :math:`\gamma_c`: what its arithmetic loses.
 
         Every number replaced by its absolute value or a factor by its Frobenius norm, which no orthogonal
-        transformation changes: :math:`\sum_h \|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
-        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. Returned with its
+        transformation changes: :math:`\|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
+        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. Returned with
         :math:`\gamma_c`: c counts all sums on the way from the linearization to a norm, and eight units for each row of
         a factorisation.
         """
@@ -431,4 +432,10 @@ class RoundingErrors:
         )
         if any(at.norms.values()):
             count += 16 * att.heads * att.key_width
-        return MORE**4 * heads.sum(), gamma(count)
+        return MORE**4 * heads, gamma(count)
+
+    def raised(self):
+        """Which heads `in_units` may have raised, boolean (h,): the true ones may be nothing."""
+        at = self.at
+        sizes = at.attention.value.abs().amax((1, 2)) * at.output.abs().amax((1, 2))
+        return sizes <= 2.0**-FAINTEST

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipnb.checks import check_precision, check_vector, refuse_large_dense
+from lipnb.checks import check_finite_tokens, check_precision, check_vector, refuse_large_dense
 from lipnb.scaling import exponent, powers_of_two
 
 __all__ = ["AutodiffJacobian", "plain_kernels"]
@@ -390,8 +390,7 @@ def _check_input(x):
             f"got {got}: one vector is x[None]."
         )
     check_precision(x)
-    if not torch.isfinite(x).all():
-        raise ValueError("x holds NaN or infinite values: remove them first.")
+    check_finite_tokens(x)
 
 
 def _first_run(f, tokens):

@@ -8,7 +8,8 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
-from lipnb.attention import Attention, check_attention
+from lipnb.attention import Attention
+from lipnb.attention.heads import check_attention
 from lipnb.checks import check_precision, check_vector, refuse_large_dense
 from lipnb.jacobian import gemm
 from lipnb.jacobian.cached import CachedGram

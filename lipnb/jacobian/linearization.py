@@ -7,7 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Local, check_attention
+from lipnb.attention import Attention, Local
+from lipnb.attention.heads import check_attention
 from lipnb.checks import at_once
 
 __all__ = ["Linearization", "infinity_norm"]

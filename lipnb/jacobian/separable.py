@@ -270,7 +270,10 @@ def kernels(attention, x, weights, rtol):
     if x.ndim != 2:
         raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
     rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
-    low = of_least_rank(attention, torch.linalg.vector_norm(x, dim=1).amax(), rtol)
+    try:
+        low = of_least_rank(attention, torch.linalg.vector_norm(x, dim=1).amax(), rtol)
+    except torch.linalg.LinAlgError as error:  # of numbers that are not finite
+        raise NotSeparable("the logits overflow: scale the particles or the query and key matrices down.") from error
     if low.key_width > MAX_KEY_WIDTH:
         raise NotSeparable(
             f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "

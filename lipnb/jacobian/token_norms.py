@@ -16,7 +16,7 @@ from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.operators import KEPT_VECTORS, AutodiffGram, operator_of
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram, lanczos, start_vectors
-from lipnb.spectral.vectors import check_finite
+from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["SingularPair", "block_norms", "singular_pair"]
 
@@ -79,12 +79,12 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     seed = whole("seed", seed)
     if isinstance(f, Attention):
         f.check_input(x)
-        check_tolerance(rtol, x)
+        rtol = check_tolerance(rtol, x)
         with gemm.full_precision(x.device):
             each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
         return torch.stack(each).view(*x.shape[:-1], x.shape[-2])
     rows, norms = _rows_of(f, x), []
-    check_tolerance(rtol, x)
+    rtol = check_tolerance(rtol, x)
     for blocks in rows:
         with gemm.full_precision(x.device):
             norms.append(_norms(blocks.flatten(0, -3), rtol, seed).view(x.shape[:-1]))
@@ -239,7 +239,8 @@ def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
 
 def _norms(matrices, rtol, seed):
     """Spectral norms (b,) of matrices (b, m, d)."""
-    check_finite(matrices)
+    if not torch.isfinite(matrices).all():
+        raise NotFinite
     if max(matrices.shape[1:]) <= SMALL:
         return torch.linalg.matrix_norm(matrices, 2)
     b, _, d = matrices.shape
@@ -354,7 +355,7 @@ def singular_pair(
     seed, max_steps = whole("seed", seed), whole("max_steps", max_steps, 1)
     if isinstance(f, Attention):
         f.check_input(x)
-    check_tolerance(rtol, x)
+    rtol = check_tolerance(rtol, x)
     # a map that a user gives is measured as PyTorch is set, ours in the precision of x
     with gemm.full_precision(x.device) if isinstance(f, Attention) else nullcontext():
         return _pair(f, x, rtol, max_steps, seed)

@@ -7,7 +7,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from lipnb.attention import Attention, check_attention
+from lipnb.attention import Attention
+from lipnb.attention.heads import check_attention
 from lipnb.origin import extra
 
 __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]

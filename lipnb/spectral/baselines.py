@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipnb.spectral.answer import SpectralNorm, evaluate, quotient
 from lipnb.spectral.operator import GramOperator, operator_of
-from lipnb.spectral.vectors import inverse, least_norm, norms, scaled
+from lipnb.spectral.vectors import check_finite, inverse, least_norm, norms, scaled
 
 __all__ = ["dense_norm", "power_iteration"]
 
@@ -50,11 +50,7 @@ def dense_norm(matrices: Tensor) -> SpectralNorm:
 
     `steps` is 0 and `converged` true. `upper` is the value and the rounding of a decomposition, 8 (M + N) eps.
     """
-    if not torch.isfinite(matrices).all():
-        raise ValueError(
-            "the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
-            "overflows or underflows in its precision."
-        )
+    check_finite(matrices)
     rounding = torch.finfo(matrices.dtype)
     unit = matrices.abs().amax((-2, -1)).clamp_min(rounding.tiny)  # squares of what is left are representable
     matrices = matrices / unit[:, None, None]

@@ -122,7 +122,7 @@ class Krylov:
         _project_out(residual, self.basis[: step + 1])
         # all that is decided on is read at once: a GPU waits for each number that is read alone
         diagonal, length, off_diagonal = torch.stack([diagonal, length, norms(residual)]).cpu().numpy()
-        check_finite(length)
+        check_finite(length, self.items)
         if (off_diagonal < CANCELLED * length).any():
             off_diagonal = self._project_out_again(residual, off_diagonal)
         lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens

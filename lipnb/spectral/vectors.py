@@ -1,5 +1,7 @@
 """Batches of vectors, one for each operator: where a solver starts, their norms and multiples."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -66,10 +68,25 @@ def inverse(numbers: Tensor) -> Tensor:
     return torch.where(numbers > 0, 1 / numbers.clamp_min(torch.finfo(numbers.dtype).tiny), 0)
 
 
-def check_finite(numbers: Tensor | np.ndarray) -> None:
-    """Raise one sentence unless all `numbers` are finite."""
-    if not (torch.isfinite(numbers) if isinstance(numbers, Tensor) else np.isfinite(numbers)).all():
-        raise ValueError(
-            "a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
+class NotFinite(ValueError):
+    """A product is NaN or infinite, of these `items` of a batch; none: of the one input there is."""
+
+    def __init__(self, items: Sequence[int] = ()) -> None:
+        which = f" of item {items[0]}" if items else ""
+        super().__init__(
+            f"a Jacobian product{which} is NaN or infinite: the map is not differentiable at this input, or "
             "overflows or underflows in its precision."
         )
+        self.items = items
+
+    def among(self, places: Sequence[int]) -> "NotFinite":
+        """The same of the batch in which these items stand at `places`; none: of the one input there is."""
+        return NotFinite([places[item] for item in self.items] if places else ())
+
+
+def check_finite(numbers: Tensor | np.ndarray, items: np.ndarray | None = None) -> None:
+    """Raise `NotFinite` unless all `numbers` are finite, shape (b, ...), of these `items` of a batch, or of all."""
+    finite = torch.isfinite(torch.as_tensor(numbers))
+    if not finite.all():
+        rows = (~finite).nonzero()[:, 0].unique().tolist()
+        raise NotFinite(rows if items is None else items[rows].tolist())

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Feature, check_attention
+from lipnb.attention import Attention, Feature
+from lipnb.attention.heads import check_attention
 from lipnb.bounds.heads import IN_USE
 from lipnb.checks import count, number, whole
 from lipnb.jacobian import AttentionJacobian

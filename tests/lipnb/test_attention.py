@@ -95,7 +95,8 @@ def test_bad_inputs_are_said_in_one_sentence():
         (normal(5, 4).float(), None, "x is torch.float32"),
         ([[1.0, 2.0, 3.0, 4.0]], None, "x must be a torch tensor"),
         (normal(5, 4), torch.ones(4).double(), "one entry per token"),
-        (normal(5, 4), torch.ones(2, 5).double(), "weights must have shape"),
+        (normal(5, 4), torch.ones(2, 5).double(), r"weights must have shape \(5,\), got \(2, 5\)"),
+        (normal(3, 5, 4), torch.ones(2, 5).double(), r"weights must have shape \(5,\) or \(3, 5\), got \(2, 5\)"),
         (normal(5, 4), torch.zeros(5).double(), "weights must be positive"),
         (normal(5, 4), torch.ones(5), "weights are torch.float32"),
     ]:

@@ -144,6 +144,49 @@ def test_what_is_no_number():
                     door(value)
 
 
+def test_numbers_beyond_all_floats_are_infinite():
+    for name in ("scale", "cap", "norm_eps"):
+        with pytest.raises(ValueError, match=f"^{name} must be .*, got inf"):
+            F.replace(**{name: 10**400})
+    for call in (
+        lambda: bounds.general_upper(EYE, EYE, 3, 10**400),
+        lambda: bounds.general_upper(EYE, EYE, 10**400, 1),
+    ):
+        with pytest.raises(ValueError, match="^[Rn] must be .*, got inf"):
+            call()
+    with pytest.raises(ValueError, match="^scale must be .*, got -inf"):
+        F.replace(scale=-(10**400))
+    assert local_lipschitz(F, X, memory=10**400).converged
+
+
+def test_the_item_of_a_batch_that_is_not_finite_is_named():
+    x = X.repeat(4, 1, 1)
+    x[2, 1, 1] = math.inf
+    calls = (lambda x: local_lipschitz(F, x), lambda x: local_lipschitz(torch.sin, x), lambda x: certify(F, x))
+    for door in (*calls, lambda x: AttentionJacobian(F, x), lambda x: bounds.spread_upper(EYE, EYE, x)):
+        for batch, said in ((x, r"x\[2\]"), (x.view(2, 2, 3, 2), r"x\[1, 0\]"), (x[2], "x")):
+            with pytest.raises(ValueError, match=f"^{said} holds NaN or infinite values"):
+                door(batch)
+    for f in (F, torch.sin):
+        with pytest.raises(ValueError, match=r"^x\[1\] holds NaN or infinite values"):
+            local_lipschitz(f, [X[:2], x[2], X])
+
+
+def test_the_item_whose_product_is_not_finite_is_named():
+    """In a batch that memory splits, in a list that is sorted by length, of one alone."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 30, 2, generator=g, dtype=torch.float64)
+    x[3] *= 1e200
+    said = "a Jacobian product of item 3 is NaN or infinite"
+    for options in ({}, {"memory": 1}, {"method": "power"}, {"method": "dense"}):
+        with pytest.raises(ValueError, match=said):
+            local_lipschitz(F, x, **options)
+    with pytest.raises(ValueError, match=said):
+        local_lipschitz(F, [x[0], x[1, :25], x[2], x[3, :25]])
+    with pytest.raises(ValueError, match="a Jacobian product is NaN or infinite"):
+        local_lipschitz(F, x[3])
+
+
 def test_values_that_make_no_sense():
     for call, sentence in [
         (lambda: F.replace(scale=math.nan), "scale must be None or a finite number, got nan"),
@@ -177,6 +220,10 @@ def test_what_means_the_same_is_taken():
     f = F.replace(scale=torch.tensor(0.5), cap=np.float32(2.0), masked=np.True_)
     assert (f.scale, f.cap, f.masked) == (0.5, 2.0, True) and type(f.masked) is bool
     assert bounds.phi_inverse(torch.tensor(15.0)) == bounds.phi_inverse(15)
+    long, rtol = X.repeat(20, 1), torch.tensor(1e-3)  # by Lanczos, not dense
+    assert local_lipschitz(F, long, rtol=rtol, confidence=torch.tensor(0.99)).converged
+    assert certify(F, long, rtol=rtol).lower > 0 and singular_pair(F, long, rtol=rtol).converged
+    assert block_norms(F, X, rtol=rtol).shape == (3, 3)
     assert torch.equal(certify(F, X, seed=np.int64(1)).upper, certify(F, X, seed=1).upper)
     assert bounds.softmax_norm([0.25, 0.25]) > 0
     assert bounds.softmax_norm(torch.linspace(0, 5, 300).softmax(-1).bfloat16()) > 0

@@ -200,6 +200,30 @@ def test_a_head_too_faint_to_see_changes_nothing():
     assert torch.allclose(found.upper, one.upper, rtol=1e-7) and torch.allclose(found.lower, one.lower, rtol=1e-3)
 
 
+def test_a_raised_head_is_no_lower_bound_where_nothing_else_moves():
+    """A sink hides the strong head, and a norm of rows near zero makes the steepest Jacobian of the faint one."""
+    one, two = torch.eye(2, dtype=torch.float64)
+    query, key = one.expand(2, 1, 2), two.expand(2, 1, 2)  # all tokens are zero where keys look
+    x = torch.tensor([[1.0, 0.0], [0.5, 0.0], [0.25, 0.0]], dtype=torch.float64)
+    for faint in (2.0**-350, 2.0**-450):
+        size = torch.tensor([1.0, faint], dtype=torch.float64)[:, None, None]
+        f = Attention(
+            query,
+            key,
+            size * one,
+            size * one[:, None],
+            scale=2.0**140,
+            key_norm=torch.tensor([[0.0], [1.0]], dtype=torch.float64),
+            norm_eps=2.0**-780,
+            sinks=torch.tensor([1e4, 0.0], dtype=torch.float64),
+        )
+        norm = truth.largest_stretch(*truth.jacobian(f, x))
+        for columns in (0, None):
+            found = certify(f, x, columns=columns)
+            assert found.lower.item() <= norm <= found.upper.item()
+            assert faint < 2.0**-400 or columns == 0 or found.lower.item() > 0.99 * norm
+
+
 def test_tokens_that_are_all_zero():
     """Then no query counts, however large its matrix: the map is V times the mean."""
     for size, bias in [(1e200, None), (1e300, 1e-300), (1e300, 1.0)]:
