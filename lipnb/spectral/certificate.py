@@ -1,20 +1,20 @@
-r"""Why `upper` holds with the stated probability, and what computes each step of the proof.
+r"""Why `upper` holds with the stated probability, and what computes each step of the proof: those of book/solver.md.
 
 Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N, with unit eigenvector u; let
 :math:`v_1, v_2, \dots` be the Lanczos vectors, from a start :math:`v_1` drawn uniformly from the sphere, T the matrix
 of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and :math:`\delta` = 1 - confidence.
 
 1. *Probability.* :math:`\langle u, v_1 \rangle^2` follows Beta(1/2, (N - 1)/2). But for an event of probability
-   :math:`\delta` it is at least the quantile :math:`\gamma^2`: `least_log_mass`. Nothing else is random, so what
+   :math:`\delta` it is at least the quantile :math:`\eta^2`: `least_log_mass`. Nothing else is random, so what
    follows holds at every step at once, and a run may stop because the bound is small.
 2. *Christoffel function.* :math:`v_{i+1} = q_i(J^\top J) v_1` with the orthonormal polynomials q_i of T. So
    :math:`\langle u, v_{i+1} \rangle = q_i(\lambda) \langle u, v_1 \rangle`, and by Bessel's inequality
    :math:`\langle u, v_1 \rangle^2 \le 1 / \sum_{i \le j} q_i(\lambda)^2`: the sum is `log_christoffel`.
-3. *Together.* The sum increases beyond :math:`\theta`. Where it has reached :math:`1 / \gamma^2` at a point t,
+3. *Together.* The sum increases beyond :math:`\theta`. Where it has reached :math:`1 / \eta^2` at a point t,
    :math:`\lambda > t` contradicts 1: `Certificate.christoffel`; the least such t is found by `Certificate.upper`.
 4. *Vectors that are orthonormal up to e in each entry of their Gram matrix* turn the 1 of Bessel's inequality into
    :math:`1 + (j + 1) e`: `Certificate.christoffel` counts :math:`e` = `krylov.LOST` eps, which
-   `Krylov.check_orthonormal` checks of all vectors but the last.
+   `Krylov.check_orthonormal` checks of all vectors but the last, to its own rounding.
 5. *Rounded products* are taken to be off by at most :math:`\nu` = `krylov.NOISE` eps :math:`\lambda` along u; a
    direction added by `Krylov.restart` is as long, and counts as rounding too. Then :math:`\langle u, v_1 \rangle =
    \langle u, v_{i+1} \rangle / q_i(\lambda) + r_i`, with r_i made of rounding (theorem in the notes of `lanczos`), and
@@ -39,7 +39,7 @@ SMALLEST = np.finfo(float).tiny
 
 
 def least_log_mass(size: int, confidence: float) -> float:
-    r"""Log of :math:`\gamma^2`: with this probability a random unit vector's squared component is at least that."""
+    r"""Log of :math:`\eta^2`: with this probability a random unit vector's squared component is at least that."""
     return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
 
 
@@ -86,13 +86,13 @@ class Certificate:
 
     def __init__(self, size: int, confidence: float, eps: float) -> None:
         log_mass = least_log_mass(size, confidence)
-        self.log_threshold = -log_mass  # of 1 / gamma^2
+        self.log_threshold = -log_mass  # of 1 / eta^2
         self.noise = NOISE * eps  # nu / lambda
         self.not_orthonormal = LOST * eps  # e
-        self.log_gamma_root = (np.log(size) + log_mass) / 2  # of gamma sqrt(N)
+        self.log_eta_root = (np.log(size) + log_mass) / 2  # of eta sqrt(N)
 
     def christoffel(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
-        r"""Steps 3 and 4: whether the sum at t, shape (b,), is at least :math:`(1 + (j + 1) e) / \gamma^2`.
+        r"""Steps 3 and 4: whether the sum at t, shape (b,), is at least :math:`(1 + (j + 1) e) / \eta^2`.
 
         No coupling counts as smaller than :math:`\nu(t)`: a smaller one is rounding, and no sign that the space is
         invariant. So the sum increases in t still: in units of t all coefficients decrease, or stay at the noise.
@@ -104,18 +104,20 @@ class Certificate:
     def above_rounding(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         r"""Step 5: whether the least component that counts stands above the rounding of a product, shape (b,).
 
-        A vector with component :math:`\gamma` along u gives :math:`\gamma (\lambda - a_1)` of its product to u. The
+        A vector with component :math:`\eta` along u gives :math:`\eta (\lambda - a_1)` of its product to u. The
         rounding there, spread evenly over N dimensions, is :math:`\nu / \sqrt N`, and must not exceed it:
-        :math:`\nu / (\lambda - a_1) \le \gamma \sqrt N`, where the left decreases in :math:`\lambda`. Of a run with
+        :math:`\nu / (\lambda - a_1) \le \eta \sqrt N`, where the left decreases in :math:`\lambda`. Of a run with
         restarts rounding has to hide each random vector: their ratios, of at most 1, multiply. A coefficient
         :math:`a_i = \|J v_i\|^2` below :math:`-\nu` shows rounding beyond what is assumed: nothing is certified. One
         between that and 0 is 0 up to rounding, and counts as 0.
         """
+        # on the safe side: with an a_i below 0 the ratio would be smaller, and more would count as shown. The sum of
+        # `christoffel` has the coefficients as computed: the theorem on rounding is about these
         noise, t = self.noise * t[:, None], t[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(noise / (t - np.maximum(krylov.diagonal, 0)))  # NaN, and so not shown, where t <= a_i
         hidden = np.where(krylov.random, np.minimum(ratio, 0), 0).sum(axis=1)
-        return (hidden <= self.log_gamma_root) & (krylov.diagonal >= -noise).all(axis=1)
+        return (hidden <= self.log_eta_root) & (krylov.diagonal >= -noise).all(axis=1)
 
     def proves(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         """Both conditions at t, shape (b,)."""

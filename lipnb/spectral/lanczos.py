@@ -34,9 +34,9 @@ def lanczos(
     :math:`(1 + \mathrm{rtol}) \sqrt{\theta_j}`:
 
     .. math::
-        \sum_{i=0}^{j} q_i\big(\theta_j (1 + \mathrm{rtol})^2\big)^2 \ge 1 / \gamma^2 ,
+        \sum_{i=0}^{j} q_i\big(\theta_j (1 + \mathrm{rtol})^2\big)^2 \ge 1 / \eta^2 ,
 
-    where :math:`q_i` are the orthonormal polynomials of the Lanczos coefficients and :math:`\gamma^2` the
+    where :math:`q_i` are the orthonormal polynomials of the Lanczos coefficients and :math:`\eta^2` the
     ``1 - confidence`` quantile of Beta(1/2, (N-1)/2), the law of the start's squared component along the top vector.
     The only random event is about the start, so the statement holds at whichever step an item stops. It is proved for
     exact products; what rounding does to it, and what is assumed of it in float32, is said in the notes.
@@ -76,7 +76,7 @@ def lanczos(
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
     its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
     :math:`x_1 = x_{k+1} / q_k(\lambda) + r_k`, with :math:`r_k = \sum_{i \le k} [(\lambda - T_k)^{-1}]_{1i}
-    \varphi_i`: the bound can fail only if :math:`|x_1|` is at most :math:`\gamma + \max_k |r_k|`. So
+    \varphi_i`: the bound can fail only if :math:`|x_1|` is at most :math:`\eta + \max_k |r_k|`. So
 
     - exact products: it fails with probability at most :math:`\delta` = 1 - confidence;
     - any rounding with :math:`|r_k| \le r`: at most :math:`\delta + r \sqrt{2 N / \pi}` for large N. In float64,
@@ -93,7 +93,7 @@ def lanczos(
     The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
     4 eps :math:`\lambda` (a small one is no proof that the space is invariant; random directions of that size are
     added, and the run goes on), and nothing is taken for certified where the weakest start that counts,
-    :math:`\gamma`, would not stand above 4 eps :math:`\lambda` in the first product. Such an item stops as
+    :math:`\eta`, would not stand above 4 eps :math:`\lambda` in the first product. Such an item stops as
     `precision_limited`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a
     relative 16 eps. After N steps the space is whole, and the value is exact up to rounding. The head of
     `lipnb.spectral.certificate` names what computes each step of the proof.

@@ -97,7 +97,8 @@ class Certified:
         # both conditions of the certificate, the dearer one where the other holds
         enough = settled & (settled.any() and certificate.christoffel(krylov, limit))
         certified = enough & (enough.any() and certificate.above_rounding(krylov, limit))
-        # the space is whole, or the operator is zero: the value is exact
+        # the value is exact up to rounding: in N vectors, all of them checked to be orthonormal as the item closes,
+        # J^T J is T whatever restarts drew; or the operator is zero
         exact = (krylov.steps == self.size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
         done = certified | exact
         # more steps lower the Christoffel function further, but rounding hides the start all the same

@@ -156,6 +156,24 @@ def test_a_lower_bound_holds_whatever_the_recurrence_did(monkeypatch):
             assert found.precision_limited.all() and not found.converged.any() and torch.isinf(found.upper).all()
 
 
+def test_the_check_of_float32_vectors_has_more_digits_than_they():
+    """Two vectors of four million entries: a float32 sum of their squares was off by 1,500 rounding units."""
+    from lipnb.spectral.krylov import LOST
+
+    limit, size = LOST * torch.finfo(torch.float32).eps, 2**22
+    first, second = torch.randn(2, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    first, second = (one / one.norm() for one in (first, second - (second @ first) / (first @ first) * first))
+    krylov = Krylov(Diagonal(torch.ones(1, size), torch.float32), first[None].float())
+    krylov.extend()
+    krylov.extend()
+    for length, cosine, lost in ((0, 0, False), (0.99, 0, False), (1.01, 0, True), (0, -0.99, False), (0, 1.01, True)):
+        krylov.basis[0, 0] = (1 + length * limit) ** 0.5 * first
+        krylov.basis[1, 0] = (1 - (cosine * limit) ** 2) ** 0.5 * second + cosine * limit * first
+        krylov.lost[:] = False
+        krylov.check_orthonormal(np.array([True]))
+        assert krylov.lost[0] == lost
+
+
 @pytest.mark.parametrize("factor", [1e4, torch.inf])
 def test_an_item_that_loses_its_basis_leaves_its_neighbours_as_they_are(monkeypatch, factor):
     """One of two is made longer by its orthogonalisation, as a lost basis does, or beyond all numbers at once."""
