@@ -126,15 +126,24 @@ def certify(
     The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book.
 
     Rounding is counted to every order: errors of projections and logits with all products of errors, any change of the
-    probabilities that they allow, the change of the Jacobian for all such probabilities (line by line in
-    `lipnb.bounds.rounding` and in the book), and the arithmetic of columns, terms and norms (there, and in
-    `term_bounds`, `cholesky_certificates`, `columns` and `rounding`). Matrices and tokens are first scaled by powers of
-    two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
+    probabilities that they allow, the change of the Jacobian for all such probabilities, and the arithmetic of columns,
+    terms and norms: line by line in `lipnb.bounds.rounding` and in the book, whose numbers the code names. Matrices and
+    tokens are first scaled by powers of two, values and outputs of each head by its own; heads whose values or outputs
+    are zero are left out.
 
-    Assumed, not proved: float64 with gradual underflow and sums by additions and products alone; eigenvalues of a
-    symmetric matrix of order p to 8 p u times its trace; triangular factors that are those of a matrix eight units a
-    row away; exp, log, tanh and cosh to four units. Of singular and eigenvectors nothing is assumed: how far they are
-    from orthonormal, and products of them from what they stand for, is measured. ``make verify`` holds brackets against
+    Assumed, not proved, with u = 2^-53:
+
+    - float64 as IEEE has it: additions, products, quotients and square roots rounded to the nearest number, gradual
+      underflow (no flush to zero);
+    - products of float64 matrices by additions and products of float64 alone, in any order: no Strassen, no shorter
+      numbers (PyTorch lowers products of float32, not these);
+    - exp, expm1, log, tanh, cosh, hypot and one over a root to four units;
+    - eigenvalues of a symmetric matrix of order p to 8 p u times its trace;
+    - triangular factors of QR that are those of a matrix eight units a row away;
+    - a Cholesky factorisation of order b that comes to its end is that of a matrix (8 b + 16) u times its trace away.
+
+    Of singular and eigenvectors, of inverses and of the solver nothing is assumed: how far vectors are from
+    orthonormal, and products of them from what they stand for, is measured. ``make verify`` holds brackets against
     fifty digits.
 
     Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.

@@ -22,6 +22,7 @@
 model_name = "minilm"  # a BERT: it can be masked or not
 length = 16  # tokens, for the layers measured live; one that the tables have
 tables = ["bracket-minilm", "bracket-gpt2"]
+digits_name = "verify-digits"  # brackets against fifty digits
 rows_to_check = 1  # stored GPT-2 rows measured again, where its weights are available
 seed = 0
 
@@ -207,6 +208,9 @@ except FileNotFoundError as error:
     print(f"GPT-2 was not measured again: {error}")
 now = local_lipschitz(f, x).value.item()  # the last MiniLM layer, by the solver
 glue("bracket-count", len(stored), display=False)
+exact = results.load(digits_name).query("bound == 'certify'")
+glue("bracket-exact-inputs", int(exact.cases.sum()), display=False)
+glue("bracket-exact-unknown", int(exact.unknown.sum()), display=False)
 glue("bracket-noise", int((stored.model == "gpt2").sum()), display=False)
 over_upper = stored[["Yudin", "Thm 3.3"]].min(axis=1) / stored.ratio  # published over the upper end, rounded down
 glue("bracket-certified-low", math.floor(over_upper.min()), display=False)
@@ -222,6 +226,7 @@ assert len(both) == len(live) == 12 and max(drift) < 1e-3
 assert live.lower.iloc[-1] <= now * (1 + 1e-9) and now <= live.upper.iloc[-1]
 assert (stored.lower <= stored.upper).all() and stored.ratio.max() < 3
 assert (stored.upper <= stored.closed_form * (1 + 1e-6)).all()
+assert exact.violations.sum() == exact.errors.sum() == 0
 assert stored["Yudin"].min() > 100 and (stored.general > stored.yudin).all()
 print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: equal to a thousandth")
 
@@ -322,17 +327,25 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # for matrices of order $b$, and what the entries of $X X^\top$ have lost. The same test, with $S = R = I$, bounds one
 # Gram matrix of large order, such as that of step 5.
 #
-# *Rounding* gains these lines. Cosines and sines are the numbers that the map has, by definition: a table in the type
-# of its frequencies. A turned row errs by $\abs \Theta r + \gamma_8 \abs \Theta \abs y$, and $\norm{\Theta} \le \max
-# (\cos^2 + \sin^2)^{1/2}$. For a norm $w \circ y\, \varrho$, $\varrho = (\abs y^2 / K + \epsilon)^{-1/2}$, with
-# $\abs{\hat y - y} \le r$ and $\eta = \abs r / \sqrt K$: $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$
-# and moves by at most $\eta$, so $\varrho \le \varrho^+ = (1 / \hat\varrho - \eta)^{-1}$ (or the answer is $[0,
-# \infty]$), $\abs{\hat\varrho - \varrho} \le \delta = \varrho^+ \hat\varrho\, \eta + \gamma_{K + 16}\, \hat\varrho$,
-# entries of $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$ (of length
-# $\tau$ together), and the derivative, at most $\max \abs w\, \varrho^+$ long, by $\max \abs w (\delta + 3 \varrho^+
-# \tau / \sqrt K)$. In line 3 a cap $c$ makes of an error $t$ at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and
-# $\phi'$ errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; tanh and cosh are taken to
-# err by four units at most; biases add $8u \abs B$; a sink is one more column. In line 5, $\phi' P$ has the error
+# *Rounding* gains these lines after line 2 below, for a norm $w \circ y\, \varrho$, $\varrho = (\abs y^2 / K +
+# \epsilon)^{-1/2}$, with $\abs{\hat y - y} \le r$ and $\eta = \abs r / \sqrt K$, and for rotations.
+#
+# *2a.* $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$ and moves by at most $\eta$, so $\varrho \le \varrho^+
+# = (1 / \hat\varrho - \eta)^{-1}$ (or the answer is $[0, \infty]$) and $\abs{\hat\varrho - \varrho} \le \delta =
+# \varrho^+ \hat\varrho\, \eta + \gamma_{K + 16}\, \hat\varrho$.
+#
+# *2b.* Entries of $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$, of length
+# $\tau$ together.
+#
+# *2c.* The derivative, at most $\max \abs w\, \varrho^+$ long, moves by $\max \abs w (\delta + 3 \varrho^+ \tau / \sqrt
+# K)$.
+#
+# *2d.* Cosines and sines are the numbers that the map has, by definition: a table in the type of its frequencies. A
+# turned row errs by $\abs \Theta r + \gamma_8 \abs \Theta \abs y$, and $\norm{\Theta} \le \max (\cos^2 +
+# \sin^2)^{1/2}$.
+#
+# In line 3 a cap $c$ makes of an error $t$ at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and
+# $\phi'$ errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; biases add $8u \abs B$; a sink is one more column. In line 5, $\phi' P$ has the error
 # $\Delta + \hat P \abs{\hat\phi' - \phi'}$, and $\abs{\hat b_{ij} - b_{ij}} \le \norm{M^k_j} r^q_i + \norm{\hat M^k_j -
 # M^k_j} \abs{\hat q_i}$. Keys are not centred where a shift of all keys would be seen: turned, normalised, under a cap,
 # beside sinks; values not beside sinks. Against fifty digits: {doc}`29_verification`, table `verify-in-use`.
@@ -342,20 +355,33 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #
 # Everything is computed in float64, $u = 2^{-53}$; hats are what was computed, $\gamma_c = cu/(1 - cu)$. A sum of $c$
 # products, in any order, errs by at most $\gamma_c$ times the sum of the absolute products {cite}`higham2002accuracy`.
-# Four things are assumed of the libraries: exp and log err by at most four units; eigenvalues, triangular and singular
-# factors of order $p$ are exact for a matrix within $8pu$ of the given one; no operation is carried out in less
-# than float64; and underflow is gradual, with no flush to zero.
+# The code, in {py:mod}`lipnb.bounds.rounding`, names these lines by their numbers. Assumed, not proved, of processor and
+# libraries:
+#
+# - float64 as IEEE has it: additions, products, quotients and square roots are rounded to the nearest number, and
+#   underflow is gradual (no flush to zero);
+# - products of matrices are made by additions and products of float64 alone, in any order: no Strassen, no shorter
+#   numbers (PyTorch lowers products of float32 on request, not these);
+# - exp, expm1, log, tanh, cosh, hypot and one over a square root err by at most four units;
+# - eigenvalues of a symmetric matrix of order $p$ err by at most $8pu$ times its trace;
+# - the triangular factor of a QR factorisation is that of a matrix whose rows are eight units away, relatively;
+# - a Cholesky factorisation of order $b$ that comes to its end is that of a matrix within $(8b + 16)\, u$ times its
+#   trace.
+#
+# Of singular vectors, eigenvectors, inverses and of the solver nothing is assumed: how far vectors are from orthonormal,
+# and products of them from what they stand for, is measured and counted.
 #
 # *1. Units.* Tokens, and each matrix, are multiplied by powers of two, so that their largest entries lie between 1/2
 # and 1. This is exact but for entries some $10^{300}$ times smaller than the largest, and moves all units into the
 # scale $\beta$ of the {term}`logits <logit>` and into one factor of the result. $V$ and $W$ have a power of two for
 # each head, and a
-# head whose $V$ or $W$ is zero is left out. What the product of both lies below that of the largest head,
-# $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$,
-# which changes
-# the Jacobian by less than $2^{-400}$. If $\abs{\beta} > 2^{150}$ then, the answer is
-# $[0, \infty]$. Otherwise no number that is multiplied with a later one exceeds $2^{500}$, and all that underflow takes
-# away, $2^{-1074}$ an operation, stays below $2^{-300}$, which is added. A norm would take away more, since it squares
+# head whose $V$ or $W$ is zero is left out, or counts as fainter than all where it shares keys with others. What the product of both lies below that of the largest head,
+# $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$.
+# Any share of it between 0 and 1 may then be true, so its part of the number $A$ of line 6 is added to `rounding`. If
+# $\abs{\beta}$ exceeds $2^{150}$ then, or an entry of $P$ with the root of its weights does, or if a length that
+# normalised rows are divided by lies outside $2^{\pm 400}$, the answer is $[0, \infty]$. Otherwise no number is later
+# multiplied by more than $2^{150 + 150 + 400} = 2^{700}$, and all that underflow takes away, $2^{-1074}$ an operation,
+# stays below $2^{-300}$, which is added. A norm would take away more, since it squares
 # first, and all entries below $2^{-537}$ become zero: norms that are factors of a bound below are taken after division
 # by the largest entry.
 #
@@ -438,7 +464,7 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # lower bound is $\norm{\widehat{Ju}} / \norm u$ for one vector $u$, times $1 - \gamma_c$.
 #
 # *8. The bounds themselves* are sums and products of positive numbers in float64: right to $2^{-33}$ for sums of up to
-# $2^{20}$ numbers, and enlarged by $2^{-32}$ at each step. The sum of 5 and 6 is `rounding`: added above, subtracted
+# $2^{20}$ numbers, and enlarged by $2^{-32}$ at each step. What lines 1, 5 and 6 add is `rounding`: added above, subtracted
 # below.
 # :::
 #
@@ -463,9 +489,9 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # - The bracket is local. It says nothing about other inputs, nor about a ball around this one.
 # - GPT-2 here reads shaped noise. Its numbers on text will differ.
 # - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it
-#   names<!-- typed: certify in verify-digits -->; the program itself is tested against fifty digits,
-#   on 100,000 inputs, most of them built to lose digits
-#   ({doc}`29_verification`; on 5,110 of them it promises nothing), not verified. Probabilities of a model run in
+#   names; the program itself is tested against fifty digits, on {glue:text}`bracket-exact-inputs:,d` inputs, most of
+#   them built to lose digits ({doc}`29_verification`; on {glue:text}`bracket-exact-unknown:,d` of them it promises
+#   nothing), not verified. Probabilities of a model run in
 #   float16 are another map.
 # - Columns cost: each is one product with the Jacobian, and a Gram matrix of all of them is formed.
 #

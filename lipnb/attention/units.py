@@ -20,8 +20,8 @@ def _balanced(value, bias, output, tokens):
     r"""Values of :math:`2^a x'`, their biases and output matrices, in units, and the power of the largest head.
 
     Each head has its own power; what it lies below the largest is shared by its two matrices, so that their squares
-    do not underflow. A head more than :math:`2^{800}` below it is raised to there: that adds less than `TINY` to the
-    Jacobian, and every sum over heads of bounds only grows. A head that is zero has entries of that size.
+    do not underflow. A head more than two to the `FAINTEST` below it is raised to there, and a head that is zero has
+    entries of that size: `lipnb.bounds.rounding` counts them whole.
     """
     powers = [
         (max(exponent(v) + tokens, exponent(None if bias is None else bias[i])), exponent(w))
@@ -81,8 +81,8 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     the logits is at most about one.
 
     `attention` and `x`, shape (n, d), are in float64. Answers the map with keys for each head, x', a and o. The map is
-    None where the scale of the logits exceeds :math:`2^{150}` in these units, or an :math:`\epsilon` leaves float64: no
-    float64 answers then; and where no head has both values and outputs.
+    None where the scale of the logits exceeds two to the `STEEPEST` in these units, or an :math:`\epsilon` leaves
+    float64: no float64 answers then; and where no head has both values and outputs.
     """
     whole = attention.expand_groups()
     a = _of_tokens(whole, x)

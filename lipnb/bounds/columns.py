@@ -55,9 +55,10 @@ def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: li
     sizes_of_heads, relative = errors.arithmetic()
     size = MORE * sizes_of_heads.sum()
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
-    raised = torch.where(errors.raised(), sizes_of_heads, 0).sum()  # of which any share may be true
+    raised = torch.where(errors.raised(), sizes_of_heads, 0).sum()
     rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + raised + TINY)
-    # |J|^2 <= |J on S (x) R^d and S-perp (x) Y|^2 + |J (E (x) F)|^2: the two parts of the inputs are orthogonal
+    # step 1: |J|^2 <= |J on S (x) R^d and S-perp (x) Y|^2 + |J (E (x) F)|^2, as the two parts of the inputs are
+    # orthogonal; step 2: the sum of the three terms
     upper = (torch.hypot(norm, sum(terms)) + rounding) * (1 + gamma(16))
     return Upper(upper, norm, terms, rounding, columns, size)
 

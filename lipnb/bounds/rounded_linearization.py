@@ -1,8 +1,8 @@
 r"""The linearization of attention at one input as `lipnb.certify` has it: in float64, each number with a known error.
 
-It is no `lipnb.jacobian.linearization.Linearization`, for three lines of the proof in `lipnb.bounds.rounding`. Line 1
+It is no `lipnb.jacobian.linearization.Linearization`, for three lines of the proof in `lipnb.bounds.rounding`. Line 2
 wants keys and values projected from centred tokens, not projections centred afterwards, which err by all that was
-subtracted; line 3 wants :math:`P_{ij} \sqrt{a_i / a_j}` from logarithms, not root times P over root, where it may be a
+subtracted; line 4 wants :math:`P_{ij} \sqrt{a_i / a_j}` from logarithms, not root times P over root, where it may be a
 number though P is zero; and the errors of a row need the sink's own column. All products would be others.
 """
 

@@ -1,39 +1,37 @@
 r"""Rounding, counted: computed norms as upper bounds, and how far the linearization that float64 has is from the truth.
 
-The model: float64, every operation exact up to a factor :math:`1 + \delta`, :math:`|\delta| \le u = 2^{-53}`, so that a
-sum of c products errs by at most :math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any
-order (higham2002accuracy, section 3.1); no overflow, underflow only of numbers that do not matter, and gradual: no
-flush to zero. Symmetric eigenvalues of order p are taken to err by at most ``8 p u`` times the trace, generously above
-what LAPACK shows.
+Lines 1 to 8 are those of the proof in the book, "Rounding, line by line" (notebooks/72_certified_bracket.py), where
+stands what is assumed of float64 and the libraries. With :math:`u = 2^{-53}` a sum of c products errs by at most
+:math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any order (higham2002accuracy, section
+3.1); hats are computed. Everything is counted to every order.
 
-What `lipnb.certify` adds as rounding, to every order; hats are computed. Sums of positive numbers below are themselves
-computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged: sums of up to `MOST`
-numbers, over tokens, heads, or one width. Larger ones are refused (`sums_counted`); a `length`, of matrices too, counts
-its own. In the units of `in_units`
-what multiplies a number later on is below :math:`2^{700}` (lengths :math:`2^{400}`, scale and norms of rows
-:math:`2^{150}` each), so that what underflow takes, :math:`2^{-1074}` an operation, stays below `TINY` in the logits
-and in the result. A norm that squares its entries would take more, all of a vector below :math:`2^{-537}`: those that
-are factors of a bound divide by the largest entry first (`length`).
-
-1. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
+1. *Units*, of `in_units`, in which nothing overflows and what underflow takes from logits and result is at most `TINY`.
+   Heads that it raises: `RoundingErrors.raised`. A norm that squares its entries would lose more, all of a vector below
+   :math:`2^{-537}`: those that are factors of a bound divide by the largest entry first (`length`).
+2. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
    :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`. Rows that are normalised or turned:
-   `RowErrors`.
-2. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
+   `RowErrors`, lines 2a to 2d.
+3. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
    :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
    (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
-   the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp, log, tanh and cosh are taken to be
-   within four units): :math:`t_{ij}`. A cap c has slopes in [0, 1] and values in [-c, c]: an error t of the product
-   becomes at most :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)`
-   moves by at most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs
-   :math:`8 u |B|`. A sink is one more column, whose logit is given.
-3. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
+   the difference, exp, sum and quotient together :math:`\gamma_{n+16}`: :math:`t_{ij}`. A cap c has slopes in [0, 1]
+   and values in [-c, c]: an error t of the product becomes at most
+   :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)` moves by at
+   most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs :math:`8 u |B|`. A sink is
+   one more column, whose logit is given.
+4. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
    :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
    :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
    -T_i`). So :math:`|\hat P_{ij} - P_{ij}| \le \hat P_{ij} (e^{t_{ij} + T_i} - 1) =: E_{ij}`, and as rows add up to
    one, the largest entry of a row changes by no more than all others together: this is hard attention, where
    :math:`E_{ij}` is below :math:`e^{-\text{gap}}` though the errors of the logits are large. With weights
    :math:`\sqrt{a_i / a_j}` multiplies both sides.
-4. *Jacobian*, for any P within E: `jacobian_error`. 5. *Its arithmetic*: `arithmetic`.
+5. *Jacobian*, for any P within E: `RoundingErrors.jacobian_error`.
+6. *Its arithmetic*: `RoundingErrors.arithmetic`, in the key term `lipnb.bounds.term_bounds`.
+7. *Norms*: `largest_singular`, `lipnb.bounds.cholesky_certificates`.
+8. *The bounds themselves*, sums of positive numbers over tokens, heads or one width: up to `MOST` of them have relative
+   errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. Larger sums are refused (`sums_counted`); a
+   `length`, of matrices too, counts its own.
 """
 
 import math
@@ -49,7 +47,7 @@ __all__ = ["largest_singular"]
 UNIT = 2.0**-53
 MOST = 2**20
 MORE = 1 + 2.0**-32  # sums of so many positive numbers: gamma of 2^20 is about 2^-33
-TINY = 2.0**-300
+TINY = 2.0**-300  # what underflow takes, at most: line 1
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
 FARTHEST = 2.0**400  # of lengths that norms divide by: squares beyond it, or below its inverse, are not trusted
 LARGEST = 2.0**150  # of the probabilities with the root of the weights
@@ -154,17 +152,17 @@ class RowErrors:
     r"""Rounding of the rows that become queries (without their scale) or keys, and of their derivatives.
 
     A row :math:`y = W x + b` becomes :math:`R\, N(y)`, or one of the two, or stays. The rotation R is the table of
-    cosines and sines that the map itself has, exact by definition, and not quite orthogonal. With
+    cosines and sines that the map itself has, exact by definition, and not quite orthogonal. Lines of the book; with
     :math:`N(y) = w \circ r y`, :math:`r = (|y|^2 / K + \epsilon)^{-1/2}`, :math:`u = r y`, errors
     :math:`|\hat y - y| \le r^y` and :math:`\eta = |r^y| / \sqrt K`:
 
-    1. :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`. Hence
+    2a. :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`. Hence
        :math:`r \le r^+ := (1 / \hat r - \eta)^{-1}`, if that is positive, and
        :math:`|\hat r - r| \le \delta := r^+ \hat r \eta + \gamma_{K+16} \hat r`.
-    2. Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
-    3. The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
+    2b. Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
+    2c. The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
        :math:`|u|^2 \le K`, and moves by at most :math:`\max |w| (\delta + 3 r^+ |\hat u - u| / \sqrt K)`.
-    4. R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
+    2d. R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
        err by :math:`\gamma_8 |R| |y|`.
 
     Made of `at`, the `name` "query" or "key", and the tokens (n, d) that the rows are made of.
@@ -204,7 +202,7 @@ class RowErrors:
         if at.turn is not None:
             g = MORE * max(1.0, sum(part.square() for part in at.turn).amax().sqrt().item())
             turned_sizes = self._turned(normalised(rows, norm).abs(), at.turn)  # |R| |y|
-            self.error = MORE * (self._turned(self.error, at.turn) + gamma(8) * turned_sizes)  # line 4
+            self.error = MORE * (self._turned(self.error, at.turn) + gamma(8) * turned_sizes)  # line 2d
             self.derivative, self.derivative_error = g * self.derivative, g * self.derivative_error
             self.absolute_in_row = 2 * self.absolute_in_row  # | |R| | <= |cos| + |sin| <= sqrt(2) g
         self.absolute_in_row = MORE * self.absolute_in_row.expand(at.heads)
@@ -218,16 +216,16 @@ class RowErrors:
             return MORE * length(tensor, dims).reshape(-1, rows.shape[-2], 1) / math.sqrt(K)
 
         r, eta = (norm.mean(rows.square()) + norm.eps).rsqrt(), root_mean_square(self.error)
-        least = (1 - gamma(K + 16)) / r - eta  # line 1: of 1 / r
+        least = (1 - gamma(K + 16)) / r - eta  # line 2a: of 1 / r
         inside = (least > 0) & (r <= FARTHEST) & (r >= 1 / FARTHEST)
         self.resolved = bool(inside.all())
         r_upper = MORE / torch.where(inside, least, 1)  # r^+
         delta = MORE * (r_upper * r * eta + gamma(K + 16) * r)
-        unit_error = MORE * (rows.abs() * (delta + gamma(8) * r) + r_upper * self.error)  # line 2
+        unit_error = MORE * (rows.abs() * (delta + gamma(8) * r) + r_upper * self.error)  # line 2b
         weight = norm.weight.abs()
         self.error = MORE * weight[:, None] * unit_error + TINY**2
         largest = weight.amax(-1)[:, None, None]
-        derivative_error = largest * (delta + 3 * r_upper * root_mean_square(unit_error))  # line 3
+        derivative_error = largest * (delta + 3 * r_upper * root_mean_square(unit_error))  # line 2c
         return MORE * (largest * r_upper).amax((1, 2)), MORE * derivative_error.amax((1, 2))
 
     @staticmethod
@@ -245,13 +243,13 @@ class RoundingErrors:
     Attributes
     ----------
     E, Et : Tensor, shape (h, n, n)
-        Entrywise, of `P` and `Pt`: line 3.
+        Entrywise, of `P` and `Pt`: line 4.
     e : Tensor, shape (h, n)
         Row sums of E.
     capped_E, capped_Et : Tensor, shape (h, n, n)
         Entrywise, of `capped_P` and `capped_Pt`: E and Et without a cap.
     query, key, value : Tensor, shape (h, n, k) or (h, n, v)
-        Entrywise, :math:`r^q`, :math:`r^k` and :math:`r^v`: line 1.
+        Entrywise, :math:`r^q`, :math:`r^k` and :math:`r^v`: line 2.
     slope, longest_slope : Tensor, shape (h, n)
         Largest length of the error of a slope :math:`b_{ij} = (M^k_j)^\top q_i`, and of the slope, true or computed.
     """
@@ -260,14 +258,14 @@ class RoundingErrors:
         att, self.at = at.attention, at
         self._of_query = RowErrors(at, "query", at.x)
         self._of_key = RowErrors(at, "key", at.key_tokens)
-        # line 1
+        # line 2
         self.key, self.query = self._of_key.error, abs(att.scale) * self._of_query.error + TINY**2
         sizes = torch.einsum("nd,hkd->hnk", at.value_tokens.abs(), att.value.abs())
         if att.sinks is not None and att.value_bias is not None:
             sizes = sizes + att.value_bias.abs()[:, None]
         self.value = gamma(at.x.shape[1] + 4) * MORE * sizes + TINY**2
         self.slope, self.longest_slope = self._slopes()
-        # lines 2 and 3
+        # lines 3 and 4
         self.E, self.Et = (one[..., : at.n] for one in self._probability_errors(self._logit_errors()))
         self.e = MORE * self.E.sum(-1)
         # |P^ k^ - P k| <= |P^ - P| + P^ |k^ - k|, for slopes k of the cap, at most 1
@@ -380,7 +378,7 @@ class RoundingErrors:
         return nu, kappa, MORE * (abs(att.scale) * M * kappa + error), error
 
     def jacobian_error(self):
-        r"""Bound on the norm of the change of the Jacobian from the linearization to the truth.
+        r"""Line 5: a bound on the norm of the change of the Jacobian from the linearization to the truth.
 
         With :math:`\nu = \max |v_j|`, :math:`\rho = \max |r^v_j|`, :math:`e_i = \sum_l E_{il} \le 1/2`: the mean moves
         by :math:`|\hat o_i - o_i| = |\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l| \le \nu e_i + \rho`, so
@@ -407,7 +405,7 @@ class RoundingErrors:
         return MORE**4 * (largest_singular(at.output) * (value + length(key) + query.amax(-1))).sum()
 
     def arithmetic(self):
-        r"""Numbers (h,) that bound the computed Jacobian of each head, and :math:`\gamma_c`: what its arithmetic loses.
+        r"""Line 6: numbers (h,) that bound the computed Jacobian of each head, and its arithmetic's :math:`\gamma_c`.
 
         Every number replaced by its absolute value or a factor by its Frobenius norm, which no orthogonal
         transformation changes: :math:`\|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
@@ -435,7 +433,7 @@ class RoundingErrors:
         return MORE**4 * heads, gamma(count)
 
     def raised(self):
-        """Which heads `in_units` may have raised, boolean (h,): the true ones may be nothing."""
+        """Line 1: which heads `in_units` may have raised, boolean (h,): any share of them may be true, or none."""
         at = self.at
         sizes = at.attention.value.abs().amax((1, 2)) * at.output.abs().amax((1, 2))
         return sizes <= 2.0**-FAINTEST

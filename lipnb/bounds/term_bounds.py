@@ -6,7 +6,8 @@ Block (i, j) of the Jacobian of multi-head attention, with :math:`z_{ij} = P_{ij
 .. math:: J_{ij} = \sum_h W_O^{(h)} \Big[ P_{ij} W_V + z_{ij} b_i^\top + \delta_{ij}\, s\, C_i W_Q \Big],
 
 values, keys and queries. Here the norms are those of :math:`J\,(E \otimes F)`, where :math:`E = I - S S^\top` and
-:math:`F = I - Y Y^\top` remove some token directions and some feature directions (none, by default).
+:math:`F = I - Y Y^\top` remove some token directions and some feature directions (none, by default). Steps are those
+of the proof in the book, notebooks/72_certified_bracket.py.
 """
 
 from typing import NamedTuple
@@ -146,7 +147,7 @@ def _norms(R, count):
 
 
 def _query(at, Y, norms):
-    """The largest diagonal block."""
+    """Step 3: the largest diagonal block."""
     W = torch.linalg.qr(_without(at.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
     if isinstance(norms, Prover) and not at.attention.joint_norm:
         return _largest_proved(at, W, norms)
@@ -182,7 +183,7 @@ def _largest_block(at, blocks):
 
 
 def _key(at, S, Y, norms):
-    """One weight for all tokens j, where keys are one matrix times the tokens; one for each, where S mixes none."""
+    """Step 4: one weight for all tokens j, where keys are one matrix times them; one for each, where S mixes none."""
     found = []
     if S.shape[1] == 0 or not at.fixed_keys:
         found.append(_weighted(at, S[:, :0], Y, norms, each=True))
@@ -334,7 +335,7 @@ def _positive(numbers, dim, least):
 
 
 def _value(at, S, Y):
-    """Two ways, the smaller: all heads' P E at once, and that after the leading token directions."""
+    """Step 5, two ways, the smaller: all heads' P E at once, and that after the leading token directions."""
     W = _without(at.attention.value, Y)  # W_V F
     L, M, LM_error = _balanced_factors(at.output, W)
     P = at.Pt - (at.Pt @ S) @ S.T
