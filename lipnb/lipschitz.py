@@ -157,6 +157,10 @@ def local_lipschitz(
     -----
     castin2024smooth, section 3.1 (definition), Lemma C.5 (weights), appendix E.1 (power iteration).
 
+    Tokens whose common part is far larger than their distances round float32 products by more than the 4 eps that
+    the certificate counts: by some 17 eps where it is 100 times as large, 700 eps at 1,000 times; of 30 upper bounds at
+    2,000 times one was short by a relative 4e-6. Give such tokens, and the map, in float64.
+
     Examples
     --------
     >>> import torch

@@ -156,14 +156,14 @@ class RowErrors:
     :math:`N(y) = w \circ r y`, :math:`r = (|y|^2 / K + \epsilon)^{-1/2}`, :math:`u = r y`, errors
     :math:`|\hat y - y| \le r^y` and :math:`\eta = |r^y| / \sqrt K`:
 
-    2a. :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`. Hence
-       :math:`r \le r^+ := (1 / \hat r - \eta)^{-1}`, if that is positive, and
-       :math:`|\hat r - r| \le \delta := r^+ \hat r \eta + \gamma_{K+16} \hat r`.
-    2b. Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
-    2c. The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
-       :math:`|u|^2 \le K`, and moves by at most :math:`\max |w| (\delta + 3 r^+ |\hat u - u| / \sqrt K)`.
-    2d. R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
-       err by :math:`\gamma_8 |R| |y|`.
+    - *2a.* :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`.
+      Hence :math:`r \le r^+ := (1 / \hat r - \eta)^{-1}`, if that is positive, and
+      :math:`|\hat r - r| \le \delta := r^+ \hat r \eta + \gamma_{K+16} \hat r`.
+    - *2b.* Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
+    - *2c.* The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
+      :math:`|u|^2 \le K`, and moves by at most :math:`\max |w| (\delta + 3 r^+ |\hat u - u| / \sqrt K)`.
+    - *2d.* R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
+      err by :math:`\gamma_8 |R| |y|`.
 
     Made of `at`, the `name` "query" or "key", and the tokens (n, d) that the rows are made of.
 
