@@ -209,6 +209,7 @@ def _in_units(at, sizes, rtol, seed):
     vector = _longest(at, found.size, rtol, seed)  # any vector gives a lower bound
     length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(at.jvp(vector))
     stretch = image / torch.where(length > 0, length, 1)
+    # line 7: two lengths and their quotient; what the product with the vector loses is in `rounding`, as of one column
     lower = stretch * (1 - gamma(4 * at.x.numel() + 4 * image.numel() + 64)) - found.rounding
     return (
         lower.clamp_min(0),

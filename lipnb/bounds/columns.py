@@ -54,6 +54,7 @@ def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: li
         terms, norm, columns, defect, (S, Y) = closed, torch.zeros_like(norm), 0, 0.0, (x[:, :0], x.T[:, :0])
     sizes_of_heads, relative = errors.arithmetic()
     size = MORE * sizes_of_heads.sum()
+    # line 6: the columns, each of them by gamma A; the terms, with what taking out S and Y may stretch
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
     raised = torch.where(errors.raised(), sizes_of_heads, 0).sum()
     rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + raised + TINY)

@@ -47,7 +47,7 @@ __all__ = ["largest_singular"]
 UNIT = 2.0**-53
 MOST = 2**20
 MORE = 1 + 2.0**-32  # sums of so many positive numbers: gamma of 2^20 is about 2^-33
-TINY = 2.0**-300  # what underflow takes, at most: line 1
+TINY = 2.0**-300  # what underflow takes of logits and result: line 1; TINY^2 of a row, TINY^3 of a probability
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
 FARTHEST = 2.0**400  # of lengths that norms divide by: squares beyond it, or below its inverse, are not trusted
 LARGEST = 2.0**150  # of the probabilities with the root of the weights
@@ -402,6 +402,7 @@ class RoundingErrors:
         key = 2 * nu * b * length(self.capped_Et) + length(at.Pt) * (gap_error * b + 5 * nu * self.slope)
         query = (5 * nu * MORE * self.capped_E.sum(-1) + gap_error) * alpha[:, None] + 2 * nu * alpha_error[:, None]
         value = length(self.Et, (-2, -1)) * largest_singular(att.value)
+        # one MORE for each sum in the others
         return MORE**4 * (largest_singular(at.output) * (value + length(key) + query.amax(-1))).sum()
 
     def arithmetic(self):

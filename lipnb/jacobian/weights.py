@@ -14,7 +14,7 @@ class ScaledWeights:
 
     Attributes
     ----------
-    projection : Tensor, shape (d, h (2k + v))
+    projection : Tensor, shape (d, h k + g (k + v))
         Query (slope folded in), key and value matrices side by side.
     output : Tensor, shape (m, h v), or None
         Output matrices of the heads, side by side.

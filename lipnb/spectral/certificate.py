@@ -1,12 +1,14 @@
 r"""Why `upper` holds with the stated probability, and what computes each step of the proof: those of book/solver.md.
 
 Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N, with unit eigenvector u; let
-:math:`v_1, v_2, \dots` be the Lanczos vectors, from a start :math:`v_1` drawn uniformly from the sphere, T the matrix
-of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and :math:`\delta` = 1 - confidence.
+:math:`v_1, v_2, \dots` be the Lanczos vectors, from a start :math:`v_1` drawn uniformly from the sphere
+(`start_vectors`), T the matrix of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and
+:math:`\delta` = 1 - confidence.
 
 1. *Probability.* :math:`\langle u, v_1 \rangle^2` follows Beta(1/2, (N - 1)/2). But for an event of probability
-   :math:`\delta` it is at least the quantile :math:`\eta^2`: `least_log_mass`. Nothing else is random, so what
-   follows holds at every step at once, and a run may stop because the bound is small.
+   :math:`\delta` it is at least the quantile :math:`\eta^2`: `least_log_mass`. Nothing else is random (what
+   `Krylov.restart` draws counts as rounding, in 5), so what follows holds at every step at once, and a run may stop
+   because the bound is small.
 2. *Christoffel function.* :math:`v_{i+1} = q_i(J^\top J) v_1` with the orthonormal polynomials q_i of T. So
    :math:`\langle u, v_{i+1} \rangle = q_i(\lambda) \langle u, v_1 \rangle`, and by Bessel's inequality
    :math:`\langle u, v_1 \rangle^2 \le 1 / \sum_{i \le j} q_i(\lambda)^2`: the sum is `log_christoffel`.
