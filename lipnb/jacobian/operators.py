@@ -10,9 +10,11 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import memory_allowance
-from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, Linearization, gemm
-from lipnb.jacobian.autodiff import RecordedJacobian
+from lipnb.jacobian import gemm
+from lipnb.jacobian.autodiff import AutodiffJacobian, RecordedJacobian
 from lipnb.jacobian.cached import CachedGram
+from lipnb.jacobian.closed_form import AttentionJacobian
+from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
