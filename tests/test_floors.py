@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -104,6 +105,21 @@ def test_imports_point_down():
             if top in DOORS:
                 assert f"{house}.{room}" in DOORS[top], f"{path} imports {top}: its door is {DOORS[top]}"
         assert (house, room) != ("lab", "figures") or "torch" not in set(imported(path)), path
+
+
+def test_no_module_waits_for_itself():
+    """Among the imports at the head of modules there is no circle, the `__init__` of a folder included."""
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for house in FLOORS
+        for path in (ROOT / house).rglob("*.py")
+    }
+    graph = {}
+    for module, path in files.items():
+        heads = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        names = [(node.module, f"{node.module}.{alias.name}") for node in heads for alias in node.names]
+        graph[module] = {part if part in files else whole for whole, part in names} - {module}
+    TopologicalSorter(graph).prepare()  # CycleError names the circle
 
 
 def test_importing_the_package_imports_no_model_library():
