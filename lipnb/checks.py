@@ -145,7 +145,8 @@ def check_finite_tokens(x: Tensor) -> None:
     finite = torch.isfinite(x)
     if not holds(finite):
         item = (~finite.flatten(-2).all(-1)).nonzero()[0].tolist()  # of one sequence: []
-        raise ValueError(f"x{item or ''} holds NaN or infinite values: remove them first.")
+        place = f" in x{item}" if item else ""
+        raise ValueError(f"x holds NaN or infinite values{place}: remove them first.")
 
 
 def check_list(x: list) -> None:
@@ -160,7 +161,7 @@ def check_list(x: list) -> None:
             shape = tuple(one.shape)
             raise ValueError(f"{wanted}: x[{place}] has shape {shape}; a batch of equal lengths is one tensor.")
         if not torch.isfinite(one).all():
-            raise ValueError(f"x[{place}] holds NaN or infinite values: remove them first.")
+            raise ValueError(f"x holds NaN or infinite values in x[{place}]: remove them first.")
     kinds = {f"d = {one.shape[1]} in {one.dtype} on {one.device}" for one in x}
     if len(kinds) > 1:
         raise ValueError(f"x must be a list of tensors (n, d) of one width, dtype and device, got {sorted(kinds)}.")

@@ -72,9 +72,9 @@ class NotFinite(ValueError):
     """A product is NaN or infinite, of these `items` of a batch; none: of the one input there is."""
 
     def __init__(self, items: Sequence[int] = ()) -> None:
-        which = f" of item {items[0]}" if items else ""
+        which = f", of item {items[0]}" if items else ""
         super().__init__(
-            f"a Jacobian product{which} is NaN or infinite: the map is not differentiable at this input, or "
+            f"a Jacobian product is NaN or infinite{which}: the map is not differentiable at this input, or "
             "overflows or underflows in its precision."
         )
         self.items = items
@@ -86,7 +86,7 @@ class NotFinite(ValueError):
 
 def check_finite(numbers: Tensor | np.ndarray, items: np.ndarray | None = None) -> None:
     """Raise `NotFinite` unless all `numbers` are finite, shape (b, ...), of these `items` of a batch, or of all."""
-    finite = torch.isfinite(torch.as_tensor(numbers))
+    finite = torch.isfinite(numbers) if isinstance(numbers, Tensor) else torch.from_numpy(np.isfinite(numbers))
     if not finite.all():
         rows = (~finite).nonzero()[:, 0].unique().tolist()
         raise NotFinite(rows if items is None else items[rows].tolist())

@@ -164,11 +164,11 @@ def test_the_item_of_a_batch_that_is_not_finite_is_named():
     x[2, 1, 1] = math.inf
     calls = (lambda x: local_lipschitz(F, x), lambda x: local_lipschitz(torch.sin, x), lambda x: certify(F, x))
     for door in (*calls, lambda x: AttentionJacobian(F, x), lambda x: bounds.spread_upper(EYE, EYE, x)):
-        for batch, said in ((x, r"x\[2\]"), (x.view(2, 2, 3, 2), r"x\[1, 0\]"), (x[2], "x")):
-            with pytest.raises(ValueError, match=f"^{said} holds NaN or infinite values"):
+        for batch, said in ((x, r" in x\[2\]"), (x.view(2, 2, 3, 2), r" in x\[1, 0\]"), (x[2], "")):
+            with pytest.raises(ValueError, match=f"^x holds NaN or infinite values{said}: remove them"):
                 door(batch)
     for f in (F, torch.sin):
-        with pytest.raises(ValueError, match=r"^x\[1\] holds NaN or infinite values"):
+        with pytest.raises(ValueError, match=r"^x holds NaN or infinite values in x\[1\]: remove them"):
             local_lipschitz(f, [X[:2], x[2], X])
 
 
@@ -177,13 +177,13 @@ def test_the_item_whose_product_is_not_finite_is_named():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(5, 30, 2, generator=g, dtype=torch.float64)
     x[3] *= 1e200
-    said = "a Jacobian product of item 3 is NaN or infinite"
+    said = "a Jacobian product is NaN or infinite, of item 3: "
     for options in ({}, {"memory": 1}, {"method": "power"}, {"method": "dense"}):
         with pytest.raises(ValueError, match=said):
             local_lipschitz(F, x, **options)
     with pytest.raises(ValueError, match=said):
         local_lipschitz(F, [x[0], x[1, :25], x[2], x[3, :25]])
-    with pytest.raises(ValueError, match="a Jacobian product is NaN or infinite"):
+    with pytest.raises(ValueError, match="a Jacobian product is NaN or infinite: "):
         local_lipschitz(F, x[3])
 
 
