@@ -240,7 +240,7 @@ def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
 def _norms(matrices, rtol, seed):
     """Spectral norms (b,) of matrices (b, m, d)."""
     if not torch.isfinite(matrices).all():
-        raise NotFinite
+        raise NotFinite.of(())
     if max(matrices.shape[1:]) <= SMALL:
         return torch.linalg.matrix_norm(matrices, 2)
     b, _, d = matrices.shape

@@ -71,17 +71,22 @@ def inverse(numbers: Tensor) -> Tensor:
 class NotFinite(ValueError):
     """A product is NaN or infinite, of these `items` of a batch; none: of the one input there is."""
 
-    def __init__(self, items: Sequence[int] = ()) -> None:
+    items: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, items: Sequence[int]) -> "NotFinite":
+        """The error for these items."""
         which = f", of item {items[0]}" if items else ""
-        super().__init__(
-            f"a Jacobian product is NaN or infinite{which}: the map is not differentiable at this input, or "
-            "overflows or underflows in its precision."
+        error = cls(
+            f"a Jacobian product is NaN or infinite{which}: the map is not differentiable at this input, or overflows "
+            "or underflows in its precision."
         )
-        self.items = items
+        error.items = items
+        return error
 
     def among(self, places: Sequence[int]) -> "NotFinite":
         """The same of the batch in which these items stand at `places`; none: of the one input there is."""
-        return NotFinite([places[item] for item in self.items] if places else ())
+        return self.of([places[item] for item in self.items] if places else ())
 
 
 def check_finite(numbers: Tensor | np.ndarray, items: np.ndarray | None = None) -> None:
@@ -89,4 +94,4 @@ def check_finite(numbers: Tensor | np.ndarray, items: np.ndarray | None = None) 
     finite = torch.isfinite(numbers) if isinstance(numbers, Tensor) else torch.from_numpy(np.isfinite(numbers))
     if not finite.all():
         rows = (~finite).nonzero()[:, 0].unique().tolist()
-        raise NotFinite(rows if items is None else items[rows].tolist())
+        raise NotFinite.of(rows if items is None else items[rows].tolist())

@@ -1,6 +1,7 @@
 """What a stranger gives by mistake is answered by one sentence that names the mend, at every door of the same kind."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -183,8 +184,9 @@ def test_the_item_whose_product_is_not_finite_is_named():
             local_lipschitz(F, x, **options)
     with pytest.raises(ValueError, match=said):
         local_lipschitz(F, [x[0], x[1, :25], x[2], x[3, :25]])
-    with pytest.raises(ValueError, match="a Jacobian product is NaN or infinite: "):
+    with pytest.raises(ValueError, match="a Jacobian product is NaN or infinite: ") as caught:
         local_lipschitz(F, x[3])
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from another process
 
 
 def test_values_that_make_no_sense():
