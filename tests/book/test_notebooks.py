@@ -268,11 +268,15 @@ def test_nothing_unchanged_runs_twice(good):
 
 
 def test_a_statement_is_an_input_of_the_pages_that_name_it_alone(good):
-    lines = ["id,source,name,claim,printed", "a.one,paper,Statement 1,first,certain", "a.two,paper,Two,second,certain"]
+    lines = [
+        "id,source,name,claim,printed",
+        "a.thm-1,paper,Statement 1,first,certain",
+        "a.thm-2,paper,Two,second,certain",
+    ]
     (good / "lab").mkdir()
     (good / "lab/statements.csv").write_text("\n".join(lines[:2]))
     assert fresh(good) == [True, True]
-    edit_source(good, "n = 2", 'n = "a.two"')
+    edit_source(good, "n = 2", 'n = "a.thm-2"')
     before = [sources.fingerprint(good, source) for source in sources.sources(good)]
     (good / "lab/statements.csv").write_text("\n".join(lines))
     after = [sources.fingerprint(good, source) for source in sources.sources(good)]
