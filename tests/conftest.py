@@ -26,6 +26,21 @@ def results_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def said(capsys):
+    """Exit code of a command's words, what it printed and what it said of errors."""
+
+    def run(door, *words):
+        try:
+            code = door.main(list(words))
+        except SystemExit as stop:
+            code = stop.code
+        out, error = capsys.readouterr()
+        return code, out, error
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def minilm():
     """The embedded model, loaded once; no test changes it."""

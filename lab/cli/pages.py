@@ -4,6 +4,7 @@ from pathlib import Path
 
 EXAMPLES = """\
   python -m lab pages execute           run every page whose inputs changed, two at a time
+  python -m lab pages execute 41        run page 41 alone, into _build/notebooks, where its inputs changed
   python -m lab pages pair              write those runs beside their sources in notebooks/
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
   python -m lab pages check             say what is stale or broken, and which numbers are typed
@@ -28,6 +29,7 @@ def add(verbs):
         description="Run every page whose source, packages, tables or models changed since its last run, into "
         "_build/notebooks, two at a time.",
     )
+    execute.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
     commands.add_parser("pair", help="write the last runs beside their sources")
     commands.add_parser(
@@ -62,7 +64,7 @@ def run(arguments):
     if arguments.command == "execute":
         from lab.pages import running
 
-        return running.execute(root, arguments.workers)
+        return running.execute(root, arguments.workers, arguments.pages)
     if arguments.command in ("pair", "stage"):
         from lab.pages import layout
 

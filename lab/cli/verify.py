@@ -6,6 +6,7 @@ EXAMPLES = """\
   python -m lab verify                          every bound, thousands of inputs each (three hours)
   python -m lab verify --quick --save-as trial  a slice of some minutes, in other tables
   python -m lab verify --bounds certify yudin_upper --save-as two
+  python -m lab verify --bounds my_upper --put  a new bound alone (some ten minutes), into the stored table
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
 to the folder LIPNB_RESULTS. When all bounds are asked for, five more tables are made, named after it: -digits and
@@ -35,6 +36,9 @@ def add(verbs):
     verb.add_argument(
         "--save-as", metavar="NAME", help="name of the table (default verify; verify-trial with --quick or --bounds)"
     )
+    verb.add_argument(
+        "--put", action="store_true", help="put the rows of these bounds into the stored table, beside the others"
+    )
     verb.set_defaults(run=run)
 
 
@@ -43,6 +47,7 @@ def run(arguments):
     from lab import results
     from lab.experiments import make
     from lab.verification import CHECKS, KINDS, balls, digits, families  # noqa: F401  (these register their tables)
+    from lab.verification.table import put
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
@@ -51,13 +56,20 @@ def run(arguments):
     if not name.replace("-", "").replace("_", "").isalnum():
         raise Unknown(f"--save-as takes a name of letters, digits, - and _, not {name!r}: LIPNB_RESULTS names a folder")
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
+    if arguments.put and (arguments.bounds is None or arguments.quick or arguments.save_as):
+        raise Unknown("--put goes with --bounds alone: it measures them in full, into the stored table")
 
     def made(part, **few):
         """One of the tables, whole or a slice."""
         return make([f"verify{part}"], save_as=f"{name}{part}", **(few if arguments.quick else {}))[f"{name}{part}"]
 
     every = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
-    table = make(["verify"], save_as=name, checks=arguments.bounds, **every)[name]
+    name = "verify" if arguments.put else name
+    table = (
+        put(arguments.bounds)
+        if arguments.put
+        else make(["verify"], save_as=name, checks=arguments.bounds, **every)[name]
+    )
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))
     violations = int(table.violations.sum())

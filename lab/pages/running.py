@@ -92,14 +92,19 @@ def run_page(root, source):
     return seconds, None
 
 
-def execute(root, workers=2):
-    """Run every page whose inputs changed; one failure never stops the others. Return the exit status."""
+def execute(root, workers=2, names=()):
+    """Run every page whose inputs changed, of those whose name holds one of `names` where there are any.
+
+    One failure never stops the others. Returns the exit status.
+    """
     from filelock import FileLock
 
     (root / "_build").mkdir(exist_ok=True)
     # a second run waits, and then finds its pages done
     with FileLock(root / "_build" / "execute.lock"):
-        pages = sources(root)
+        pages = [source for source in sources(root) if not names or any(name in source.stem for name in names)]
+        if not pages:
+            raise ValueError(f"no page has {' or '.join(map(repr, names))} in its name: see notebooks/.")
         todo = [source for source in pages if not is_fresh(root, source)]
         print(f"{len(pages)} pages: {len(pages) - len(todo)} unchanged, {len(todo)} to run", flush=True)
         failures = run_all(root, todo, workers) if todo else []

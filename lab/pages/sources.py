@@ -16,7 +16,7 @@ LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
 # where a page may read from outside the repository
 ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CACHE")
 # what only checks, lays out or starts: no page shows anything that it makes
-BESIDE = {("lab", "cli"), ("lab", "pages")}
+BESIDE = {("lab", "cli"), ("lab", "pages"), ("lab", "statements.csv")}
 
 
 def sources(root):
@@ -55,6 +55,10 @@ def fingerprint(root, source):
     known = hashlib.sha256(sys.version.encode())
     for name in ENVIRONMENT:
         known.update(f"{name}={os.environ.get(name, '')}\0".encode())
+    text = source.read_text(encoding="utf-8")
+    # the statements that it gives verdicts on; a page may put the part before the point to many
+    named = [row for row in rows(root / "lab" / "statements.csv") if row["id"].partition(".")[2] in text]
+    known.update(json.dumps(named).encode())
     for path in sorted(filter(Path.is_file, inputs)):
         known.update(f"{os.path.relpath(path, root)}\0{digest(path)}\0".encode())
     return known.hexdigest()

@@ -11,7 +11,7 @@ from lipnb.bounds import nearby_upper
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-__all__ = ["BLOCKS", "Outcome", "again", "again_in_use", "bracketed", "in_use", "measure", "moved"]
+__all__ = ["BLOCKS", "Outcome", "again", "bracketed", "in_use", "measure", "moved"]
 
 BLOCK, BLOCK_IN_USE = 500, 200  # cases
 BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
@@ -159,8 +159,3 @@ def in_use(bound, block, *, cases=BLOCK_IN_USE):
 def again(row):
     """The tightest case of a row of `verify-digits` measured again; for `lab.experiments.remeasure`."""
     return {"margin": _tried(row["bound"], row["kind"], int(row["seed"])).margin}
-
-
-def again_in_use(row):
-    """The same of `verify-in-use`."""
-    return {"margin": bracketed(draw_in_use(row["kind"], int(row["seed"]))).margin}

@@ -1,17 +1,20 @@
 """The table of all checks: one row for each bound and kind of input, with the worst case and its seed."""
 
+import json
 import math
 
+import pandas as pd
 import torch
 
-from lab.experiments.table import table
+from lab import results
+from lab.experiments.table import make, table
 from lab.ledger import SLACK
 from lab.verification.ascent import worsened
 from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
-from lipnb.recording import Unit
+from lipnb.recording import FLOAT_FORMAT, Unit, replacing
 
-__all__ = ["BLOCKS", "HOT", "again", "measure", "worst_case", "worst_of_blocks"]
+__all__ = ["BLOCKS", "HOT", "again", "measure", "put", "worst_case", "worst_of_blocks"]
 
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
@@ -116,6 +119,26 @@ def _prepare(checks=None, blocks=BLOCKS, maps=MAPS):
         for kind in KINDS
         for block in range(math.ceil(blocks.get(kind, 0) / (4 if check.slow else 1)))
     ]
+
+
+def put(checks, **options):
+    """Measure these bounds alone, and put their rows into the stored table, in place of those that they had there."""
+    few = make(["verify"], save_as="verify-some", checks=checks, **options)["verify-some"]
+    stored, birth, some = results.load("verify"), results.provenance("verify"), results.provenance("verify-some")
+    order = [check.name for check in CHECKS]
+    whole = pd.concat([stored[~stored.bound.isin(few.bound)], few])
+    whole = whole.sort_values("bound", key=lambda names: names.map(order.index), kind="stable")
+    birth["settings"]["checks"] = [*whole.bound.unique()]
+    again = {"rows": ", ".join(few.bound.unique()), "date": some["finished"], "seconds": some["seconds"]}
+    again["commit"] = some["versions"]["commit"]
+    birth |= {"rows": len(whole), "made again": [*birth.get("made again", ()), again]}
+    final = results.folder() / "verify.csv"
+    with replacing(final, final.with_suffix(".json")) as (csv, about):
+        csv.write_text(whole.to_csv(index=False, float_format=FLOAT_FORMAT), encoding="utf-8")
+        about.write_text(json.dumps(birth, indent=1) + "\n", encoding="utf-8")
+    for ending in (".csv", ".json"):
+        final.with_name(f"verify-some{ending}").unlink()
+    return results.load("verify")
 
 
 def worst_case(row):

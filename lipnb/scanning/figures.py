@@ -1,5 +1,7 @@
 """A scan of a model: every layer measured, certified and bounded, in plots for a page or for a report."""
 
+import math
+import warnings
 from io import StringIO
 from itertools import cycle
 from pathlib import Path
@@ -7,12 +9,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 __all__ = ["NOT_CONVERGED", "STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
 
 STYLE = Path(__file__).with_name("lipnb.mplstyle")
 SIZE = (4.5, 3.7)  # one panel
+WORDS = 64  # that stand below a map of tokens
 NOT_CONVERGED = "#b0b0b0"
 MEASURED = "#1f83c4"
 LOOKS = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#8c564b", "X"))
@@ -20,7 +23,7 @@ INK = "#1a2b3c"  # stands for the colour of the text around a plot
 
 
 def log_ticks(axis, low, high):
-    """Plain numbers on a logarithmic axis that spans less than two decades.
+    """Plain numbers on a logarithmic axis: 1, 10, 100, and what lies between where it spans less than two decades.
 
     Parameters
     ----------
@@ -29,18 +32,32 @@ def log_ticks(axis, low, high):
     low, high : float
         Its ends.
     """
+    axis.set_major_locator(LogLocator())
     if high / low < 100:
         steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
-        candidates = [step * 10.0**e for e in range(-6, 7) for step in steps]
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        candidates = [step * 10.0**decade for decade in decades for step in steps]
         axis.set_ticks([tick for tick in candidates if low / 1.05 <= tick <= high * 1.05])
-        axis.set_major_formatter(ScalarFormatter())
         axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(_plain))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _plain(value, place=None):
+    """A tick: 0.01, 25, 1,000, and a power of ten where that is longer than seven signs."""
+    said = f"{value:,.6g}"
+    if "e" not in said and len(said) <= 7:
+        return said
+    digits, exponent = f"{value:.2g}".split("e") if "e" in f"{value:.2g}" else f"{value:.1e}".split("e")
+    return rf"$10^{{{int(exponent)}}}$" if float(digits) == 1 else rf"${digits} \times 10^{{{int(exponent)}}}$"
 
 
 def _by_layer(ax, rows, ylabel="local Lipschitz constant", **look):
     """Axes with a tick at each layer, or at some of many."""
     ax.set(xlabel="layer", ylabel=ylabel, **look)
     ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
+    if ax.get_yscale() == "log":
+        log_ticks(ax.yaxis, *ax.get_ylim())
     return ax
 
 
@@ -71,7 +88,7 @@ def layers(rows, bounds, *, ax=None, title=None):
     if rows.certified.notna().any():
         proved, look = rows.certified.notna().to_numpy(), {"color": MEASURED, "alpha": 0.22, "lw": 0}
         ax.fill_between(rows.layer, rows.certified_lower, rows.certified, where=proved, **look)
-        ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", lw=1.2, label="certified upper bound")
+        ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", marker="_", lw=1.2, label="certified upper bound")
     error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
     ax.errorbar(rows.layer, rows.lipschitz, error, color=MEASURED, marker="o", capsize=2, lw=2, label="measured")
     rest = rows[~rows.converged.astype(bool)]
@@ -161,11 +178,31 @@ def heads(table, *, ax=None):
 
 
 def tokens(table, *, ax=None):
-    """How far each token moves the others, over the most in its layer: one row for each layer, one column a place."""
+    """How far each token moves the others, over the most in its layer: one row for each layer, one column a token.
+
+    Its words stand below, turned; of more than `WORDS` tokens those that move the others most in some layer.
+    """
     grid = table.pivot(index="layer", columns="place", values="moves")
-    ax = _map(grid.div(grid.max(axis=1), axis=0), "place of the token", ax)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    grid = grid.div(grid.max(axis=1), axis=0)
+    if ax is None:
+        height = min(2.4 + 0.26 * len(grid), 9)
+        ax = plt.subplots(figsize=(min(max(4.5, 2 + 0.22 * grid.shape[1]), 10.5), height))[1]
+    _map(grid, "token", ax)
+    words = table.drop_duplicates("place").set_index("place").written.sort_index()
+    places, apart = range(len(words)), 1
+    if len(words) > WORDS:  # the tops, the highest first, as far apart as their words are wide
+        tops, apart = grid.max().sort_values(ascending=False, kind="stable").index[:WORDS], len(words) / WORDS
+        places = [place for n, place in enumerate(tops) if all(abs(place - other) >= apart for other in tops[:n])]
+    said = [_word(words.iloc[place]) for place in places]
+    ax.set_xticks(places, said, rotation=90, fontsize=9, parse_math=False)
     return ax
+
+
+def _word(written):
+    """A token as it is written, short, without its quotes where something is left."""
+    bare = written[1:-1].strip() if written[0] == written[-1] and written[0] in "'\"" else written
+    said = bare or written
+    return said if len(said) <= 14 else f"{said[:13]}…"
 
 
 def _map(grid, across, ax):
@@ -176,7 +213,8 @@ def _map(grid, across, ax):
     least, most = (np.nanquantile(values, q) if np.isfinite(values).any() else 1.0 for q in (0.02, 1.0))
     norm = LogNorm(vmin=min(least, most * 0.99), vmax=most)
     drawn = ax.pcolormesh(np.arange(values.shape[1] + 1) - 0.5, np.arange(len(values) + 1) - 0.5, values, norm=norm)
-    ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+    log_ticks(bar.ax.yaxis, norm.vmin, norm.vmax)
     ax.set(xlabel=across, ylabel="layer")
     ax.set_yticks(np.arange(len(grid))[:: 1 + len(grid) // 12], grid.index[:: 1 + len(grid) // 12])
     ax.grid(False)
@@ -191,7 +229,9 @@ def in_report(draw, *arguments, **options):
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
     look = dict.fromkeys((*inked, "grid.color"), INK) | {"grid.alpha": 0.15, "savefig.transparent": True}
     look |= {"svg.fonttype": "none", "svg.hashsalt": draw.__name__}
-    with plt.style.context([STYLE, look]):
+    with plt.style.context([STYLE, look]), warnings.catch_warnings():
+        # the words are text of the page, in whatever letters its reader's fonts have
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")
         ax = draw(*arguments, **options)
         handles, labels = ax.get_legend_handles_labels()
         if handles:

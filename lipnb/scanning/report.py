@@ -75,6 +75,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         tokens=_records(moving),
         whole=_records(found.whole),
         columns=COLUMNS,
+        answer=sentences.answer(found),
         findings=said,
         gaps=sentences.as_sentences(found.gaps),
         pages={page: title for page, title in sentences.PAGES.items() if page in named},
@@ -126,7 +127,7 @@ def _plots(found, good):
         )
     if len(found.tokens):
         said = f"How far each of {fmt.many(found.tokens.length.max(), 'token')} moves the outputs of the others"
-        plot(f"{said}, over the most in its layer.", figures.tokens, found.tokens)
+        plot(f"{said}, over the most in its layer, logarithmic colours.", figures.tokens, found.tokens)
     return plots
 
 

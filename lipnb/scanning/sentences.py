@@ -10,7 +10,7 @@ from lipnb.scanning import fmt
 from lipnb.scanning.fmt import figures, many, range_of, short
 from lipnb.scanning.summary import closest, measured
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Finding", "answer", "findings"]
 
 # the book's pages that findings name, by their files in notebooks/, with their titles
 PAGES = {
@@ -73,7 +73,7 @@ def findings(found: Any) -> list[Finding]:
     means = "What was measured is the model's own attention: same output, same mask (74)."
     said = [Finding(f"{passed} of {len(summary)} layers and lengths passed the self-check.", means)]
     if len(good):
-        said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, settings["lengths"], trained)]
+        said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, trained)]
         said += _bounds(good, trained)
     said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
     if len(good) and not good.converged.all():
@@ -81,6 +81,68 @@ def findings(found: Any) -> list[Finding]:
         means = "A larger --rtol, or --dtype float64, lets the solver end (12)."
         said.append(Finding(f"{sentence}: their constants are lower bounds that may be too low.", means))
     return said
+
+
+def answer(found: Any) -> list[tuple[str, str]]:
+    """What a scan means for its model: three questions, each with a sentence; nothing where nothing was measured."""
+    good = measured(found.summary)
+    if not len(good):
+        return []
+    longest, top = good[good.length == good.length.max()], roughest(good)
+    return [
+        ("How rough is it?", _how_rough(longest, top)),
+        ("Is that much?", _how_unusual(good, top)),
+        ("What does it do?", _how_far(longest, found.whole)),
+    ]
+
+
+def _how_rough(longest, top):
+    """The worst small change in the roughest layer, how sure that is, and the smoothest layer."""
+    low = longest.loc[longest.lipschitz.idxmin()]
+    large, least = (range_of(figures(row.low), figures(row.high)) for row in (top, low))
+    said = f"At {many(top.length, 'token')} the worst small change of what layer {top.layer} receives comes out "
+    said += f"{'' if top.converged else 'at least '}{large} times as large"
+    said += f", the most of {len(longest)} layers (the least, in layer {low.layer}: {least})" * (len(longest) > 1)
+    proved = f"; none comes out more than {fmt.up(top.certified_over)} times that, proved in the windows certified"
+    return said + (proved if pd.notna(top.certified_over) else "") + "."
+
+
+def _how_unusual(good, top):
+    """The roughest layer beside its baselines, and all layers at another length."""
+    random, shuffled = (top.get(name, float("nan")) for name in ("over_random", "over_shuffled"))
+    parts = []
+    if pd.notna(random):
+        why = "training made it so" if random > TWICE else "its shape alone makes it so"
+        why = "training made it smoother" if random < 1 / TWICE else why
+        parts.append(f"it is {short(random)} times that of random weights of the same shape ({why})")
+    if pd.notna(shuffled):
+        little = 1 / LITTLE < shuffled < LITTLE
+        why = " (their order matters little)" if little else ""
+        parts.append(f"{'' if parts else 'it is '}{short(shuffled)} times that of the same tokens in random order{why}")
+    said = " and ".join(parts)
+    first, last, growth = _grown(good)
+    if len(growth):
+        said += f"{'; ' if said else ''}from {first} to {last} tokens the constants of layers change by a factor of "
+        said += range_of(short(growth.min(), 2), short(growth.max(), 2))
+    said = said or "this scan has no baseline and one length, so it does not say"
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _how_far(longest, whole):
+    """What becomes of a small error in units of the tokens, in a layer and from end to end."""
+    if longest.relative.isna().all():
+        return "The worst small error grows as said; most grow far less."
+    most = longest.loc[longest.relative.idxmax()]
+    where = f"in layer {most.layer}, where that is most" if len(longest) > 1 else f"in layer {most.layer}"
+    said = "In units of the tokens a small error, from rounding or from an attack, is multiplied by up to "
+    said += f"{short(most.relative)} {where}"
+    ends = whole[whole.part.isin(ENDS)]
+    if len(ends):
+        end = min(ends.itertuples(), key=lambda row: ("hidden", "layers", "logits").index(row.part))
+        least = "" if end.converged else "at least "
+        said += f", and from end to end, to the {ENDS[end.part]}, by up to {least}{short(end.relative)}"
+        said += "" if end.length == most.length else f" (at {many(end.length, 'token')})"
+    return f"{said}; most errors grow far less, and another word or patch is no small change."
 
 
 def roughest(good: pd.DataFrame) -> pd.Series:
@@ -157,12 +219,15 @@ def _baselines(there):
     return said
 
 
-def _growth(good, lengths, trained=True):
-    if len(lengths) < 2:
-        return
-    ends = min(lengths), max(lengths)
-    shortest, longest = (good[good.length == length].set_index("layer").lipschitz for length in ends)
-    growth = (longest / shortest).dropna()
+def _grown(good):
+    """Two lengths, the shortest and the longest, and the factors by which constants change between them, by layer."""
+    first, last = int(good.length.min()), int(good.length.max())
+    shortest, longest = (good[good.length == length].set_index("layer").lipschitz for length in (first, last))
+    return first, last, (longest / shortest).dropna() if first < last else shortest[:0]
+
+
+def _growth(good, trained=True):
+    first, last, growth = _grown(good)
     means = "Trained layers need not grow as random ones do (43)."
     if trained:
         means = (
@@ -172,9 +237,9 @@ def _growth(good, lengths, trained=True):
     if len(growth):
         spread = range_of(short(growth.min(), 2), short(growth.max(), 2))
         yield Finding(
-            f"From {ends[0]} to {many(ends[1], 'token')} the constant changes by a factor of {spread}"
+            f"From {first} to {many(last, 'token')} the constant changes by a factor of {spread}"
             f"{', depending on the layer' if ' to ' in spread else ''}; the square root of the length would give "
-            f"{short((ends[1] / ends[0]) ** 0.5, 2)}.",
+            f"{short((last / first) ** 0.5, 2)}.",
             f"Bounds of the theory grow like the square root. {means}",
         )
 

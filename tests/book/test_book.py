@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from functools import cache
+from os.path import normpath
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,6 +72,22 @@ FACTS = r"""() => {
     },
   };
 }"""
+
+# every page of edition 0.2, some of which have moved since
+OF_0_2 = """
+book/ intro read_and_run licences publish extend sweeps notation solver evidence deviations status execution summary
+glossary bibliography api api_measure api_certify api_bounds api_bounds_input api_bounds_layer api_worst_case
+api_measures api_models api_texts api_scan api_sweeps api_jacobian api_jacobian_products api_spectral api_inside
+api_inside_bracket api_lab api_lab_experiments api_lab_growth api_lab_atlas api_lab_robustness api_lab_l2
+api_lab_training api_lab_zoo api_lab_figures api_lab_figures_more api_lab_objects api_lab_more api_lab_book
+notebooks/ 01_two_tokens 02_square_root 03_real_model 04_one_index 74_scan_your_model 11_self_attention
+12_local_lipschitz 13_jacobian 14_normalisation 20_measures 21_general_bound 22_tightness 23_mean_field 24_large_radius
+25_quadratic_growth 26_multi_head 27_biases 28_transport_toolbox 31_masked_bound 32_masked_mean_field 41_real_text
+42_adversarial_inputs 43_why_it_grows 44_gpt2_positions 47_trained_without 45_released_code 46_which_token_matters
+61_dot_product_is_not_lipschitz 62_l2_attention 68_l2_jacobian 63_l2_tightness 64_invertible_attention
+65_language_model 66_training_stability 67_euclidean_growth 51_mass_splitting 77_solver_speed 72_certified_bracket
+75_robustness 78_ranking_inputs 80_kv_rounding 76_regimes 73_worst_inputs 71_every_bound 79_exact_cases 29_verification
+"""
 
 
 def render(source, output):
@@ -202,6 +219,23 @@ def test_the_table_of_verdicts_is_filtered_and_shows_the_row_that_a_page_names(b
         page.evaluate(f"location.hash = '{hidden}'")
         page.wait_for_function(f"!document.getElementById('{hidden}').hidden")
         assert page.locator(shown).count() == every
+    page.close()
+
+
+def test_every_address_of_an_earlier_edition_leads_to_a_page(book, browser):
+    """A page that was renamed or went leaves a redirect at its address, and none lies on a page of today."""
+    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    moved = dict(re.findall(r"^      ((?:book|notebooks)/\w+): (\S+)\.html$", config, re.M))
+    _, prose, pages = re.split("book/|notebooks/", OF_0_2)
+    old = [f"book/{name}" for name in prose.split()] + [f"notebooks/{name}" for name in pages.split()]
+    assert len(old) == 91 and not {*moved} & {*TOC} and {*moved} <= {*old}
+    for name in old:
+        reached = name if name in TOC else normpath(Path(name).parent / moved[name])
+        assert reached in TOC, name
+        assert (book / f"{name}.html").is_file()
+    page = Visit(browser, book / "book/api_measure.html", WIDE).page
+    page.goto((book / "book/api_measure.html").as_uri() + "#lipnb.lipschitz")
+    page.wait_for_url("**/book/api_attention.html#lipnb.lipschitz")
     page.close()
 
 

@@ -267,6 +267,29 @@ def test_nothing_unchanged_runs_twice(good):
     assert fresh(good) == [False, False]
 
 
+def test_a_statement_is_an_input_of_the_pages_that_name_it_alone(good):
+    lines = [
+        "id,source,name,claim,printed",
+        "a.thm-1,paper,Statement 1,first,certain",
+        "a.thm-2,paper,Two,second,certain",
+    ]
+    (good / "lab").mkdir()
+    (good / "lab/statements.csv").write_text("\n".join(lines[:2]))
+    assert fresh(good) == [True, True]
+    edit_source(good, "n = 2", 'n = "a.thm-2"')
+    before = [sources.fingerprint(good, source) for source in sources.sources(good)]
+    (good / "lab/statements.csv").write_text("\n".join(lines))
+    after = [sources.fingerprint(good, source) for source in sources.sources(good)]
+    assert before[0] != after[0] and before[1] == after[1]
+
+
+def test_one_page_can_be_run_alone(good):
+    (good / "lipnb" / "__init__.py").write_text("changed = True\n")
+    assert "1 pages: 0 unchanged, 1 to run" in command(good, "execute", "01").stdout
+    assert fresh(good) == [False, True]
+    assert "no page has '99' in its name" in command(good, "execute", "99").stderr
+
+
 def test_a_table_named_through_a_variable_counts(good):
     edit_source(good, "n = 2", 'n = "steps"')
     assert list(sources.tables(good, sources.sources(good)[0])) == ["steps"]

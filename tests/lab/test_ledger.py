@@ -342,8 +342,11 @@ def test_a_whole_ledger_has_no_complaint(book):
 @pytest.mark.parametrize(
     ("recorded", "sentence"),
     [
-        ([row("a.one")], "ledger: a.two has no verdict on any page"),
-        ([row("a.one"), row("a.two", variant=True)], "ledger: a.two has no verdict on any page"),
+        ([row("a.one")], "ledger: a.two has no verdict on any page, in a form of its own that is no variant"),
+        (
+            [row("a.one"), row("a.two", variant=True)],
+            "ledger: a.two has no verdict on any page, in a form of its own that is no variant",
+        ),
         ([row("a.one"), row("a.two"), row("a.three")], f"ledger: a.three is not in {verdicts.LISTED}"),
         ([row("a.one"), row("a.two"), row("a.two")], "ledger: a.two, 'as stated', stands on two pages"),
         ([row("a.one"), row("a.two", seen=None)], "ledger: a.two, 'as stated', does not say how the form is known"),

@@ -162,6 +162,21 @@ def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
         made(checks=["steps"])
 
 
+def test_a_bound_is_put_into_the_stored_table_beside_the_others(results_folder, capsys):
+    chosen = ["yudin_upper", "large_radius_upper"]
+    whole = made(**SMALL, checks=chosen)
+    file = (results_folder / "verify.csv").read_bytes()
+    made(**SMALL, checks=chosen[1:])
+    table.put(chosen[:1], **SMALL)
+    assert (results_folder / "verify.csv").read_bytes() == file and len(whole) == 16
+    birth = results.provenance("verify")
+    assert birth["settings"]["checks"] == chosen and birth["rows"] == 16
+    assert birth["made again"][0]["rows"] == "yudin_upper" and results.names() == ["verify"]
+    table.put(chosen[1:], **SMALL)  # the rows that it had go
+    assert (results_folder / "verify.csv").read_bytes() == file
+    assert cli.main(["verify", "--put"]) == 2 and "--put goes with --bounds" in capsys.readouterr().err
+
+
 def test_blocks_are_joined_to_their_worst(results_folder):
     check = CHECKS[1]
     rows = [verification.measure(check, "random", block, maps=2) for block in range(3)]

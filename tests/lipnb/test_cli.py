@@ -7,57 +7,56 @@ from pathlib import Path
 
 import pytest
 
+import lab.cli
 from lipnb import __version__, cli, sweeps
 
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
 HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
 
 
-def said(capsys, *words):
-    """Exit code of `lipnb WORDS`, what it printed and what it said of errors."""
-    try:
-        code = cli.main(list(words))
-    except SystemExit as stop:
-        code = stop.code
-    out, error = capsys.readouterr()
-    return code, out, error
+DOORS = {"lipnb": cli, "python -m lab": lab.cli}
+VERBS = [(name, verb) for name, door in DOORS.items() for verb in door.VERBS]
 
 
-def test_the_command_alone_teaches(capsys):
-    code, out, error = said(capsys)
-    assert (code, error) == (0, "") and out == said(capsys, "--help")[1]
-    for verb in cli.VERBS:
-        assert f"\n    {verb} " in out and f"\n  lipnb {verb}" in out  # what it is for, and an example
+@pytest.mark.parametrize("name", DOORS)
+def test_the_command_alone_teaches(name, said):
+    door = DOORS[name]
+    code, out, error = said(door)
+    assert (code, error) == (0, "") and out == said(door, "--help")[1]
+    for verb in door.VERBS:
+        assert f"\n    {verb} " in out and f"\n  {name} {verb}" in out  # what it is for, and an example
     assert max(map(len, out.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
-def test_each_verb_explains_itself(verb, capsys):
-    code, out, error = said(capsys, verb, "--help")
-    assert (code, error) == (0, "") and out.startswith(f"usage: lipnb {verb}")
-    assert out.count(f"  lipnb {verb}") > 1 and "examples:" in out
+@pytest.mark.parametrize(("name", "verb"), VERBS)
+def test_each_verb_explains_itself(name, verb, said):
+    code, out, error = said(DOORS[name], verb, "--help")
+    assert (code, error) == (0, "") and out.startswith(f"usage: {name} {verb}")
+    assert out.count(f"  {name} {verb}") > 1 and "examples:" in out
     assert max(map(len, out.splitlines())) <= 120
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("--help",), ("--version",), *((verb, "--help") for verb in cli.VERBS)], ids=" ".join
-)
-def test_help_imports_nothing_heavy(words):
+@pytest.mark.parametrize("name", DOORS)
+def test_help_imports_nothing_heavy(name):
+    door = DOORS[name]
+    heavy = HEAVY[:-1] if door is lab.cli else HEAVY  # the list of tables is a DataFrame
     code = f"""import sys
-from lipnb import cli
-try:
-    cli.main({list(words)})
-except SystemExit:
-    pass
-print([module for module in {HEAVY} if module in sys.modules])"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines()[-1] == "[]"
+from {door.__name__.partition(".")[0]} import cli
+for words in ([], ["--help"], ["--version"], *([verb, "--help"] for verb in cli.VERBS)):
+    try:
+        cli.main(words)
+    except SystemExit:
+        pass
+    assert not [module for module in {heavy} if module in sys.modules], words"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
-def test_the_command_is_a_module_too():
-    run = subprocess.run([sys.executable, "-m", "lipnb", "--version"], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("module", ["lipnb", "lab"])
+def test_the_command_is_a_module_too(module):
+    run = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"lipnb {__version__}\n"
-    run = subprocess.run([sys.executable, "-m", "lipnb", "nonsense"], capture_output=True, text=True, check=False)
+    run = subprocess.run([sys.executable, "-m", module, "nonsense"], capture_output=True, text=True, check=False)
     assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
 
 
@@ -79,8 +78,8 @@ def test_the_command_is_a_module_too():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
-    code, out, error = said(capsys, *words)
+def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, said):
+    code, out, error = said(cli, *words)
     assert (code, out) == (2, "") and len(error.splitlines()) == 1
     assert sentence in error
 
@@ -107,15 +106,15 @@ sys.exit(code)"""
     assert (run.returncode, run.stderr) == (130, STOPPED), run.stderr
 
 
-def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
+def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    assert said(capsys, "sweep", "nowhere.yml")[0] == 1
+    assert said(cli, "sweep", "nowhere.yml")[0] == 1
     monkeypatch.setattr(sweeps, "run", stopped, raising=False)
-    code, _, error = said(capsys, "sweep", "any.yml")
+    code, _, error = said(cli, "sweep", "any.yml")
     assert code == 130 and error == STOPPED
-    missing = said(capsys, "status", "nowhere")
+    missing = said(cli, "status", "nowhere")
     assert missing == (1, "", "lipnb: nowhere is no folder: give the folder that `lipnb sweep` or `lipnb scan` made.\n")
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from cases import KINDS, every_kind
 from hub import tiny_bert, tiny_gpt2
+from markupsafe import escape
 
 import lipnb
 from lab.verification import families, model_types
@@ -23,7 +24,7 @@ from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.network import some_inputs
-from lipnb.scanning import fmt, measure, options, planning, report, run, sentences, summary, terminal
+from lipnb.scanning import figures, fmt, measure, options, planning, report, run, sentences, summary, terminal
 from lipnb.scanning.inputs import Reader, shuffled
 
 ROOT = Path(__file__).parents[2]
@@ -575,6 +576,70 @@ def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
     assert f"constant {fmt.figures(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
 
 
+def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
+    scan, _ = found
+    rough, much, does = (sentence for _, sentence in sentences.answer(scan))
+    good = scan.summary[scan.summary.length == 9]
+    top, low = good.loc[good.lipschitz.idxmax()], good.loc[good.lipschitz.idxmin()]
+    assert (
+        f"of what layer {top.layer} receives comes out {fmt.figures(top.low)} to {fmt.figures(top.high)} times" in rough
+    )
+    assert (
+        f"in layer {low.layer}: {fmt.figures(low.low)} to" in rough
+        and f"{fmt.up(top.certified_over)} times that" in rough
+    )
+    assert f"{top.over_random:.3g} times that of random weights" in much and "from 5 to 9 tokens" in much
+    end = scan.whole[scan.whole.part == "hidden"].iloc[0]
+    assert f"up to {good.relative.max():.3g} in layer" in does and f"by up to {end.relative:.3g} (at 5 tokens)" in does
+    page = report.html(scan)
+    assert page.index(str(escape(does))) < page.index('class="tiles"') < page.index("What was found")
+
+    one = scan.summary[(scan.summary.length == 9) & (scan.summary.layer == top.layer)]
+    one = one.assign(certified_over=np.nan, converged=False, low=2.0, high=2.0).drop(columns="over_random")
+    bare = SimpleNamespace(summary=one.drop(columns="over_shuffled"), whole=scan.whole[:0])
+    rough, much, does = (sentence for _, sentence in sentences.answer(bare))
+    assert (
+        rough
+        == f"At 9 tokens the worst small change of what layer {top.layer} receives comes out at least 2 times as large."
+    )
+    assert much == "This scan has no baseline and one length, so it does not say." and "end to end" not in does
+    for random, order, said in (
+        (3, 1, "(training made it so)"),
+        (1.5, 1.3, "(its shape"),
+        (0.4, 1, "smoother) and 1 times"),
+    ):
+        bare.summary = one.assign(over_random=random, over_shuffled=order)
+        told = sentences.answer(bare)[1][1]
+        assert said in told and ("order matters little" in told) == (order == 1)
+    assert sentences.answer(SimpleNamespace(summary=scan.summary.assign(passed=False))) == []
+
+
+def test_words_stand_on_the_map_of_tokens_and_axes_say_1_10_100(found):
+    scan, _ = found
+    tokens = scan.tokens.assign(written=scan.tokens.written.where(scan.tokens.place != 1, "'$x_1$ and a long word'"))
+    labels = figures.tokens(tokens).get_xticklabels()
+    words = [label.get_text() for label in labels]
+    assert words[0] == scan.tokens.written[0].strip("'") and words[1] == "$x_1$ and a l…" and len(words) == 5
+    assert not any(label.get_parse_math() for label in labels)  # a dollar is a dollar
+    many = pd.DataFrame({"layer": 0, "place": range(300), "written": [repr(f"w{n}") for n in range(300)], "moves": 1.0})
+    many.loc[[7, 9, 250], "moves"] = 4.0, 3.0, 5.0
+    words = [label.get_text() for label in figures.tokens(many).get_xticklabels()]
+    assert words[:2] == ["w250", "w7"] and "w9" not in words and len(words) <= figures.WORDS
+
+    good = scan.summary[scan.summary.length == 9].assign(relative=[2e-3, 3e7])
+    ax = figures.baselines(good)
+    ax.figure.canvas.draw()
+    assert {"0.1", "1,000"} <= {label.get_text() for label in ax.get_yticklabels()}
+    assert [figures._plain(value) for value in (0.001, 2.5, 100, 20000, 1e6, 2.5e8)] == [
+        "0.001",
+        "2.5",
+        "100",
+        "20,000",
+        "$10^{6}$",
+        r"$2.5 \times 10^{8}$",
+    ]
+
+
 def test_words_on_baselines_follow_their_numbers():
     for there, said, not_said in [
         ({"over_random": 3.0, "over_shuffled": 1.05}, ["Training made it so", "order of the tokens plays little"], []),
@@ -591,10 +656,7 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
     alike = scan.summary.assign(
         lipschitz=0.4004, low=0.4004, high=0.4004, relative=3.0, over_shuffled=1.001, over_yudin=2.0
     )
-    told = [
-        one.sentence
-        for one in [*sentences._roughest(alike), *sentences._growth(alike, [5, 9]), *sentences._bounds(alike)]
-    ]
+    told = [one.sentence for one in [*sentences._roughest(alike), *sentences._growth(alike), *sentences._bounds(alike)]]
     assert "(mean of 2 windows), " in told[0] and "as large as that of shuffled text" in told[0]
     assert told[1] == "In units of their tokens layers are alike: 3."
     assert "changes by a factor of 1; the square root" in told[2]
