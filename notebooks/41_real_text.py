@@ -145,18 +145,20 @@ shown = summary.copy()
 shown["range"] = [f"{a:.2f} to {b:.2f}" for a, b in zip(summary.smallest, summary.largest, strict=True)]
 shown["where"] = summary[["below", "contains", "above"]].astype(str).agg(" / ".join, axis=1)
 shown["map"] += " (" + summary.layers.astype(str) + ")"
+for name in ("median", "shuffled", "random"):
+    shown[name] = summary[name].map("{:.2f}".format).str.replace("-0.00", "0.00").replace("nan", "–")
 shown["range"] = shown["range"].str.replace("-", "−")
 headings = {"map": "map (layers)", "range": "slopes", "median": "median slope"}
 headings |= {"where": "intervals below / around / above 1/4", "straight": "not told from a power law"}
 headings |= {"shuffled": "median, shuffled", "random": "median, random weights"}
-figures.table(shown, names=headings, digits=2)
+figures.table(shown, names=headings)
 
 # %% [markdown]
 # Of the {glue:text}`growth-layers:.0f` trained layers {glue:text}`all_constant_near:.0f` have a slope within
 # {glue:text}`growth-closeness:.1f` of 1/4: those of MiniLM but the first, which is nearly flat up to
 # {glue:text}`minilm_trained_to:.0f` tokens, and {glue:text}`others_constant_near:.0f` of the
-# {glue:text}`others_layers:.0f` of other models. So $n^{1/4}$ describes MiniLM and is no law: layers of one model differ
-# by up to {glue:text}`growth-depth:.2f`. In {glue:text}`growth-apart-map` the slopes lie
+# {glue:text}`others_layers:.0f` of other models. So $n^{1/4}$ describes MiniLM and is no law: layers of one model
+# differ by up to {glue:text}`growth-depth:.2f`. In {glue:text}`growth-apart-map` the slopes lie
 # {glue:text}`growth-apart:.2f` apart, so that by the fitted lines the constant of its steepest layer grows, from
 # {glue:text}`growth-apart-first:.0f` to {glue:text}`growth-apart-longest:,.0f` tokens, by a factor that is
 # {glue:text}`growth-factor:.0f` times that of its flattest. SmolLM2, the largest language model here, is mostly
@@ -235,7 +237,7 @@ figures.table(beside.reset_index(), names=headings, digits={"defined": 2, "relea
 
 # %% [markdown]
 # The random GPT-2 is the one panel of Figure 1 on text that needs no trained weights. In its layer 6, with token types
-# as released, the constant has slopes of {glue:text}`random_seeds_low:.2f` to {glue:text}`random_seeds_high:.2f` over
+# as released, the constant has slopes of {glue:text}`random_seeds_low:.3f` to {glue:text}`random_seeds_high:.3f` over
 # {glue:text}`random_seeds:.0f` seeds (8 to 98 tokens of *Alice*), the {term}`released quantity` of
 # {glue:text}`random_seeds_released_low:.2f` to {glue:text}`random_seeds_released_high:.2f`. Untrained attention is
 # nearly uniform; under a mask the first tokens get the most of it, and that is all that grows
