@@ -304,7 +304,7 @@ for (kind, number), rows in last_step.groupby(["positions", "seed"], sort=False)
 lines = pd.DataFrame(lines)
 headings = {"positions": "positions", "seed": "seed", "loss": "loss, nats", "middle": "median slope"}
 headings |= {"layer": "steepest layer", "steepest": "its slope", "interval": "95 % for six at once"}
-figures.table(lines.drop(columns="last"), names=headings, digits={"loss": 2, "middle": 2, "steepest": 2})
+figures.table(lines.drop(columns="last"), names=headings, digits={"loss": 3, "middle": 2, "steepest": 2})
 
 # %% tags=["hide-input"]
 twin = lines.set_index(["positions", "seed"])
