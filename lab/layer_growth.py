@@ -6,10 +6,12 @@ import pandas as pd
 from lab import results
 from lab.growth import octaves, slope
 
-__all__ = ["CLOSE", "KEY", "against", "differences", "named", "rates", "spans", "stored", "summary"]
+__all__ = ["CLOSE", "KEY", "against", "differences", "main_range", "named", "rates", "spans", "stored", "summary"]
 
 KEY = ["map", "corpus", "case", "layer"]  # one series
 CLOSE = 0.1  # slopes that differ by less are called close: 7 % an octave
+TRAINED = {"MiniLM": 128, "MiniLM, masked": 128}  # longest texts of the training, where a model reads longer ones
+SHARED = 512  # tokens up to which all texts and controls are measured
 NAMES = {  # model, mask -> as a reader knows it
     ("minilm", False): "MiniLM",
     ("minilm", True): "MiniLM, masked",
@@ -65,6 +67,21 @@ def named(table):
     ]
     cases = [CASES[order, weights == "random"] for order, weights in zip(table.order, table.weights, strict=True)]
     return table.assign(map=maps, case=cases)
+
+
+def main_range(table):
+    """Rows of the lengths at which layers are compared: those of all texts and controls, that a model was trained on.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `stored`.
+
+    Returns
+    -------
+    DataFrame
+    """
+    return table[table.length <= table["map"].map(TRAINED).fillna(SHARED)]
 
 
 def rates(table, *, along=ALONG, key=KEY):

@@ -1,9 +1,9 @@
 """Verdicts on statements: each page records what it tested, and the book gathers them into one table.
 
-A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal`, `depends` and `unchecked`.
-A verdict follows from the numbers of its row, and from how its form is known: only a paper's own claim, in a form that
-its text or its released code shows and that is no variant of it, can be refuted; every other form can only fail. What a
-page recorded travels in its executed notebook, under the type `MIME`.
+A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal`, `depends`, `undecided` and
+`unchecked`. A verdict follows from the numbers of its row, and from how its form is known: only a paper's own claim, in
+a form that its text or its released code shows and that is no variant of it, can be refuted; every other form can only
+fail. What a page recorded travels in its executed notebook, under the type `MIME`.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "MIME", "Row", "Verdicts", "anchor", "depends", "equal", "lower", "record", "statements", "unchecked", "upper",
-    "worst", "written",
+    "MIME", "Row", "Verdicts", "anchor", "depends", "equal", "lower", "record", "statements", "unchecked", "undecided",
+    "upper", "worst", "written",
 ]  # fmt: skip
 
 MIME = "application/vnd.lipnb.verdicts+json"
 HOLDS, REFUTED, FAILS, UNCHECKED = "holds", "refuted", "fails", "not checkable here"
-DEPENDS = "depends on the definition"
+DEPENDS, UNDECIDED = "depends", "not decided"
 SEEN = ("text of the paper", "released code", "reconstructed", "ours")  # how the form of a row is known
 SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
@@ -67,9 +67,10 @@ class Row:
         largest relative error.
     verdict : str
         "holds"; "refuted", for the paper's own claim in a form that its text or its code shows, not a variant; "fails",
-        for any other form that does not hold; "depends on the definition"; "not checkable here".
+        for any other form that does not hold; "depends", on the definition or on the range of lengths; "not decided",
+        of a test that could not tell; "not checkable here".
     kind : str
-        "upper", "lower", "equal", "depends" or "unchecked".
+        "upper", "lower", "equal", "depends", "undecided" or "unchecked".
     grounds : str
         On what: which inputs, compared with what; or why nothing could be checked.
     seen : str
@@ -158,9 +159,17 @@ def unchecked(id, form, why, *, seen):
     return _known(Row(id, form, 0, None, UNCHECKED, "unchecked", why, seen))
 
 
-def depends(id, form, why, *, seen, cases=0):
-    """A statement that holds under one reading of its words and not under another: which, and why. As `upper`."""
-    return _known(Row(id, form, cases, None, DEPENDS, "depends", why, seen))
+def depends(id, form, why, *, seen, cases=0, variant=False):
+    """A statement that holds under one reading of its words, or over one range of lengths, and not under another.
+
+    `why` says which; the rest is as for `upper`.
+    """
+    return _known(Row(id, form, cases, None, DEPENDS, "depends", why, seen, variant=variant))
+
+
+def undecided(id, form, why, *, seen, cases=0, variant=False):
+    """A form whose test could not tell, as of three seeds: what was found, and why it decides nothing. As `depends`."""
+    return _known(Row(id, form, cases, None, UNDECIDED, "undecided", why, seen, variant=variant))
 
 
 def _known(row):
@@ -283,7 +292,7 @@ def record(*rows):
     Parameters
     ----------
     *rows : Row
-        From `upper`, `lower`, `equal`, `depends` and `unchecked`.
+        From `upper`, `lower`, `equal`, `depends`, `undecided` and `unchecked`.
 
     Returns
     -------

@@ -11,16 +11,14 @@
 #
 # In a trained GPT-2, the paper reports, the {term}`local Lipschitz constant` can grow faster than $\sqrt n$, because
 # learned positions make the norms of the {term}`tokens <token>` depend on their number $n$. In gpt2-mini, a smaller
-# model trained for this book, we find the first half of this in one of six layers and over part of the lengths: the
-# fitted {term}`exponent` of layer {glue:text}`positions-layer:.0f` is {glue:text}`positions-top:.2f` (95 % interval
-# {glue:text}`positions-low:.2f` to {glue:text}`positions-high:.2f`, 2 to 512 tokens; as the best of six layers, at 95 %
-# for all at once, {glue:text}`positions-wide-low:.2f` to {glue:text}`positions-wide-high:.2f`), but its slope beyond
-# 128 tokens is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the norms that
-# {term}`attention` receives change by at most {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), and those
-# before {term}`layer normalisation` fall. Removing the positions changes the exponent of that layer by
-# {glue:text}`positions-change:.2f`, which is less than the error of the change; with one position for all places it
-# falls by {glue:text}`positions-one:.2f` (95 % interval of the change {glue:text}`positions-one-low:.2f` to
-# {glue:text}`positions-one-high:.2f`).
+# model trained for this book, we find the first half: the slope of layer {glue:text}`positions-layer:.0f` is
+# {glue:text}`positions-top:.2f` over 2 to 512 tokens of *Alice*, at 95 % for all six layers at once
+# {glue:text}`positions-wide-low:.2f` to {glue:text}`positions-wide-high:.2f`, and lies above 1/2 on two other texts,
+# too. It does so over part of the lengths: beyond 128 tokens it is {glue:text}`positions-last:.2f`. The second half we
+# do not find. The norms that {term}`attention` receives change by at most {glue:text}`positions-moved:.1f` % between 2
+# and 512 tokens ({numref}`fig-44-answer`), and those before {term}`layer normalisation` fall. Without the positions
+# that layer keeps its slope, within {glue:text}`positions-change-most:.2f`; with one position for all places it loses
+# {glue:text}`positions-one:.2f`. Small networks trained without positions grow, too ({numref}`fig-44-twins`).
 
 # %% tags=["parameters", "hide-input"]
 variants = ["trained", "late", "constant", "removed"]
@@ -37,9 +35,10 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, ledger, results
-from lab.experiments import mini_baselines, positions
-from lab.power_laws import local_slopes, power_law, rate
+from lab import figures, layer_growth, ledger, results
+from lab.experiments import positions
+from lab.growth import slope
+from lab.power_laws import local_slopes, power_law
 from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()
@@ -115,56 +114,20 @@ figures.table(pd.DataFrame(by_hand), names=headings, digits=4)
 # these cannot read text. So we use the GPT-2 architecture at a small size: six layers, trained from one seed on NLTK's
 # Gutenberg texts without *Alice*.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-training", "caption": "The loss of gpt2-mini during training, and what n-grams of the same tokens reach on the same held-out text. It passes the smoothed ones only after most of the training, and ends a little below them."}, "image": {"alt": "Training and held-out loss against millions of tokens read. The held-out loss falls below four horizontal lines, for unigrams, bigrams, smoothed trigrams and smoothed 4-grams, the last two of them late."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-training", "caption": "The loss of gpt2-mini during training, and what n-grams of the same tokens reach on the same held-out text. It ends a little below the smoothed ones."}, "image": {"alt": "Training and held-out loss against millions of tokens read. The held-out loss falls below four horizontal lines, for unigrams, bigrams, smoothed trigrams and smoothed 4-grams, the last two of them late."}}
 facts = json.loads((models.mini_folder() / "training.json").read_text())
-baselines = results.load("gpt2-mini-baselines").set_index(["part", "corpus", "model", "first"])
-loss = baselines.loss["all"].droplevel("first")
-lead = baselines.loc["octave"].xs("kneser-ney 4", level="model")
-cost = baselines.loc["octave"].xs(f"network, {mini_baselines.SHORT} tokens", level="model")
+baselines = results.load("gpt2-mini-baselines")
+loss = baselines[baselines.part == "all"].set_index(["corpus", "model"]).loss
 glue("positions-parameters", facts["parameters"], display=False)
-short = mini_baselines.SHORT
-glue("positions-short", short, display=False)
-glue("positions-least", short // 2 + 1, display=False)
-where = {"start": lead.xs(0, level="first"), "early": lead.xs(8, level="first")}
-where |= {"cost": cost.xs(256, level="first")}
-for name, rows in where.items():
-    for corpus, row in rows.iterrows():
-        place = f"positions-{name}-{corpus.split()[0]}"  # alice or held
-        glue(place, abs(float(row.lead)), display=False)
-        glue(f"{place}-error", float(row.lead_error), display=False)
-figures.positions.training(results.load("gpt2-mini-training"), baselines.reset_index())
+for name, key in {"loss": "network", "ngram": "kneser-ney 4"}.items():
+    glue(f"positions-{name}", float(loss["held out", key]), display=False)
+figures.positions.training(results.load("gpt2-mini-training"), baselines)
 plt.show()
 
 # %% [markdown]
-# The model has {glue:text}`positions-parameters:,.0f` parameters. Its baselines are frequencies and, as a higher bar,
-# trigrams and 4-grams with modified Kneser-Ney smoothing {cite}`chen1999empirical`, counted on the same training text.
-# All read the same {term}`windows <window>` of 512 tokens, and none knows what comes before its window: the token after
-# place $p$, from 0, is predicted from at most $p + 1$ tokens. In nats a token:
-
-# %% tags=["hide-input"]
-shown = loss.unstack().loc[["held out", "alice"], list(figures.positions.COMPARED)]
-headings = {"corpus": "text", **figures.positions.COMPARED}
-shown = shown.rename({"held out": "held-out ends of the training texts", "alice": "Alice, not read"})
-figures.table(shown.reset_index(), names=headings, digits=3)
-
-# %% [markdown]
-# It beats 4-grams on both texts, but by little, and not at every place ({numref}`fig-44-places`):
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-places", "caption": "Mean loss by place in disjoint windows; bars are two standard errors over windows to each side. Much of that error is the text, which all three read: their differences are known better. Where few tokens come before, the network is the worse model."}, "image": {"alt": "Two panels, held-out text and Alice, of the loss by place in the window, in octaves. The network lies above the 4-grams up to place 15 and below them from place 16 on. From place 64 on, the network with few tokens lies slightly above the network."}}
-figures.positions.places(baselines.reset_index())
-plt.show()
-
-# %% [markdown]
-# At place 0, where both know one token, the network is behind by {glue:text}`positions-start-held:.2f` nats on the
-# held-out text (standard error {glue:text}`positions-start-held-error:.2f`) and by
-# {glue:text}`positions-start-alice:.2f` on *Alice* ({glue:text}`positions-start-alice-error:.2f`); at places 8 to 15
-# still by {glue:text}`positions-early-held:.2f` ({glue:text}`positions-early-held-error:.2f`) and
-# {glue:text}`positions-early-alice:.2f` ({glue:text}`positions-early-alice-error:.2f`). Does it use more than the last
-# few tokens? Yes, but little beyond {glue:text}`positions-short:.0f`: from place 256 on, to know only the last
-# {glue:text}`positions-least:.0f` to {glue:text}`positions-short:.0f` tokens costs it
-# {glue:text}`positions-cost-held:.3f` nats on the held-out text ({glue:text}`positions-cost-held-error:.3f`) and
-# {glue:text}`positions-cost-alice:.3f` on *Alice* ({glue:text}`positions-cost-alice-error:.3f`). What follows is about
-# one checkpoint.
+# The model has {glue:text}`positions-parameters:,.0f` parameters. Its loss on held-out text is
+# {glue:text}`positions-loss:.2f` nats a token, that of 4-grams with modified Kneser-Ney smoothing
+# {cite}`chen1999empirical` {glue:text}`positions-ngram:.2f`. What follows is about one checkpoint.
 #
 # ## Does the constant outgrow the square root?
 #
@@ -175,44 +138,55 @@ plt.show()
 
 # %%
 rows = table.query("positions == 'trained' and layer == 3")
-print("fit over all lengths:", rate(rows))
-for slope in local_slopes(rows.length, rows.lipschitz, factor=4):
-    print(f"{slope.low:.0f} to {slope.high:.0f} tokens: slope {slope.exponent:.2f}")
+print("over all lengths:", slope(rows))
+for part in local_slopes(rows.length, rows.lipschitz, factor=4):
+    print(f"{part.low:.0f} to {part.high:.0f} tokens: slope {part.exponent:.2f}")
 
 # %% tags=["hide-input"]
 growth, place = [], ["layer", "length", "window"]
+at_once = 1 - 0.05 / table.layer.nunique()  # of each interval, so that those of all layers hold together at 95 %
 plain = table[table.positions == "trained"].set_index(place).lipschitz
 for (name, layer), rows in table.groupby(["positions", "layer"], sort=False):
-    fits = [rate(rows, c) for c in ("lipschitz", "mean_radius", "stream_radius")]
-    row = [*fits[0][1:4], fits[1].exponent, fits[2].exponent, fits[1].high]
-    paired = (rows.set_index(place).lipschitz / plain.loc[[layer]]).reset_index()
-    moved = rate(paired)[1:4] if name != "trained" else [0.0, 0.0, 0.0]
-    growth.append([name, layer, *row, *moved])
+    fits = [slope(rows, column, confidence=at_once) for column in ("lipschitz", "mean_radius", "stream_radius")]
+    row = [fits[0].slope, *fits[0].interval, fits[1].slope, fits[2].slope, fits[1].interval[1]]
+    change = slope((rows.set_index(place).lipschitz / plain.loc[[layer]]).reset_index(), confidence=at_once)
+    growth.append([name, layer, *row, change.slope, *change.interval])
 columns = ["constant", "low", "high", "radius", "stream", "radius high"]
 columns += ["change", "change low", "change high"]
 growth = pd.DataFrame(growth, columns=["positions", "layer", *columns])
 by = growth.set_index(["positions", "layer"])
 trained = by.loc["trained"]
 faster = trained.index[trained.low > 0.5].tolist()
-shown = spans.map("{:.2f}".format).rename_axis("layer").reset_index()
-shown["exponent"] = trained.constant.map("{:.2f}".format).to_numpy()
+atlas = layer_growth.stored("atlas-gpt2-mini").query("case == 'as read'")
+others = {  # at random places of three texts, drawn anew for every length
+    corpus: {layer: slope(of_layer, confidence=at_once) for layer, of_layer in rows.groupby("layer")}
+    for corpus, rows in atlas.groupby("corpus", sort=False)
+}
+shown = trained.constant.map("{:.2f}".format).rename("exponent").rename_axis("layer").reset_index()
 shown["interval"] = [f"{row.low:.2f} to {row.high:.2f}" for row in trained.itertuples()]
-headings = {"layer": "layer", "exponent": "exponent, all lengths", "interval": "95 % interval"}
-headings |= {name: f"slope, n = {name.replace('-', ' to ')}" for name in spans}
+shown["late"] = spans.iloc[:, -1].map("{:.2f}".format).to_numpy()
+for corpus, fits in others.items():
+    shown[corpus] = [f"{fit.interval[0]:.2f} to {fit.interval[1]:.2f}" for fit in fits.values()]
+headings = {"layer": "layer", "exponent": "slope", "interval": "95 % at once"}
+headings |= {"late": f"slope, n = {spans.columns[-1].replace('-', ' to ')}"}
+titles = {"alice": "Alice", "ag_news": "AG_NEWS", "python_reference": "Python"}
+headings |= {corpus: f"{title}, 95 % at once" for corpus, title in titles.items()}
 figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
-# The row in bold is the layer whose interval lies above one half. The curves are not
-# {term}`power laws <power law>`: their slopes change with the length. In {glue:text}`positions-above:.0f` layers some
-# local slope exceeds one half; in all of them the slope falls below one half at the longest windows.
+# Intervals are as on {doc}`41_real_text`: windows are what is resampled, never lengths. The last three columns are of
+# its windows, 8 to 512 tokens from random places. (Those of the other columns begin with the text, so short ones are
+# parts of long ones.) In bold, the layer whose intervals lie above one half. The curves are not {term}`power laws
+# <power law>`: in {glue:text}`positions-above:.0f` layers some {term}`local slope` exceeds one half, and in all of them
+# it falls below one half at the longest windows.
 #
 # ## Are the norms the reason?
 #
 # If they were, three things would have to hold. The norms would grow with $n$. The growth of the constant would
 # disappear with the positions. And at one length, a larger norm would come with a larger constant. The {term}`bound`
 # $R^2 \sqrt n$ gives the first a number: where $R$ grows like $n^r$, it allows the constant an exponent of
-# $\frac12 + 2r$. In the next table the last three columns are exponents of a ratio: the constant with changed positions
-# over the constant as trained, window by window, with an interval clustered by window and by length.
+# $\frac12 + 2r$. In the next table the last three columns are slopes of a ratio: the constant with changed positions
+# over the constant as trained, window by window, with intervals that hold for all layers at once.
 
 # %% tags=["hide-input"]
 tests = pd.DataFrame({
@@ -225,15 +199,15 @@ for name in variants[1:]:
     tests[f"change, {name}"] = two_digits.loc[name].apply(said, axis=1).str.replace("-", "−")
 shown = tests.rename_axis("layer").reset_index()
 shown[["radius", "stream"]] = shown[["radius", "stream"]].map("{:.3f}".format).replace("-", "−", regex=True)
-headings = {"layer": "layer", "radius": "exponent r, norm received by attention"}
-headings |= {"stream": "exponent, norm before normalisation"}
-headings |= {f"change, {name}": f"change of the exponent, {name}" for name in variants[1:]}
+headings = {"layer": "layer", "radius": "slope r, norm received by attention"}
+headings |= {"stream": "slope, norm before normalisation"}
+headings |= {f"change, {name}": f"change of the slope, {name}" for name in variants[1:]}
 figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
-# The exponents of the norms are close to zero or negative. Without positions the middle layers keep their
-# exponents within the error of the change; with one position for all places they fall by about 0.1, and the outer
-# layers rise. For the third test, the same tokens are placed first and late:
+# The slopes of the norms are close to zero or negative. Without positions the middle layers keep their slopes within
+# the error of the change; with one position for all places they fall by about 0.1, and the outer layers rise. For the
+# third test, the same tokens are placed first and late:
 
 # %% tags=["hide-input"]
 mean = table.groupby(["positions", "layer", "length"])[["lipschitz", "mean_radius"]].mean()
@@ -285,44 +259,101 @@ top = trained.loc[trained.low.idxmax()]
 ends = means.mean_radius.unstack()
 grown = ends[ends.columns.max()] / ends[ends.columns.min()]
 said = {"alone": fit.exponent, "alone-low": fit.low, "alone-high": fit.high, "alone-r": radius.exponent}
-said |= {"layer": int(top.name), "top": top.constant, "low": top.low, "high": top.high}
+said |= {"layer": int(top.name), "top": top.constant, "wide-low": top.low, "wide-high": top.high}
 
 # %% tags=["hide-input"]
 said["moved"] = 100 * ends.sub(ends.iloc[:, 0], axis=0).div(ends.iloc[:, 0], axis=0).abs().max().max()
-said |= {"last": spans.loc[top.name].iloc[-1], "change": by.loc["removed", top.name].change}
+said |= {"last": spans.loc[top.name].iloc[-1]}
 said["above"] = (spans > 0.5).any(axis=1).sum()
-at_once = 1 - 0.05 / len(trained)  # of each interval, so that all of them hold at 95 %
-wide = rate(table[(table.positions == "trained") & (table.layer == top.name)], confidence=at_once)
-one_place = by.loc["constant", top.name]
-said |= {"wide-low": wide.low, "wide-high": wide.high, "one": -one_place.change}
-said |= {"one-low": one_place["change low"], "one-high": one_place["change high"]}
+one_place, without = by.loc["constant", top.name], by.loc["removed", top.name]
+said |= {"one": -one_place.change, "change-most": max(abs(without["change low"]), abs(without["change high"]))}
 for name, value in said.items():
     glue(f"positions-{name}", float(value), display=False)
 
 # %% [markdown]
-# Its constant grows with exponent {glue:text}`positions-alone:.2f` ({glue:text}`positions-alone-low:.2f`
-# to {glue:text}`positions-alone-high:.2f`), at a norm whose exponent is {glue:text}`positions-alone-r:.3f`. So here,
-# too, the constant grows without the norms.
+# Its constant grows with slope {glue:text}`positions-alone:.2f` (scatter about the line
+# {glue:text}`positions-alone-low:.2f` to {glue:text}`positions-alone-high:.2f`: there is one input a length and no
+# chance in it), at a norm whose slope is {glue:text}`positions-alone-r:.3f`. So here, too, the constant grows without
+# the norms.
+#
+# ## Trained without positions
+#
+# Taking positions out of a network leads it to inputs that it was not trained for. So we trained small networks that
+# differ in nothing else: with *learned* positions, with *none* (that vector is zero and stays so), and with *rotary*
+# ones ({doc}`74_scan_your_model`). The networks of one seed begin with the weights of the same GPT-2, of
+# {glue:text}`twins-layers` layers and width {glue:text}`twins-width`, and read the same {term}`windows <window>` in the
+# same order for {glue:text}`twins-steps` steps. Constants are measured on the same {glue:text}`twins-windows` windows
+# of *Alice* at each length.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-twins", "caption": "Slope of the constant with $n$, from {glue:text}`twins-short` to {glue:text}`twins-long` tokens of Alice, in the attention layers: a line for each network, grey before training. Dotted: the slopes $\\frac14$ and $\\frac12$. In these networks the growth comes with training, with positions and without."}, "image": {"alt": "Three panels, one for each kind of positions, of the slopes of the layers. Grey lines, from before training, lie level near zero; the coloured ones, from after it, rise with the layer: to a peak in the middle with learned positions, to the last layer without, to a peak behind the middle with rotary ones."}}
+stored, birth = results.load("twins"), results.provenance("twins")["settings"]
+figures.twins.slopes(stored)
+plt.show()
+
+# %% tags=["hide-input"]
+losses = stored[stored.row == "loss"].sort_values("step").groupby(["positions", "seed"]).loss.last()
+measured = stored[stored.row == "layer"]
+last_step = measured[measured.step == measured.step.max()]
+lines = []
+for (kind, number), rows in last_step.groupby(["positions", "seed"], sort=False):
+    fits = {int(layer): slope(of_layer, confidence=at_once) for layer, of_layer in rows.groupby("layer")}
+    best = max(fits, key=lambda layer: fits[layer].slope)
+    line = {"positions": kind, "seed": int(number), "loss": losses[kind, number]}
+    line |= {"middle": np.median([fit.slope for fit in fits.values()]), "layer": best, "steepest": fits[best].slope}
+    lines.append(line | {"interval": "{:.2f} to {:.2f}".format(*fits[best].interval), "last": fits[max(fits)].slope})
+lines = pd.DataFrame(lines)
+headings = {"positions": "positions", "seed": "seed", "loss": "loss, nats", "middle": "median slope"}
+headings |= {"layer": "steepest layer", "steepest": "its slope", "interval": "95 % for six at once"}
+figures.table(lines.drop(columns="last"), names=headings, digits={"loss": 3, "middle": 2, "steepest": 2})
+
+# %% tags=["hide-input"]
+twin = lines.set_index(["positions", "seed"])
+over, of_middle = (twin.loc["learned", name] / twin.loc["none", name] for name in ("steepest", "middle"))
+before = layer_growth.rates(measured[measured.step == 0], along=(), key=["positions", "seed", "layer"])
+of_twins = {"short": int(measured.length.min()), "long": int(measured.length.max()), "seeds": len(over)}
+of_twins |= {name: birth["sizes"][name] for name in ("layers", "width")} | {"window": birth["sizes"]["length"]}
+of_twins |= {"steps": int(measured.step.max()), "windows": birth["windows"], "before": before.slope.max()}
+of_twins |= {f"{kind}-loss": losses[kind].mean() for kind in ("none", "learned", "rotary")}
+for name, values in {"over": over, "middle": of_middle, "last": twin.loc["learned", "last"]}.items():
+    of_twins |= {f"{name}-low": values.min(), f"{name}-high": values.max()}
+for kind in ("learned", "none", "rotary"):
+    of_twins |= {f"{kind}-low": twin.loc[kind].steepest.min(), f"{kind}-high": twin.loc[kind].steepest.max()}
+for name, value in of_twins.items():
+    glue(f"twins-{name}", value if isinstance(value, int) else float(value), display=False)
+
+# %% [markdown]
+# Before training no layer has a slope above {glue:text}`twins-before:.2f`. After it the steepest layer of a network has
+# {glue:text}`twins-learned-low:.2f` to {glue:text}`twins-learned-high:.2f` with learned positions,
+# {glue:text}`twins-none-low:.2f` to {glue:text}`twins-none-high:.2f` without, and {glue:text}`twins-rotary-low:.2f` to
+# {glue:text}`twins-rotary-high:.2f` with rotary ones; most other layers grow, too, though not all: the last one with
+# learned positions ends at {glue:text}`twins-last-low:.2f` to {glue:text}`twins-last-high:.2f`. **So the growth does
+# not need positions.** Do learned ones make it faster? These twins do not decide that. The steepest layer is
+# {glue:text}`twins-over-low:.2f` to {glue:text}`twins-over-high:.2f` times as steep with them as without, in
+# {glue:text}`twins-seeds` of {glue:text}`twins-seeds` seeds, which chance gives one time in eight; the median layer is
+# {glue:text}`twins-middle-low:.2f` to {glue:text}`twins-middle-high:.2f` times as steep. And so short a training makes
+# hardly any use of positions: the loss is {glue:text}`twins-learned-loss:.2f` with learned ones,
+# {glue:text}`twins-none-loss:.2f` without.
 
 # %% tags=["hide-input", "nbval-check-output"]
 off = [abs(row["solver"] / row["dense"] - 1) for row in by_hand]
 assert max(off) < 1e-3 and stale < 1e-3
-assert abs(loss["held out", "network"] / facts["loss"] - 1) < 1e-3
-ngrams = loss.unstack()[list(figures.positions.BASELINES)]
-assert (ngrams.min(axis=1) - loss.xs("network", level="model")).min() > 0.1
-by_place = lead.lead.unstack("corpus")
-assert (by_place.loc[:8] < 0).all(axis=None) and (by_place.loc[16:] > 0).all(axis=None)
-assert (cost.lead - 3 * cost.lead_error).xs(256, level="first").min() > 0
+assert (
+    abs(loss["held out", "network"] / facts["loss"] - 1) < 1e-3
+    and loss.groupby("corpus").idxmin().map(lambda place: place[1] == "network").all()
+)
 assert tests.radius.max() < 0.01 and tests.radius.abs().max() < 0.02 and faster and tests.stream.max() < 0
 moved = {name: by.loc[name].change.abs().max() for name in variants[1:]}
 assert moved["removed"] < 0.06 and moved["constant"] < 0.125
 middle = by.loc["removed"].loc[[2, 3, 4]]
 assert (middle["change low"] < 0).all() and (middle["change high"] > 0).all()
-assert wide.low < 0.5 < top.low and one_place["change high"] < 0
+assert faster == [top.name] == [3] and one_place["change high"] < 0
+assert all(fits[top.name].interval[0] > 0.5 for fits in others.values())
 assert spans.loc[3].max() > 0.6 and spans.loc[3].iloc[-1] < 0.35 and (spans.iloc[:, -1] < 0.5).all()
 assert (late[2:].lipschitz < 0.65).all() and (late[2:].mean_radius > 1).all()
 assert table.converged.all() and alone.converged.all() and max(again, default=0) < 1e-3
-print("✓ stored norms and constants agree with those measured again; gpt2-mini beats 4-grams from place 16 on")
+assert measured.converged.all() and before.slope.max() < 0.1 and (twin.steepest > 2 * before.slope.max()).all()
+assert over.min() > 1 and of_middle.min() < 1 < of_middle.max() and twin.loc["learned", "steepest"].max() < 0.5
+print("✓ stored norms and constants agree with those measured again")
 
 # %% tags=["hide-input"]
 span = ", ".join(f"{value:.2f}" for value in trained.constant)
@@ -330,44 +361,51 @@ radii = ", ".join(f"{value:.2f}" for value in trained.radius)
 instead = f"GPT-2 reads no text here; gpt2-mini on Alice instead: exponents {span}"
 paper = {"seen": "text of the paper"}
 ours = paper | {"variant": True, "effort": "structured"}
-of_layers = table[table.positions == "trained"].groupby("layer")
-lows = pd.Series({number: rate(rows, confidence=at_once).low for number, rows in of_layers})
-explained = lows / (0.5 + 2 * trained["radius high"].clip(lower=0))
-law = f"layer {top.name}: {top.constant:.3f}, at 95 % by itself [{top.low:.3f}, {top.high:.3f}], r = {top.radius:.3f}"
-chosen_best = f"layer {top.name}, the best of {len(trained)}; at 95 % for all at once [{wide.low:.2f}, {wide.high:.2f}]"
-chosen_best += ", which contains one half; its slopes are not constant"
-
+explained = trained.low / (0.5 + 2 * trained["radius high"].clip(lower=0))
+law = f"layer {top.name}: slope {top.constant:.3f}, at 95 % for all layers at once [{top.low:.3f}, {top.high:.3f}]"
+elsewhere = {titles[corpus]: "[{:.2f}, {:.2f}]".format(*fits[top.name].interval) for corpus, fits in others.items()}
+elsewhere = "; ".join(f"{title} {interval}" for title, interval in elsewhere.items())
+on_the_way = layer_growth.rates(measured[measured.positions == "learned"], along=(), key=["seed", "step", "layer"])
 # %% tags=["hide-input"]
 ledger.record(
     ledger.unchecked("castin.fig-4", "pretrained GPT-2, rates of two layers", instead, **paper),
     ledger.unchecked("castin.fig-5", "pretrained GPT-2, norms", f"{instead}; r {radii}", **paper),
     ledger.unchecked("castin.fig-6", "norms and constant", f"{instead}; r {radii}", **paper),
-    ledger.lower("castin.fig-4", f"gpt2-mini: one of {len(trained)} intervals, each at 95 %, lies above one half",
-                 top.low / 0.5, **ours, grounds=chosen_best),
+    ledger.lower("castin.fig-4", f"gpt2-mini: one of {len(trained)} slopes exceeds one half, 2 to 512 tokens",
+                 [top.low / 0.5, *(fits[top.name].interval[0] / 0.5 for fits in others.values())], **ours,
+                 grounds=f"{law}; at random places, 8 to 512 tokens: {elsewhere}; beyond 128 tokens {said['last']:.2f}"),
     ledger.lower("castin.fig-5", "gpt2-mini: what attention receives gets longer with n",
                  grown, **ours, grounds="mean norms, longest over shortest window",
                  counter_example=f"layer {grown.idxmin()}: a factor {grown.min():.3f}"),
-    ledger.upper("castin.fig-6", "gpt2-mini: exponents at most 1/2 + 2 r, where R grows like n^r",
-                 explained, **ours, counter_example=law if explained.max() > 1 else None,
+    ledger.upper("castin.fig-6", "gpt2-mini: slopes at most 1/2 + 2 r, where R grows like n^r, 2 to 512 tokens",
+                 explained, **ours, counter_example=f"{law}, r = {top.radius:.3f}" if explained.max() > 1 else None,
                  grounds=f"{len(explained)} layers, intervals to the claim's favour, 95 % for all at once; {law}"),
+    ledger.undecided("castin.fig-4", "small twins: steeper with learned positions than without",
+                     f"steepest layer in {(over > 1).sum()} of {len(over)} seeds, by chance 1 in {2 ** len(over)};"
+                     f" median layer in {(of_middle > 1).sum()}", seen="ours", cases=len(over), variant=True),
+    ledger.depends("castin.fig-4", "small twins with learned positions: a layer outgrows sqrt(n)",
+                   f"on the checkpoint: no layer of {len(over)} networks at the end, the steepest"
+                   f" {twin.loc['learned'].steepest.max():.2f}; up to {on_the_way.slope.max():.2f} on the way",
+                   seen="ours", cases=len(over), variant=True),
 )  # fmt: skip
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - "Faster than $\sqrt n$" is true of one layer of gpt2-mini, by the interval of its fit over 2 to 512 tokens taken by
-#   itself; an interval that allows for the choice among six layers contains one half. Its local slopes show that it is
-#   not true beyond 128. This is one network from one seed.
+# - "Faster than $\sqrt n$" is true of one layer of gpt2-mini over 2 to 512 tokens, on three texts and allowing for the
+#   choice among six layers; beyond 128 tokens it is not. No theorem is contradicted: $\sqrt n$ bounds the constant, not
+#   its slope over a part of the lengths. This is one network from one seed.
 # - The explanation by norms does not carry over to gpt2-mini. That attention receives tokens of nearly equal norms is
 #   no finding: layer normalisation ensures it, nearly by construction. Before it, the norms *fall* with $n$.
 # - Places do matter, but not through the norm.
 # - A small network is not GPT-2, and its {term}`verdicts <verdict>` are recorded as variants; Figures 4 to 6
 #   themselves stay unchecked.
-# - Changed positions lead the network to inputs that it was not trained for. Networks trained without positions, and
-#   more seeds, are a cleaner test ({doc}`47_trained_without`). Equal exponents can also hide curves of different shape.
-# - What makes the middle layers grow is not answered here.
+# - The twins are smaller still, their windows of {glue:text}`twins-window` tokens and their training brief; slopes of
+#   seeds differ by as much as those of kinds of positions. A network without positions still knows places: its
+#   {term}`mask <mask (causal)>` lets the first token see one token, the second two.
+# - What makes the middle layers grow is the subject of {doc}`43_why_it_grows`.
 #
 # **One thing to try.** How much do the tokens of a window attend to one and the same token? Take the column sums of
 # the attention probabilities (`model.attention(3).probabilities(x)`) at $n = 32$ and at $n = 512$.
 #
-# **Next:** {doc}`47_trained_without`.
+# **Next:** {doc}`45_released_code`, what the released experiments report.

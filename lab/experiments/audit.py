@@ -13,7 +13,7 @@ from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
-__all__ = ["adversarial_row", "layer_row", "random_ids", "received", "text_rows"]
+__all__ = ["adversarial_row", "layer_row", "random_ids", "received", "seed_rows", "text_rows"]
 
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
@@ -230,3 +230,38 @@ def adversarial_row(model, cut, layer, head, object, length):
         "converged": lip.converged.item(),
         "released": released.reported(f, x).item(),
     }
+
+
+SEEDS, WINDOWS, TEXT_LENGTHS = (*range(10), SEED), 4, (8, 16, 32, 64, 98)
+ALICE = "alice"
+
+
+@table(
+    "released-seeds",
+    "both quantities in layer 6 of random GPT-2s, one for each seed: Alice, and adversarial tokens",
+    over=SEEDS,
+    size=WINDOWS * len(TEXT_LENGTHS) + 2 * len(ADVERSARIAL),
+    settings=lambda: (
+        {"model": "gpt2, random", "layer": LAYER, "text": corpora.fingerprint(corpora.read(ALICE))}
+        | {"text_lengths": TEXT_LENGTHS, "windows": WINDOWS, "lengths": ADVERSARIAL, "radius": RADII["gpt2, random"]}
+        | {**DEFINED, "dtype": "float32"}
+    ),
+)
+def seed_rows(seed):
+    """Rows of one random GPT-2: windows of Alice at random places with token types, and both cuts of head 0."""
+    model, rows = _gpt2(seed, ALICE), []
+    f = model.attention(LAYER)
+    for n in TEXT_LENGTHS:
+        ids = models.random_windows(model, corpora.read(ALICE), n, WINDOWS, seed=n)
+        x = received(model, ids, LAYER, token_types=True)
+        lip = local_lipschitz(f, x, **DEFINED)
+        columns = {"lipschitz": lip.value, "converged": lip.converged, "released": released.reported(f, x)}
+        rows += [{"input": "text", "length": n, **row} for row in by_window(columns)]
+    for cut, matrix in (("rows", released.row_matrix), ("columns", released.head_matrix)):
+        tokens = tight_input(matrix(f, 0).double(), max(ADVERSARIAL), RADII["gpt2, random"]).float()
+        for n in ADVERSARIAL:
+            lip = local_lipschitz(f, tokens[:n], **DEFINED)
+            both = {"lipschitz": lip.value.item(), "converged": lip.converged.item()}
+            both["released"] = released.reported(f, tokens[:n]).item()
+            rows.append({"input": cut, "length": n, "window": 0, **both})
+    return rows

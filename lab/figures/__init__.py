@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 
 from lab.figures import registry
 from lab.figures.book import FORMATS, draw, redraw
-from lab.figures.heat_maps import head_map, matrix, probabilities
+from lab.figures.heat_maps import matrix, probabilities
 from lab.figures.registry import BookFigure
 from lab.figures.speed import residuals, speed_bars
 from lab.figures.style import house_style, panels, points
@@ -26,7 +26,6 @@ __all__ = [
     "BookFigure",
     "ShownTable",
     "draw",
-    "head_map",
     "house_style",
     "matrix",
     "panels",

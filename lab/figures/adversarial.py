@@ -1,15 +1,13 @@
 """Heads and layers at adversarial tokens, and how long the growth there lasts."""
 
 import matplotlib.pyplot as plt
-from matplotlib.colors import LogNorm
+import numpy as np
 
 from lab import head_rates as grown
-from lab.figures.heat_maps import head_map
 from lab.figures.registry import figure
-from lab.head_rates import GPT2, HEAD, PANEL
-from lab.power_laws import one_series
+from lab.head_rates import GPT2
 
-__all__ = ["OWN", "own_worst", "scaling_factors", "worst_heads"]
+__all__ = ["OWN", "own_worst", "scaling_factors"]
 
 OWN = {
     "followed": "one head\nfollowed",
@@ -18,65 +16,16 @@ OWN = {
     "fork": "fork",
     "text": "text",
 }
-SHOWN = (
-    ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
-    ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
-    (GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
-    ("minilm", False, "text", 0, "MiniLM, layer 0, mean norm on text"),
-)
-
-
-@figure(
-    "adversarial-heads",
-    page="42_adversarial_inputs",
-    tables=("adversarial", "adversarial-layers"),
-    about="one head of a layer under attack, between its bounds",
-)
-def worst_heads(alone, layers):
-    """One head of a layer under attack, alone and in its layer, against the number of tokens.
-
-    Parameters
-    ----------
-    alone : DataFrame
-        ``adversarial``: heads alone, columns constant (own V), identity (V = I), lower, upper, sharp, R,
-        eigenvalue, V_norm.
-    layers : DataFrame
-        ``adversarial-layers``: columns head, length, lipschitz.
-
-    Returns
-    -------
-    Figure
-    """
-    full = alone.groupby(HEAD).filter(lambda rows: len(rows) > 20)  # heads at every length, not at a few
-    full = grown.attending(full)
-    figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
-    for ax, (*place, title) in zip(axes.flat, SHOWN, strict=True):
-        own, both = (rows[(rows[[*PANEL, "layer"]] == place).all(axis=1)] for rows in (full, layers))
-        own = one_series(own, title, also=("at", "head"))
-        n, last = own.length, own[own.length == 97].iloc[0]
-        ax.plot(n, own.upper, "--", color="C1", label="Theorem 3.3")
-        ax.plot(n, own.sharp, "-.", color="C3", label="tighter bound (ours)")
-        both = grown.one_head(both).sort_values("length")
-        both = one_series(both, f"{title}, whole layer", also=("at", "head"))
-        ax.plot(both.length, both.lipschitz, "s", color="C4", label="whole layer")
-        ax.plot(n, own.constant, "o", color="C0", ms=5.5, label="head, own $V$")
-        ax.plot(n, own.V_norm * own.N**0.5, color="C0", lw=1, label=r"its law, $\|V\|_2 \sqrt{N}$")
-        ax.plot(n, own.identity, "o", mfc="white", mec="C2", label="head, $V = I$")
-        ax.plot(n, own.lower, ":", color="C2", lw=2, label="Proposition 3.4, $V = I$")
-        ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
-        ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9.5)
-    return figure
 
 
 @figure(
     "scaling-factor",
     page="42_adversarial_inputs",
     tables=("scaling-factor",),
-    about="2 gamma R^2 of every head, the logarithm of its window",
+    about="2 gamma R^2 of all heads, the logarithm of their promised lengths",
 )
 def scaling_factors(table):
-    r""":math:`2 \gamma R^2` of every head: the growth lasts for as many tokens as its exponential.
+    r"""How many heads have which :math:`2 \gamma R^2`: the growth is promised for as many tokens as its exponential.
 
     Parameters
     ----------
@@ -86,19 +35,24 @@ def scaling_factors(table):
     Returns
     -------
     Figure
+        Dotted: the logarithm of the number of positions of the model, less one.
     """
     maps = (
-        ("minilm", False, "text", "MiniLM on text"),
-        ("minilm", False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
-        (GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"),
+        ("minilm", False, "text", 512, "MiniLM on text"),
+        ("minilm", False, "layer norm", 512, "MiniLM, largest radius of its LayerNorm"),
+        (GPT2, True, "layer norm", 1024, "GPT-2, largest radius of its LayerNorm"),
     )
-    figure, axes = plt.subplots(2, 2, figsize=(8.8, 6.8), gridspec_kw={"height_ratios": [1, 1.8]})
-    for ax, (*place, title) in zip(axes.flat[:3], maps, strict=True):
+    figure, axes = plt.subplots(3, 1, figsize=(6.4, 5.4), sharex=True, layout="constrained")
+    bins = np.geomspace(4, 8000, 34)
+    for ax, (*place, positions, title) in zip(axes, maps, strict=True):
         rows = table[(table[["model", "masked", "radius"]] == place).all(axis=1)]
-        grid = 2 * rows.pivot_table(index="layer", columns="head", values="factor")
-        image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
-    axes[1, 1].axis("off")
-    figure.colorbar(image, ax=axes[1, 1], location="left", fraction=0.3, label=r"$2\gamma R^2$")
+        ax.hist(2 * rows.groupby(["layer", "head"]).factor.mean(), bins=bins, color="C0")
+        ax.axvline(np.log(positions - 1), color="0.3", ls=":", lw=1.2)
+        ax.set_title(title, fontsize=11)
+        ax.set(xscale="log", ylabel="heads")
+    ax.set_xlabel(r"$2\gamma R^2$")
+    ax.set_xticks([5, 10, 100, 1000], [5, 10, 100, 1000])
+    ax.minorticks_off()
     return figure
 
 

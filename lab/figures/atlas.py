@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 
 from lab.power_laws import one_series
 
-__all__ = ["by_length", "growth", "mechanism", "slopes"]
+__all__ = ["by_length", "growth", "mechanism", "slopes", "two_quantities"]
 
 DEPTH = plt.get_cmap("viridis")
 MAPS = "os^DvPX*h"  # markers of the models, in the order of the table
@@ -159,5 +159,34 @@ def mechanism(rates, close, along="attention_norm"):
         some = rates[rates["map"] == name]
         ax.plot(some[along], some.slope, marker, color=f"C{place}", ms=6, alpha=0.8, mew=0, label=name)
     ax.set(xlabel=r"slope of the largest $\|P\|_2$ of the layer", ylabel="slope of the constant", xlim=ends)
+    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def two_quantities(rates, claimed, close):
+    """Slope of the constant as defined against that of the released quantity, one mark for each layer.
+
+    Parameters
+    ----------
+    rates : DataFrame
+        One row for each layer, from `lab.layer_growth.rates`: columns map, slope, released.
+    claimed, close : float
+        The slope claimed, and how far from it is still close: a band along each axis.
+
+    Returns
+    -------
+    Figure
+        `lab.figures.points` of it is the number of rows.
+    """
+    figure, ax = plt.subplots(figsize=(7.2, 4.8), layout="constrained")
+    low, high = (end(rates[["slope", "released"]].to_numpy()) for end in (np.min, np.max))
+    ends = np.array([min(0.0, low) - 0.03, high + 0.03])
+    for span in (ax.axvspan, ax.axhspan):
+        span(claimed - close, claimed + close, color="0.5", alpha=0.15, lw=0)
+    ax.plot(ends, ends, color="0.4", lw=1)
+    for place, (name, some) in enumerate(rates.groupby("map", sort=False)):
+        look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name}
+        ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], color=f"C{place}", **look)
+    ax.set(xlabel="slope of the constant, as defined", ylabel="slope of the released quantity", xlim=ends, ylim=ends)
     ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

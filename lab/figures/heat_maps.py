@@ -1,11 +1,11 @@
-"""Heat maps: matrices, attention probabilities, one number for each head of each layer."""
+"""Heat maps: matrices and attention probabilities."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.colors import SymLogNorm
 
-__all__ = ["head_map", "matrix", "probabilities"]
+__all__ = ["matrix", "probabilities"]
 
 
 def matrix(values, *, ax=None, title=None, block=None, label=None):
@@ -40,36 +40,6 @@ def matrix(values, *, ax=None, title=None, block=None, label=None):
         ax.vlines(range(block[1], values.shape[1], block[1]), 0, values.shape[0], **look)
     ax.set_title(title)
     return ax
-
-
-def head_map(grid, *, ax=None, title=None, norm=None):
-    """One number for each head of each layer, written on a shade.
-
-    Parameters
-    ----------
-    grid : DataFrame
-        Rows are layers, columns heads.
-    ax : matplotlib Axes, optional
-        Where to draw.
-    title : str, optional
-        What the numbers are.
-    norm : optional
-        Scale of the shades, as for `seaborn.heatmap`.
-
-    Returns
-    -------
-    QuadMesh
-        For a colour bar.
-    """
-    ax = ax or plt.subplots()[1]
-    sns.heatmap(grid, ax=ax, cmap="Blues", norm=norm, annot=True, fmt=".0f", annot_kws={"fontsize": 7.5}, cbar=False)
-    shades = ax.collections[0]
-    for number, shade in zip(ax.texts, shades.get_facecolors(), strict=True):
-        dark = np.dot(shade[:3], (0.3, 0.59, 0.11)) < 0.55
-        number.set(color="white" if dark else "black")
-    ax.set(title=title, xlabel="head", ylabel="layer")
-    ax.tick_params(rotation=0, length=0)
-    return shades
 
 
 def probabilities(P, tokens, *, ax=None, title=None):

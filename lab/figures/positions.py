@@ -5,15 +5,13 @@ import matplotlib.pyplot as plt
 from lab.figures.registry import figure
 from lab.power_laws import one_series
 
-__all__ = ["growth", "norms", "places", "training"]
+__all__ = ["growth", "norms", "training"]
 
 VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 
 
 BASELINES = {"unigram": ("C1", ":"), "bigram": ("C1", "--"), "kneser-ney 3": ("C4", "-."), "kneser-ney 4": ("C4", "-")}
 NAMES = {"kneser-ney 3": "trigram, smoothed", "kneser-ney 4": "4-gram, smoothed"}
-COMPARED = {"network": "gpt2-mini", "kneser-ney 4": NAMES["kneser-ney 4"], "kneser-ney 3": NAMES["kneser-ney 3"]}
-COMPARED |= {"bigram": "bigram", "unigram": "unigram"}  # models of the table, in the order of their losses
 
 
 @figure(
@@ -44,45 +42,6 @@ def training(curve, baselines):
         ax.axhline(rows.loss[name], color=colour, ls=style, lw=1.2, label=NAMES.get(name, name))
     ax.set(xlabel="tokens read, millions", ylabel="loss, nats per token")
     ax.legend(fontsize=9, loc="center right", bbox_to_anchor=(1, 0.51))
-    return figure
-
-
-@figure(
-    "gpt2-mini-places",
-    page="44_gpt2_positions",
-    tables=("gpt2-mini-baselines",),
-    about="loss by place in the window, of gpt2-mini and of n-grams",
-)
-def places(baselines):
-    """Loss by place in the window, of gpt2-mini, of the same with few tokens before, and of smoothed 4-grams.
-
-    Parameters
-    ----------
-    baselines : DataFrame
-        ``gpt2-mini-baselines``: columns corpus, model, part, first, last, loss, error.
-
-    Returns
-    -------
-    Figure
-        One panel for each text; bars are two standard errors to each side.
-    """
-    shown = {"network": ("gpt2-mini", "black", "o"), "kneser-ney 4": (NAMES["kneser-ney 4"], "C4", "s")}
-    shown["network, 64 tokens"] = ("gpt2-mini, last 64 tokens", "C0", "^")
-    rows = baselines[baselines.part == "octave"]
-    figure, axes = plt.subplots(1, rows.corpus.nunique(), figsize=(9.4, 3.7), sharey=True)
-    ticks = rows[["first", "last"]].drop_duplicates()
-    for ax, (corpus, here) in zip(axes, rows.groupby("corpus", sort=False), strict=True):
-        for shift, (name, (label, colour, marker)) in zip((-0.08, 0, 0.08), shown.items(), strict=True):
-            mine = here[here.model == name].reset_index()
-            if name == "network, 64 tokens":  # before, it is the network
-                mine = mine[mine["first"] >= 64]
-            look = {"color": colour, "marker": marker, "ms": 5, "lw": 1.2, "label": label, "mfc": "none"}
-            ax.errorbar(mine.index + shift, mine.loss, 2 * mine.error, **look)
-        names = [f"{a}" if a == b else f"{a} to {b}" for a, b in ticks.itertuples(index=False)]
-        ax.set_xticks(range(len(ticks)), names, rotation=45, ha="right", fontsize=9)
-        ax.set(xlabel="place in the window, from 0", title={"held out": "held-out text", "alice": "Alice"}[corpus])
-    axes[0].set_ylabel("loss, nats per token")
-    axes[-1].legend(fontsize=9)
     return figure
 
 

@@ -9,14 +9,14 @@ from dataclasses import fields
 import nbformat
 
 from lab import ledger
-from lab.ledger import DEPENDS, FAILS, HOLDS, MIME, REFUTED, SEEN, UNCHECKED
+from lab.ledger import DEPENDS, FAILS, HOLDS, MIME, REFUTED, SEEN, UNCHECKED, UNDECIDED
 from lab.pages.sources import rows as list_rows
 from lab.pages.sources import sources, write_if_changed
 
 LISTED, STORED = "lab/statements.csv", "data/results/ledger.json"
 MARK = "<!-- the ledger -->"
 COUNT = re.compile(r"\{ledger\}`([^`:]+):?([^`]*)`")
-ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNCHECKED)  # the first decides
+ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNDECIDED, UNCHECKED)  # the first decides
 LOST = ORDER[:3]
 EFFORT = (*ledger.EFFORT, None)
 TRIED = "random inputs", "structured inputs", "inputs from gradient ascent", "inputs, and a complete proof on a page"
@@ -24,8 +24,9 @@ EFFORT_WORDS = dict(zip(EFFORT, (*TRIED, "nothing"), strict=True))
 MEANING = (
     "*Refuted* is said only of a paper's own claim, in a form that its text or its released code shows and that is no "
     "variant of it. Every other form that does not hold *fails*: one that we reconstructed or made ourselves, and a "
-    "variant (in italics), such as the paper's claim on other models. *Holds* is not a proof: no case that was tried "
-    "is against it. Every verdict is computed on the page it links to."
+    "variant (in italics), such as the paper's claim on other models. What *depends* does so on the definition or on "
+    "the range: the row says how. *Holds* is not a proof: no case that was tried is against it. *Not decided*: the "
+    "test could not tell, as of three seeds. Every verdict is computed on the page it links to."
 )
 SAME = 1e-2  # ratios found by ascent differ a little between processors
 
@@ -95,7 +96,7 @@ def gaps(row):
     """What one row fails to say."""
     if row.get("seen") not in SEEN:
         yield "does not say how the form is known"
-    if (row.get("effort") is None) != (row["kind"] in ("depends", "unchecked")):
+    if (row.get("effort") is None) != (row["kind"] in ("depends", "undecided", "unchecked")):
         yield "does not say how hard it was tried"
     if row["kind"] in ("upper", "lower") and row.get("spread") == 0 and row["worst_ratio"] == 1:
         yield "is no test: every ratio is 1"
@@ -252,7 +253,7 @@ def section(root, rows):
             "",
             "## Every form",
             "",
-            f"**{len(lost)}** forms do not hold, or hold only under one reading; **{variants}** of them are *variants* "
+            f"**{len(lost)}** forms do not hold, or only under one reading; **{variants}** of them are *variants* "
             "of a statement (in italics): tighter, corrected or with fewer hypotheses than its own form. *Worst* is "
             "measured over stated, the largest for an upper bound, the smallest for a lower one, and in brackets the "
             "median; for an identity it is the largest relative error. Small print: the counter-example, or on what "

@@ -191,3 +191,6 @@ def test_figures_draw_every_series_once_and_refuse_two_at_once():
     assert figures.points(drawn) == 3 * 3
     with pytest.raises(ValueError, match="of several"):
         figures.atlas.by_length(rows)
+    beside = pd.DataFrame({"map": ["MiniLM"] * 3 + ["ALBERT"], "slope": [0.1, 0.2, 0.3, 0.0], "released": 0.25})
+    drawn = figures.atlas.two_quantities(beside, 0.25, 0.1)
+    assert figures.points(drawn) == 4 and [line.get_label() for line in drawn.axes[0].lines[1:]] == ["MiniLM", "ALBERT"]

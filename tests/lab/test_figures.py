@@ -62,7 +62,6 @@ def twice(rows, **changed):
     ("name", "changed"),
     [
         ("real-text-jump", {"model": "gpt2-large"}),
-        ("adversarial-heads", {"weights": "fine-tuned"}),
         ("positions", {"model": "gpt2-large"}),
         ("position-norms", {"weights": "random"}),
         ("released-code", {"corpus": "news"}),
@@ -123,16 +122,6 @@ def test_a_method_that_misses_looks_different_and_says_how_often():
     assert [bar.get_hatch() for bar in ax.patches] == ["///", None] and ax.patches[1].get_width() == 12
     assert [text.get_text() for text in ax.texts] == ["3 of 40 wrong, up to 2e-02", "0 of 40 wrong"]
     plt.close("all")
-
-
-def test_head_map_writes_each_number_in_its_place():
-    grid = pd.DataFrame([[1.0, 20.0], [3.0, 8.4]], index=[4, 7], columns=[0, 2])
-    ax = figures.head_map(grid).axes
-    written = {text.get_position(): text.get_text() for text in ax.texts}
-    assert written == {(0.5, 0.5): "1", (1.5, 0.5): "20", (0.5, 1.5): "3", (1.5, 1.5): "8"}
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "7"]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2"]
-    assert {text.get_text(): text.get_color() for text in ax.texts}["20"] == "white"  # on the darkest shade
 
 
 def test_tokens_stand_at_their_probabilities():
@@ -217,7 +206,11 @@ def test_live_measurements_join_in():
     assert [line.get_label() for line in ends.lines][:15:3] == [*heads]
     with pytest.raises(ValueError, match="at most 6 heads have a look of their own, and these are 7"):
         figures.two_clusters.growth_ends({f"head {i}": heads["head 0"] for i in range(7)})
-    assert not figures.adversarial.scaling_factors(results.load("scaling-factor")).axes[3].axison
+
+
+def test_every_head_is_counted_in_its_histogram():
+    drawn = figures.adversarial.scaling_factors(results.load("scaling-factor"))
+    assert [sum(bar.get_height() for bar in ax.patches) for ax in drawn.axes] == [72, 72, 144]
 
 
 def test_the_curves_beside_the_ascents_are_those_of_the_theorem():
@@ -269,7 +262,7 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     assert main(["figures"]) == 0
     listed = capsys.readouterr().out
     assert listed.count("cannot be drawn yet") == sum(bool(figure.missing()) for figure in figures.FIGURES.values())
-    assert "`python -m lab tables adversarial` and `python -m lab tables adversarial-layers` first" in listed
+    assert "`python -m lab tables adversarial-worst` and `python -m lab tables adversarial-layers` first" in listed
     (results_folder / "file").write_text("")
     for folder in (results_folder / "file", results_folder / "file" / "below"):
         assert main(["figures", "position-norms", "--output", str(folder)]) == 1

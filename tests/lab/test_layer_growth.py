@@ -71,6 +71,14 @@ def test_differences_are_those_that_were_put_in():
     assert moved.loc["depth", "place"] == "MiniLM" and moved.loc["mask", "place"] == "MiniLM, layer 1"
 
 
+def test_layers_are_compared_at_lengths_that_all_have_and_that_a_model_was_trained_on():
+    table = layer_growth.main_range(layer_growth.stored())
+    longest = table.groupby(["map", "case"]).length.max().unstack()
+    assert (longest.loc[["MiniLM", "MiniLM, masked"]] == 128).all(axis=None) and longest.loc["SmolLM2"].eq(512).all()
+    ends = table.groupby(["map", "case"]).length.agg(["min", "max"]).groupby("map").nunique()
+    assert (ends == 1).all(axis=None)  # as read, shuffled and with random weights: the same lengths
+
+
 def test_octaves_of_all_layers_stand_side_by_side():
     found = layer_growth.spans(made())
     assert found.low.tolist() == [8, 16, 32] * 2 and (found.layers == 2).all()

@@ -73,8 +73,16 @@ def test_what_cannot_be_checked_has_no_number():
 
 def test_what_depends_on_the_definition_says_so_and_has_no_number():
     row = ledger.depends(ID, "a question", "true of one reading, false of another", seen="ours", cases=7)
-    assert (row.verdict, row.kind, row.cases, row.worst_ratio) == ("depends on the definition", "depends", 7, None)
+    assert (row.verdict, row.kind, row.cases, row.worst_ratio) == ("depends", "depends", 7, None)
     assert not row.variant and row.grounds.startswith("true of one reading")
+
+
+def test_what_a_test_could_not_tell_is_counted_as_no_success():
+    row = ledger.undecided(ID, "a comparison", "3 of 3 seeds, by chance 1 in 8", seen="ours", cases=3, variant=True)
+    assert (row.verdict, row.kind, row.cases, row.worst_ratio) == ("not decided", "undecided", 3, None)
+    assert row.variant and row.effort is None and list(verdicts.gaps(asdict(row))) == []
+    assert verdicts.verdict_of([asdict(row)]) is None  # of a variant: the statement itself is not touched
+    assert verdicts.worst(asdict(row)) == ""
 
 
 # what a page must say of each row
@@ -235,6 +243,7 @@ def rows():
         ledger.upper(ID, "wrong in the text", [2.0], grounds="tests", counter_example="x = 3", **TEXT),
         ledger.equal(OTHER, "by hand", [1e-14], within=1e-12, grounds="two tokens", **TEXT),
         ledger.depends("castin-v1.finite-splitting", "a question", "two readings", seen="ours"),
+        ledger.undecided("castin.fig-4", "a comparison", "3 of 3 seeds", seen="ours", variant=True),
         ledger.unchecked("castin.fig-1", "the figure", "no weights", seen="text of the paper"),
     ]
 
@@ -252,9 +261,9 @@ def test_a_page_shows_its_verdicts_and_carries_them_as_data():
     assert shown[ledger.MIME] == [asdict(row) for row in rows()]
     assert json.loads(json.dumps(shown[ledger.MIME])) == shown[ledger.MIME]
     text, table = shown["text/plain"].splitlines(), shown["text/html"]
-    assert len(text) == 6 and "1 ± 1 · 10⁻¹⁴" in text[3] and "2 cases" in text[0] and "0.5 (0.38)" in text[0]
-    assert table.count("<tr") == 7 and "Theorem 3.3" in table
-    assert [table.count(f"<b>{word}</b>") for word in verdicts.ORDER] == [1, 1, 1, 2, 1]
+    assert len(text) == 7 and "1 ± 1 · 10⁻¹⁴" in text[3] and "2 cases" in text[0] and "0.5 (0.38)" in text[0]
+    assert table.count("<tr") == 8 and "Theorem 3.3" in table
+    assert [table.count(f"<b>{word}</b>") for word in verdicts.ORDER] == [1, 1, 1, 2, 1, 1]
     assert table.count("text of the paper · random") == 3 and table.count("ours · structured") == 1
     assert "as &lt;stated&gt;" in table and "x = 1 &amp; y &lt; 2" in table  # the counter-example, escaped
 
@@ -270,7 +279,7 @@ def test_the_book_gathers_by_the_list_of_the_pages():
 
 def row(id="a.one", form="as stated", verdict="holds", variant=False, **more):
     """A row as a notebook carries it."""
-    kind = {"not checkable here": "unchecked", "depends on the definition": "depends"}.get(verdict, "upper")
+    kind = {"not checkable here": "unchecked", "depends": "depends", "not decided": "undecided"}.get(verdict, "upper")
     example = "x = 1 | y = 2" if verdict in ("refuted", "fails") else None
     cases, ratio, effort = (1200, 0.5, "random") if kind == "upper" else (0, None, None)
     return {
@@ -382,12 +391,11 @@ def test_a_repository_without_a_list_has_no_complaint(tmp_path):
         ([row(), row(form="b", verdict="refuted")], "refuted"),
         ([row(), row(form="b", verdict="fails")], "fails"),
         ([row(verdict="fails"), row(form="b", verdict="refuted")], "refuted"),
-        ([row(), row(form="b", verdict="depends on the definition")], "depends on the definition"),
-        ([row(verdict="depends on the definition"), row(form="b", verdict="fails")], "fails"),
-        (
-            [row(verdict="not checkable here"), row(form="b", verdict="depends on the definition")],
-            "depends on the definition",
-        ),
+        ([row(), row(form="b", verdict="depends")], "depends"),
+        ([row(verdict="depends"), row(form="b", verdict="fails")], "fails"),
+        ([row(verdict="not checkable here"), row(form="b", verdict="depends")], "depends"),
+        ([row(verdict="not checkable here"), row(form="b", verdict="not decided")], "not decided"),
+        ([row(), row(form="b", verdict="not decided")], "holds"),
         ([row(verdict="not checkable here"), row(form="b")], "holds"),
         ([row(verdict="not checkable here")], "not checkable here"),
     ],
@@ -484,14 +492,16 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     )
     text = verdicts.section(root, gathered(root))
     assert text.startswith(
-        "Verdicts on **2** statements: refuted **1**, fails **0**, depends on the definition **0**, "
-        "holds **1**, not checkable here **0**. *Refuted* is said only of"
+        "Verdicts on **2** statements: refuted **1**, fails **0**, depends **0**, "
+        "holds **1**, not decided **0**, not checkable here **0**. *Refuted* is said only of"
     )
     lines = text.splitlines()
     paper = "{cite:t}`paper`"
-    assert f"| {paper} | 1 | 0 | 0 | 1 | 0 | 2 |" in lines  # the statements of the paper by verdict
-    assert "| text of the paper | 1 | 0 | 0 | 1 | 0 | 2 |" in lines and "| ours | 0 | 0 | 0 | 1 | 0 | 1 |" in lines
-    assert "| random inputs | 1 | 0 | 0 | 2 | 0 | 3 |" in lines
+    assert f"| {paper} | 1 | 0 | 0 | 1 | 0 | 0 | 2 |" in lines  # the statements of the paper by verdict
+    assert (
+        "| text of the paper | 1 | 0 | 0 | 1 | 0 | 0 | 2 |" in lines and "| ours | 0 | 0 | 0 | 1 | 0 | 0 | 1 |" in lines
+    )
+    assert "| random inputs | 1 | 0 | 0 | 2 | 0 | 0 | 3 |" in lines
     refuted, corrected, second = table_lines(text)
     assert 'data-paper="paper" data-verdict="refuted" data-effort="random"' in refuted
     assert "as stated<br><small>x = 1 | y = 2</small>" in refuted and "<b>refuted</b>" in refuted
@@ -556,7 +566,8 @@ def numbers(text):
         {},
         {"verdict": "refuted"},
         {"verdict": "fails"},
-        {"verdict": "depends on the definition"},
+        {"verdict": "depends"},
+        {"verdict": "not decided"},
         {"verdict": "not checkable here"},
         {"id": "a.two"},
         {"variant": True},
@@ -575,14 +586,9 @@ def test_the_words_the_counts_and_the_table_of_the_section_are_of_one_making(boo
     text = verdicts.section(root, rows)
     assert (text == before) is (change == {})
     said, (statements, seen, effort) = numbers(text)
-    assert said[0] == 2 == sum(said[1:]) and statements[:-1] == said[1:6]
+    assert said[0] == 2 == sum(said[1:]) and statements[:-1] == said[1:7]
     assert sum(seen[:-1]) == sum(effort[:-1]) == seen[-1] == effort[-1] == len(rows)
-    lost = [
-        verdict
-        for verdict in ("refuted", "fails", "depends on the definition")
-        for row in rows
-        if row["verdict"] == verdict
-    ]
+    lost = [verdict for verdict in ("refuted", "fails", "depends") for row in rows if row["verdict"] == verdict]
     assert [seen[0] + seen[1] + seen[2], text.count("<td><b>")] == [len(lost)] * 2  # bold in the whole table
     assert f"**{len(lost)}** forms do not hold" in text and len(table_lines(text)) == len(rows)
     own = [verdicts.verdict_of(mine) for mine in verdicts.by_statement(root, rows).values()]

@@ -204,6 +204,23 @@ def test_stored_rows_hold(gpt2):
         assert agrees(row, now)
 
 
+def test_both_quantities_of_every_seed_are_measured_as_those_of_the_released_panel(monkeypatch):
+    table = results.load("released-seeds")
+    assert table.converged.all() and table.seed.nunique() == len(audit.SEEDS) >= 11
+    assert (table.groupby("seed").size() == len(table) / len(audit.SEEDS)).all()
+    for name, value in {"TEXT_LENGTHS": (), "ALICE": "random", "ADVERSARIAL": (2, 7)}.items():  # tokens, no text
+        monkeypatch.setattr(audit, name, value)
+    here = table[table.seed == 3].set_index(["input", "length"])
+    now = audit.seed_rows(3)
+    assert [(row["input"], row["length"]) for row in now] == [("rows", 2), ("rows", 7), ("columns", 2), ("columns", 7)]
+    for row in now:
+        assert agrees(here.loc[row["input"], row["length"]], {name: row[name] for name in ("lipschitz", "released")})
+    panel = results.load("released-adversarial").query("model == 'gpt2, random'").set_index(["cut", "length"])
+    same = table[table.seed == audit.SEED].set_index(["input", "length"]).loc[panel.index]
+    for name in ("lipschitz", "released"):  # two tables that were made apart
+        assert (same[name] / panel[name] - 1).abs().max() < 1e-3
+
+
 def test_stored_layers_hold_where_the_text_is_the_same():
     table = results.load("released-layers")
     for row in table[(table.length == 10) & (table.window == 1)].to_dict("records"):
