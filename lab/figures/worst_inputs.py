@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["between", "words"]
+__all__ = ["between", "one_axis", "words"]
 
 # column: colour, marker, in words
 KINDS = {
@@ -43,6 +43,40 @@ def between(panels, *, thing="heads", found="fork, then ascent"):
         ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
         ax.set_title(f"{title}: {len(table)} {thing}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def one_axis(rows):
+    """Numbers of one head, and of other maps, on one logarithmic axis, each with its name and its value.
+
+    Parameters
+    ----------
+    rows : dict
+        Name of the map -> {what the number is -> number}. What the last two are is proved, and drawn as a wall.
+
+    Returns
+    -------
+    Figure
+    """
+    figure, axes = plt.subplots(len(rows), 1, figsize=(6.4, 1.75 * len(rows)), sharex=True, squeeze=False)
+    values = [value for numbers in rows.values() for value in numbers.values()]
+    for ax, (title, numbers) in zip(axes[:, 0], rows.items(), strict=True):
+        for place, (name, value) in enumerate(numbers.items()):
+            proved = place >= len(numbers) - 2
+            ax.plot(value, 0, "|" if proved else "o", color="C1" if proved else "C0", ms=26 if proved else 9, mew=3)
+            said = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            side = {"xytext": (0, -16), "va": "top"} if place % 2 else {"xytext": (0, 16), "va": "bottom"}
+            look = {"textcoords": "offset points", "ha": "right" if place == 2 else "center", "fontsize": 10}
+            ax.annotate(f"{name}\n{said}", (value, 0), **side, **look)
+        ax.axhline(0, color="0.8", lw=1, zorder=0)
+        ax.set(xscale="log", ylim=(-1, 1), yticks=[], xlim=(min(values) / 4, max(values) * 4))
+        ax.set_title(title, loc="left", fontsize=11)
+        ax.spines["left"].set_visible(False)
+        ax.grid(False)
+    ticks = 10.0 ** np.arange(np.ceil(np.log10(min(values) / 4)), np.log10(max(values) * 4))
+    ax.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("factor by which a push is amplified")
     return figure
 
 
