@@ -76,7 +76,7 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 
 # %%
 def constant(n, R):
-    """Local Lipschitz constant of the two clusters: tokens in one place are one token with a weight."""
+    """Local constant of two clusters: tokens in one place are one token with a weight."""
     weights = torch.tensor([1, n - 1]).double() / n
     pair = tight_input(A, 2, R)
     return local_lipschitz(head, pair, weights=weights, method="dense").value.item()
@@ -155,7 +155,7 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 gamma = bounds.mean_field_rate(A).lower  # the exact rate of this A
 end, ceiling = 1 + math.exp(2 * gamma * R**2), bounds.mean_field_upper_exact(A, V, R)
 n = np.unique(np.geomspace(2, 3e6 * end, 80).round())
-measured, ax = np.array([constant(m, R) for m in n]), plt.subplots(figsize=(6.4, 4.2))[1]
+measured, ax = np.array([constant(m, R) for m in n]), plt.subplots(figsize=(5.8, 4.2))[1]
 near = {"textcoords": "offset points"}
 ax.axvspan(1 + (end - 1) / 9, 1 + 9 * (end - 1), color="0.92", zorder=0)
 ax.plot(n, measured, color="C0", lw=2.6)

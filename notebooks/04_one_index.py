@@ -87,7 +87,14 @@ for name, (words, colour, marker) in looks.items():
     ax.plot(table.n, table[name], color=colour, marker=marker)
     at = (table.n.iloc[-1], table[name].iloc[-1])
     ax.annotate(words, at, (8, 0), textcoords="offset points", color=colour, va="center")
-ax.set(xscale="log", yscale="log", xlabel="tokens n", xlim=(3.5, 1100), ylim=(0.75 * table.min().min(), None))
+ax.set(
+    xscale="log",
+    yscale="log",
+    xlabel="tokens n",
+    ylabel="both quantities",
+    xlim=(3.5, 1100),
+    ylim=(0.75 * table.min().min(), None),
+)
 ax.set_xticks(lengths, lengths)
 ticks = [one for one in (0.5, 1, 2, 3, 5, 8, 12, 20) if table.released.min() / 1.5 < one < 1.5 * table.released.max()]
 ax.set_yticks(ticks, ticks)
@@ -196,8 +203,9 @@ figures.table(pd.DataFrame(near), names | {"released": "reported within 0.1 of 1
 # any module of it whose first input and first output are the tokens. With MiniLM's folder they give:
 
 # %%
-folder, name = minilm_folder(), "encoder.layer.3.attention.self"  # yours: a folder, a module that print(model) lists
-text = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do."
+folder = minilm_folder()  # yours: a folder, or a name on the hub
+name = "encoder.layer.3.attention.self"  # yours: a module that print(model) lists
+text = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having"
 
 import torch
 from transformers import AutoModel, AutoTokenizer
@@ -205,18 +213,19 @@ from transformers import AutoModel, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModel.from_pretrained(folder, attn_implementation="eager", use_cache=False).eval()
 module, calls = model.get_submodule(name), []
-hook = module.register_forward_pre_hook(lambda _, args, others: calls.append((args, others)), with_kwargs=True)
+hook = module.register_forward_pre_hook(lambda *call: calls.append(call[1:]), with_kwargs=True)
 model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=64))
 hook.remove()
 args, others = calls[0]
 x = (args[0] if args else others.pop("hidden_states")).detach()
-transpose = torch.func.vjp(lambda x: module(x, *args[1:], **others)[0], x)[1]
+f, found = lambda x: module(x, *args[1:], **others)[0], []
 for start in range(3):
     u = torch.randn_like(x)
     for _ in range(100):
-        tangent = torch.func.jvp(lambda x: module(x, *args[1:], **others)[0], (x,), (u / u.norm(),))[1]
-        u = transpose(tangent)[0]
-    print(f"start {start}: {tangent.norm():.3f}")
+        tangent = torch.func.jvp(f, (x,), (u / u.norm(),))[1]  # [1]: J u, and not the output
+        u = torch.func.vjp(f, x)[1](tangent)[0]
+    found.append(round(tangent.norm().item(), 3))
+print(found)
 
 # %% [markdown]
 # (MiniLM's module `attention.self` ends before the output projection, so its constant is not the
