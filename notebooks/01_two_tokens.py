@@ -69,6 +69,7 @@ by_hand = P @ x @ V.T  # the two outputs
 #
 # :::{prf:definition} Local Lipschitz constant ({cite:t}`castin2024smooth`, section 3.1)
 # :label: spine-constant
+# :nonumber:
 #
 # At a {term}`sequence` $X$ of tokens, the {term}`local Lipschitz constant` of a differentiable map $f$ is the norm of
 # its {term}`Jacobian` $D_X f$,

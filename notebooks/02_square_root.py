@@ -102,6 +102,7 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 #
 # :::{prf:theorem} General upper bound ({cite:t}`castin2024smooth`, Theorem 3.3)
 # :label: spine-upper
+# :nonumber:
 #
 # Let $f$ be one head of attention with matrices $A$ and $V$, without a mask, and $t = \norm A_2 R^2$. On the set
 # $B_R^n$ of sequences of $n$ tokens of norm at most $R$, with the Frobenius norm,

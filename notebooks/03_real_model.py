@@ -130,7 +130,7 @@ figures.token_line.TokenLine(words, share, moved)
 # %% [markdown]
 # Yes: `[CLS]`, the token that every text of MiniLM begins with, carries {glue:text}`three-carries:.0%` of the push, and
 # *all* outputs move, by {glue:text}`three-least-move:.1f` to {glue:text}`three-most-move:.1f`. It is the fan of the
-# last page: on average over the heads every token gives it {glue:text}`three-popular:.0%` of its attention.
+# last page: over all heads and tokens it gets {glue:text}`three-popular:.0%` of the attention.
 #
 # ## How the worst push is found
 #
@@ -207,8 +207,8 @@ figures.table(laws, {"name": "layer", "slope": "slope", "low": "95 % interval fr
 # **One thing to try.** Set `layer = 0`: is the constant of this sentence larger or smaller than that of layer 3?
 #
 # :::{dropdown} The answer
-# Smaller: {glue:text}`three-layer-zero:.1f`. In the first layer tokens spread their attention more evenly, so that no
-# single one moves all outputs.
+# Smaller: {glue:text}`three-layer-zero:.1f`. In the first layer attention is spread more evenly: no token gets as much
+# of it as `[CLS]` does here.
 # :::
 #
 # **Next:** {doc}`04_one_index`.
@@ -251,5 +251,6 @@ quotient = (attention64(x64 + step) - attention64(x64 - step)).norm() / (2 * ste
 assert abs(quotient / lip.value.item() - 1) < 1e-3, "finite differences disagree"
 if (text, layer, length) == ("alice", 3, 32):  # the page says these of its own sentence
     assert carries == 0 and share.max() > 0.8 and moved.min() > 0.5 * moved.max() and zero < 0.5 * lip.value
+    assert all(50 < one["worst input found"] / one["this text"] < 200 for one in rows.values()), "a hundred times"
     assert zero_most < 0.7 * shared.sum() and 14 < lip.value < 16.5, "the fan, and the marks of the figure"
 print("✓ checked: the pulled pushes end at the constant, random ones stay below half of it; all windows converged")

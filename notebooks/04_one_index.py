@@ -106,6 +106,7 @@ plt.show()
 #
 # :::{prf:proposition} Both quantities of uniform attention
 # :label: spine-uniform
+# :nonumber:
 #
 # Let $f$ be one head with $A = 0$, without a {term}`mask`, and let $m = \frac1n \sum_j x_j$. Then
 #
@@ -199,8 +200,8 @@ figures.table(pd.DataFrame(near), names | {"released": "reported within 0.1 of 1
 #
 # ## On Monday: a layer of your own
 #
-# These lines need PyTorch and transformers and nothing of ours. They take any text model that transformers loads, and
-# any module of it whose first input and first output are the tokens. With MiniLM's folder they give:
+# Three lines are yours, the rest needs PyTorch and transformers and nothing of ours. It takes any text encoder or decoder
+# that transformers loads, and any module of it whose first input and first output are the tokens. For MiniLM:
 
 # %%
 folder = minilm_folder()  # yours: a folder, or a name on the hub
@@ -211,7 +212,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModel.from_pretrained(folder, attn_implementation="eager", use_cache=False).eval()
+model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+model.config.use_cache = False
 module, calls = model.get_submodule(name), []
 hook = module.register_forward_pre_hook(lambda *call: calls.append(call[1:]), with_kwargs=True)
 model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=64))
@@ -219,7 +221,7 @@ hook.remove()
 args, others = calls[0]
 x = (args[0] if args else others.pop("hidden_states")).detach()
 f, found = lambda x: module(x, *args[1:], **others)[0], []
-for start in range(3):
+for _ in range(3):
     u = torch.randn_like(x)
     for _ in range(100):
         tangent = torch.func.jvp(f, (x,), (u / u.norm(),))[1]  # [1]: J u, and not the output

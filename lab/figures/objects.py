@@ -251,7 +251,7 @@ def fan(weights, push, moves):
     weights = numbers(weights, "weights", (None,))
     few_enough(len(weights), MOST, "fan")
     moves = numbers(moves, "moves", (len(weights),))
-    figure, ax = plt.subplots(figsize=(5.8, 3.6))
+    figure, ax = plt.subplots(figsize=(5.0, 3.4))
     lone, heights = np.array([0.0, 0.0]), np.linspace(1.6, -1.6, len(weights)) if len(weights) > 1 else np.zeros(1)
     outputs = np.stack([3.3 - 0.25 * heights**2, heights], axis=1)
     unit = np.array([0.9 / max(push, np.abs(moves).max()), 0.0])
