@@ -167,7 +167,7 @@ for words, line, colour in (("Theorem 3.3", stated, "#b34700"), (r"$\sqrt{n}$", 
     at = np.searchsorted(line, 12 * ceiling)
     ax.annotate(words, (n[at], line[at]), (-8, 0), ha="right", color=colour, **near)
 ax.axhline(ceiling, color="C1", lw=1.4)
-ax.annotate("no input of any length exceeds this", (n[-1], ceiling), (0, 4), ha="right", color="#b34700", **near)
+ax.annotate("no input exceeds this", (n[-1], ceiling), (0, 4), ha="right", color="#b34700", **near)
 middle = math.sqrt(2 * (1 + (end - 1) / 9)), end, math.sqrt((1 + 9 * (end - 1)) * n[-1])
 for at, words in zip(
     middle, ("all follow\nthe one", "a push\nswings\nthe vote", "the crowd\noutvotes it"), strict=True

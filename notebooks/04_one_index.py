@@ -193,10 +193,9 @@ figures.table(pd.DataFrame(near), names | {"released": "reported within 0.1 of 1
 # layer decide more than the text."
 # :::
 #
-# BERT itself we could not run, because the machine that made this book has no network and its weights are not on it;
-# MiniLM is a smaller model of its kind. `make results MODEL=bert-base-uncased` measures it where there is a network,
-# and {doc}`45_released_code` what else differs. No theorem rests on an experiment: the $\sqrt n$ of
-# {doc}`02_square_root` stands.
+# BERT itself we have not run, because this book was made without a network; MiniLM is a smaller model of its kind.
+# Where there is one, `make results MODEL=bert-base-uncased` measures it. {doc}`45_released_code` measures what else
+# differs from the paper. No theorem rests on an experiment: the $\sqrt n$ of {doc}`02_square_root` stands.
 #
 # ## On Monday: a layer of your own
 #

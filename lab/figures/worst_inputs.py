@@ -74,7 +74,7 @@ def one_axis(rows):
         ax.set_title(title, loc="left", fontsize=11)
         ax.spines["left"].set_visible(False)
         ax.grid(False)
-    ticks = 10.0 ** np.arange(np.ceil(np.log10(min(values) / 6)), np.log10(max(values) * 15))
+    ticks = 10.0 ** np.arange(np.ceil(np.log10(min(values) / 6)), np.log10(max(values)) + 0.3)
     ax.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
     ax.minorticks_off()
     ax.set_xlabel("factor by which a push is amplified")
