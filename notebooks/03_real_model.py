@@ -109,7 +109,8 @@ print(f"at most  {lip.upper:.4f}, with probability {lip.confidence:.6f}")
 # :::
 # ::::
 #
-# If chance and rounding must be excluded, too, there is the *bracket* of {doc}`72_certified_bracket`: a proof in
+# So the constant is {glue:text}`three-constant:.1f`: the value in the lower row above, and the star in
+# {numref}`fig-03-growth` below. If chance and rounding must be excluded, too, there is the *bracket* of {doc}`72_certified_bracket`: a proof in
 # floating-point numbers. It is wider: here from {glue:text}`three-certain-low:.2f` to
 # {glue:text}`three-certain-high:.2f`, in a few seconds, because it bounds all directions by formulas instead of
 # searching for the worst one.
