@@ -141,8 +141,8 @@ figures.movable.released(sharp)
 # ## 4. The turn: on trained layers the index does not explain the rate
 #
 # It would be tempting to stop here: one index makes $n^{1/4}$ out of nothing. But that is not what happens in trained
-# layers. We measured both quantities on the same {term}`windows <window>` of {glue:text}`four-layers` trained layers and
-# of a random GPT-2, a model of the paper ({numref}`fig-04-honest`, {doc}`41_real_text`).
+# layers. We measured both quantities on the same {term}`windows <window>` of {glue:text}`four-layers` trained layers, as
+# run, and of a random GPT-2, a model of the paper ({numref}`fig-04-honest`, {doc}`41_real_text`).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark a layer: the exponent of the constant and of what the code reports. In the grey bands, 0.1 on either side, an exponent is near $\\frac14$. MiniLM (orange) lies in the *upright* band: there the constant itself grows about like $n^{1/4}$, and what is reported mostly grows faster. The random GPT-2 (black) lies in the *level* band only: there the index makes the rate. The others (blue) are spread out."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the reported quantity upwards, with an upright and a level grey band around one quarter. Orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
 stored = layer_growth.stored()
@@ -345,6 +345,7 @@ assert all(abs(a / b - 1) < 1e-6 for one in answer for a, b in zip(one, answer[0
 assert mini["slope"] == mini["count"] > 1.5 * mini["released"] and (deeper.released > deeper.slope + 0.05).all()
 assert gpt2["slope"] == 0 and gpt2["released"] >= gpt2["count"] - 1 and abs(short.slope[0]) < growth.FLAT
 assert every["slope"] < every["count"] / 2 and abs(random.released - 0.25) < 0.05 and drawn.slope.max() < growth.FLAT
+assert all(law.low > 0.25 for t, law in fits.items() if t >= counts["sharp"])
 assert steep[64].low > 0.25 and abs(steep[0].exponent) < 1e-9 and abs(fits[0].exponent - 0.25) < 1e-9
 own = models.load("minilm").attention(3).replace(output=None, output_bias=None)
 assert abs(local_lipschitz(own, x[0]).value.item() / tangent.norm().item() - 1) < 1e-3, "the lines of Monday"
