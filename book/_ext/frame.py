@@ -1,4 +1,4 @@
-"""The frame of a page: what its head says of it, and the numbers of pages in the list of contents.
+"""The frame of a page: what its head says of it, numbers in the list of contents, each term linked once.
 
 A page's description is its first paragraph. The preview image is the picture of the front page. The number of a page
 is that of its file, `41_real_text`, by which other pages name it.
@@ -8,9 +8,11 @@ import re
 from html import escape, unescape
 
 from docutils import nodes
+from sphinx import addnodes
 
 NUMBERED = re.compile(r"notebooks/(\d\d)_")
 PREVIEW = re.compile(r"figures/([\w-]+\.png)")
+GLOSSARY = "book/glossary"  # whose own terms may be linked wherever they help
 LONGEST = 200  # characters that previews show
 
 
@@ -54,8 +56,24 @@ def number(app, env):
             first.insert(0, nodes.Text(f"{found[1]}\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}"))
 
 
+def link_once(app, doctree):
+    """Leave each term of the glossary linked where a page first says it, and never in a title."""
+    seen = set()
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        if link["reftype"] != "term" or app.env.docname == GLOSSARY:
+            continue
+        above, term = link.parent, link["reftarget"].lower()
+        while above is not None and not isinstance(above, nodes.title | nodes.rubric):
+            above = above.parent
+        if above is None and term not in seen:
+            seen.add(term)
+        else:
+            link.replace_self(nodes.inline("", "", *link.children[0].children))
+
+
 def setup(app):
     """Sphinx calls this when it loads the extension."""
     app.connect("html-page-context", describe)
     app.connect("env-updated", number)
+    app.connect("doctree-read", link_once)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,5 +1,9 @@
-"""MathJax and Bokeh from the installed packages, inside the book: nothing is drawn with the help of a network."""
+"""MathJax and Bokeh from the installed packages, inside the book: nothing is drawn with the help of a network.
 
+A page of prose that shows the picture of a movable figure gets the figure itself, where the book is read as HTML.
+"""
+
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copyfile
@@ -9,6 +13,7 @@ MATHJAX = "tex-svg.js"
 # plots alone: the controls of movable figures are plain HTML
 BOKEH = "bokeh.min.js"
 MOVABLE = 'class="movable"'
+STILL = re.compile(r'<img\b[^>]*\bsrc="[^"]*_images/([\w-]+)\.png"[^>]*>')
 
 
 def installed(package, *parts):
@@ -28,6 +33,13 @@ def copy_scripts(app, failure):
 
 def wake_movable_figures(app, page, template, context, doctree):
     """Load the scripts and the look of movable figures on the pages that hold one, and on no other."""
+
+    def moving(still):
+        kept = Path(app.srcdir, "book", "figures", f"{still[1]}.html")  # laid out by `lab.pages.layout`
+        return kept.read_text(encoding="utf-8") if kept.exists() else still[0]
+
+    if "body" in context:
+        context["body"] = STILL.sub(moving, context["body"])
     if MOVABLE in context.get("body", ""):
         app.add_css_file("movable.css")
         app.add_js_file(f"vendor/{BOKEH}", loading_method="defer")

@@ -18,6 +18,7 @@ ROWS = [1, 1, 0.1, -0.75]  # how high they stand
 SHORT = 0.08  # a move too short for an arrow
 TICKS = [1, 2, 5, 10, 20, 50, 100]
 LONG_TICKS = [8, 32, 128, 512, 2048]
+WORDS = {"defined": "constant", "released": "reported"}
 
 
 def _apart(values, factor):
@@ -200,7 +201,8 @@ def released(table):
     Returns
     -------
     Movable
-        One control, the logit range. Data sources: points, laws, now.
+        One control, the logit range. Data sources: points, laws, now. In words and labels "defined" is the constant,
+        "released" what the code reports.
     """
     t = sorted(set(table.logit_range))
     rows = [table[table.logit_range == one].sort_values(["n", "draw"]) for one in t]
@@ -221,7 +223,7 @@ def released(table):
     values = table[[*names]].to_numpy()
     left = axes(
         "number of tokens n",
-        "defined ●   released ■",
+        "",
         xticks=n,
         yticks=TICKS,
         x_range=(n[0] / 1.3, n[-1] * 1.3),
@@ -230,15 +232,18 @@ def released(table):
     dots, lines = source("points", frames[0]), source("laws", laws[0])
     for name, color, marker in (("defined", BLUE, "circle"), ("released", ORANGE, "square")):
         left.line("n", name, source=lines, line_color=color, line_width=2)
-        left.scatter("n", name, source=dots, marker=marker, size=8, color=color, alpha=0.6)
+        left.scatter("n", name, source=dots, marker=marker, size=7, color=color, alpha=0.3)
+    for name, color, mark, place in (("defined", BLUE, "●", 0.95), ("released", ORANGE, "■", 0.78)):
+        at = {"x": [n[0] / 1.2], "y": [place * 1.3 * values.max()], "text": [f"{mark} {WORDS[name]}"]}
+        left.text(**at, text_color=color, text_font_size="13px", text_baseline="top")
     right = axes(
         "logit range, uniform to sharp",
         "exponent of n",
         xticks=[*range(len(t))],
-        yticks=[0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5],
+        yticks=[0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6],
         log=False,
         x_range=(-0.4, len(t) - 0.6),
-        y_range=(-0.05, 0.55),
+        y_range=(-0.05, 0.62),
     )
     right.xaxis[0].major_label_overrides = {place: tidy(one) for place, one in enumerate(t)}
     right.line([-0.4, len(t) - 0.6], [0.25, 0.25], line_color=BLACK, line_dash="dotted", line_width=1.5)
@@ -247,7 +252,9 @@ def released(table):
         y = rounded([fit[name].exponent for fit in fits])
         right.line(places, y, line_color=color, line_width=1.5)
         right.scatter(places, y, marker=marker, size=6, color=color)
-        right.text([0.1], [y[0] + 0.02], [name], text_color=color, text_font_size="13px")
+        low, high = (rounded(getattr(fit[name], end) for fit in fits) for end in ("low", "high"))
+        right.segment(places, low, places, high, line_color=color, line_width=1.5)
+        right.text([0.1], [y[0] + 0.02], [WORDS[name]], text_color=color, text_font_size="13px")
     marks = source("now", {"marker": ["circle", "square"], "color": [BLUE, ORANGE]} | now[0])
     right.scatter("t", "y", source=marks, marker="marker", color="color", size=14, line_color="black")
     control = Control("t", "logit range t =", [f"{tidy(one)}{' (uniform)' * (one == 0)}" for one in t])
@@ -262,7 +269,7 @@ def released(table):
 def _released_says(t, rows, fit):
     largest = rows[rows.n == rows.n.max()].largest.mean()
     parts = (
-        f"{name} {_signed(law.exponent, 2)} [{_signed(law.low, 2)}, {_signed(law.high, 2)}]"
+        f"{WORDS[name]} {_signed(law.exponent, 2)} [{_signed(law.low, 2)}, {_signed(law.high, 2)}]"
         for name, law in fit.items()
     )
     low, high = rows.n.min(), rows.n.max()
@@ -276,9 +283,12 @@ def _released_says(t, rows, fit):
 def _released_still(rows, fits, names, t, span):
     figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.1))
     for name, color, marker in zip(names, ("C0", "C1"), "os", strict=True):
-        left.scatter(rows.n, rows[name], s=22, color=color, marker=marker, alpha=0.6)
-        left.plot(span, fits[0][name](span), color=color, label=f"{name}, exponent {abs(fits[0][name].exponent):.2f}")
-        right.plot([fit[name].exponent for fit in fits], color=color, marker=marker, label=name)
+        left.scatter(rows.n, rows[name], s=22, color=color, marker=marker, alpha=0.3)
+        said = f"{WORDS[name]}, exponent {abs(fits[0][name].exponent):.2f}"
+        left.plot(span, fits[0][name](span), color=color, label=said)
+        middle = [fit[name].exponent for fit in fits]
+        ends = [[abs(getattr(fit[name], end) - fit[name].exponent) for fit in fits] for end in ("low", "high")]
+        right.errorbar(range(len(fits)), middle, ends, color=color, marker=marker, label=WORDS[name])
     right.axhline(0.25, color="C6", ls=":")
     left.set(xscale="log", yscale="log", xlabel="number of tokens n", title="uniform attention")
     left.set_xticks(sorted(set(rows.n)), sorted(set(rows.n)))

@@ -1,8 +1,8 @@
 """Pictures of the object itself: tokens, who attends to whom, clusters, attacks, atoms that part.
 
 Each function draws numbers that were computed elsewhere, in the plane: the first two coordinates of the tokens, or
-those in a plane that the caller gives. Tokens are blue circles (C0), what moved is an orange diamond (C1), outputs are
-green squares (C2), attention is grey.
+those in a plane that the caller gives. Tokens are blue circles (C0), how they move is orange (C1), outputs are green
+squares (C2), attention is grey.
 """
 
 import matplotlib.pyplot as plt
@@ -22,14 +22,14 @@ from lab.figures.plane import (
     write,
 )
 
-__all__ = ["atoms", "attack", "attention_matrix", "clusters", "tokens_and_attention", "who_chooses"]
+__all__ = ["atoms", "attack", "attention_matrix", "clusters", "fan", "tokens_and_attention", "who_chooses"]
 
 MOST, MOST_IN_A_LINE = 12, 24  # what can be told apart in the plane, and in a line
 FAINT = 0.02  # attention below this is not drawn
 PUSHED = 26  # points that an arrow of attention leaves free before a token that is pushed
-GREY = "#9a9a9a"
+GREY = "#b4b4b4"
 BEFORE = {"color": "C0", "marker": "o"}
-AFTER = {"color": "C1", "marker": "D"}
+AFTER = {"color": "C1", "marker": "o"}
 OUTPUT = {"color": "C2", "marker": "s"}
 
 
@@ -48,7 +48,7 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
         One head, or its probabilities at x. An arrow goes from each token to those it attends to, as wide as the
         probability; less than 0.02, and what a token gives itself, is not drawn.
     moved : array_like, shape (n, d), optional
-        The tokens pushed. Adds arrows from x, and a second panel: the outputs before and after.
+        The tokens pushed. Adds arrows from x, and a second panel: the outputs and how they move, x faint behind.
     outputs : pair of array_like, shape (n, m), optional
         The outputs at x and at `moved`, where `attention` is a matrix. A head computes them itself.
     labels : sequence of str, optional
@@ -88,7 +88,7 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
     window(axes, *shown)
     for i, j in zip(*np.nonzero(P > FAINT), strict=True):
         if i != j and not np.allclose(start[i], start[j]):
-            look = {"color": GREY, "width": 0.4 + 4 * P[i, j], "bend": 0.18, "shrink": 7, "alpha": 0.7}
+            look = {"color": GREY, "width": 0.4 + 2.6 * P[i, j], "bend": 0.18, "shrink": 7, "alpha": 0.7}
             ahead = 7 if np.allclose(start[j], end[j]) else PUSHED  # the head is not to lie under the mark of a push
             arrow(axes[0], start[i], start[j], ahead=ahead, **look)
     if moved is None:
@@ -96,6 +96,7 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
         for at, name in zip(start, names, strict=True):
             write(axes[0], at, name)
         return figure
+    axes[1].scatter(*start.T, s=70, zorder=1, alpha=0.2, linewidths=0, **BEFORE)
     _pushed(axes[0], start, end, names, f"input moves by {_length(end - start)}", BEFORE)
     _pushed(axes[1], before, after, named(labels, n, "f"), f"output moves by {_length(after - before)}", OUTPUT)
     return figure
@@ -105,10 +106,9 @@ def _pushed(ax, start, end, names, title, look):
     """Points, where they went, and an arrow between."""
     ax.scatter(*start.T, s=70, zorder=3, **look)
     gone = np.linalg.norm(end - start, axis=1) > 1e-9 * (1 + np.abs(start).max())
-    ax.scatter(*end[gone].T, s=46, zorder=4, **AFTER)
     for i, name in enumerate(names):
         if gone[i]:
-            arrow(ax, start[i], end[i], color="C1", width=2.0, shrink=2)
+            arrow(ax, start[i], end[i], color="C1", width=2.6, shrink=0)
         if name:
             write(ax, start[i], name, up=-8 if end[i, 1] > start[i, 1] and gone[i] else 8)
     ax.set_title(title, fontsize=TEXT, loc="center")
@@ -225,6 +225,50 @@ def _grouped(ax, group, look, thing, unit, longest):
         write(ax, at, many, up=-11 if upward else 27 if downward else 11)
         length = f"{size:.2g}{' each' * (count > 1)}"
         write(ax, at, length, up=-27 if upward else 11 if downward else -11, color="#b34700")
+
+
+def fan(weights, push, moves):
+    """One token and the outputs that attend to it: one arrow in, many out.
+
+    Parameters
+    ----------
+    weights : array_like, shape (m,)
+        What each of up to twelve others gives the one token, as the width of a line.
+    push : float
+        How far the token moves: the arrow at it.
+    moves : array_like, shape (m,)
+        How far each output moves: the arrows at the outputs, at the same scale.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "fan draws 1 to 12 tokens ...", "moves must have shape ...".
+    """
+    weights = numbers(weights, "weights", (None,))
+    few_enough(len(weights), MOST, "fan")
+    moves = numbers(moves, "moves", (len(weights),))
+    figure, ax = plt.subplots(figsize=(5.0, 3.4))
+    lone, heights = np.array([0.0, 0.0]), np.linspace(1.6, -1.6, len(weights)) if len(weights) > 1 else np.zeros(1)
+    outputs = np.stack([3.3 - 0.25 * heights**2, heights], axis=1)
+    unit = np.array([0.9 / max(push, np.abs(moves).max()), 0.0])
+    for at, weight, move in zip(outputs, weights, moves, strict=True):
+        ax.plot(*np.stack([lone, at]).T, color=GREY, lw=0.4 + 2.2 * weight, zorder=1)
+        arrow(ax, at, at + move * unit, color="C1", width=2.2, shrink=0)
+    ax.scatter(*outputs.T, s=60, zorder=3, **OUTPUT)
+    ax.scatter(*lone, s=110, zorder=3, **BEFORE)
+    arrow(ax, lone, lone + push * unit, color="C1", width=3.0, shrink=0)
+    write(ax, lone, f"one token\nmoves by {push:.2g}", up=22)
+    total = np.linalg.norm(moves)
+    title = f"each of {len(moves)} outputs moves by {np.abs(moves).mean():.3g}:\ntogether {total:.3g}"
+    ax.annotate(title, (3.4, 1.95), ha="center", va="bottom", fontsize=TEXT)
+    ax.set(xlim=(-0.9, 4.6), ylim=(-1.9, 2.7), xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    ax.grid(False)
+    return figure
 
 
 def who_chooses(P, labels=None):
@@ -358,7 +402,7 @@ def atoms(before, after, weights, *, plane=None):
     lift = np.array([0.0, 0.28 * span if flat else 0.0])
     figure, ax = plt.subplots(figsize=(5.4, 3.2))
     window([ax], start + lift, end - lift)
-    rows = ((start + lift, BEFORE, "before"), (end - lift, AFTER | {"marker": "o"}, "after"))
+    rows = ((start + lift, BEFORE, "before"), (end - lift, AFTER, "after"))
     for points, look, name in rows:
         places, which = np.unique(np.round(points / span, 6), axis=0, return_inverse=True)
         total = np.bincount(which.ravel(), mass)

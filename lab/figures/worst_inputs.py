@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["between", "words"]
+__all__ = ["between", "one_axis", "words"]
 
 # column: colour, marker, in words
 KINDS = {
@@ -43,6 +43,41 @@ def between(panels, *, thing="heads", found="fork, then ascent"):
         ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
         ax.set_title(f"{title}: {len(table)} {thing}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def one_axis(rows):
+    """Numbers of one head, and of other maps, on one logarithmic axis, each with its name and its value.
+
+    Parameters
+    ----------
+    rows : dict
+        Name of the map -> {what the number is -> number}. What the last two are is proved, and drawn as a wall.
+
+    Returns
+    -------
+    Figure
+    """
+    figure, axes = plt.subplots(len(rows), 1, figsize=(5.2, 1.75 * len(rows)), sharex=True, squeeze=False)
+    values = [value for numbers in rows.values() for value in numbers.values()]
+    for ax, (title, numbers) in zip(axes[:, 0], rows.items(), strict=True):
+        for place, (name, value) in enumerate(numbers.items()):
+            proved = place >= len(numbers) - 2
+            ax.plot(value, 0, "|" if proved else "o", color="C1" if proved else "C0", ms=26 if proved else 9, mew=3)
+            said = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            ha = {2: "right", 4: "left"}.get(place, "center")
+            away = {"right": 8, "left": -8, "center": 0}[ha], (16, -16)[place % 2]
+            look = {"textcoords": "offset points", "ha": ha, "va": ("bottom", "top")[place % 2], "fontsize": 10}
+            ax.annotate(f"{name}\n{said}", (value, 0), away, **look)
+        ax.axhline(0, color="0.8", lw=1, zorder=0)
+        ax.set(xscale="log", ylim=(-1, 1), yticks=[], xlim=(min(values) / 6, max(values) * 15))
+        ax.set_title(title, loc="left", fontsize=11)
+        ax.spines["left"].set_visible(False)
+        ax.grid(False)
+    ticks = 10.0 ** np.arange(np.ceil(np.log10(min(values) / 6)), np.log10(max(values)) + 0.3)
+    ax.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("factor by which a push is amplified")
     return figure
 
 

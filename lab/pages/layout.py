@@ -23,14 +23,20 @@ def pictures(path):
         yield found["name"] or found["prose_name"], found["alt"] or found["prose_alt"] or ""
 
 
-def picture(notebooks, name):
-    """The picture that an executed page calls `name`, as PNG; None where there is none."""
+def shown(notebooks, name):
+    """What an executed page shows as the figure `name`: media type -> content, or nothing."""
     for page in sorted(notebooks.glob(f"{name[4:6]}_*.ipynb")):
         for cell in nbformat.read(page, as_version=4).cells:
             if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == name:
                 data = (output.get("data", {}) for output in cell.outputs)
-                return next((b64decode(one["image/png"]) for one in data if "image/png" in one), None)
-    return None
+                return next((one for one in data if "image/png" in one), {})
+    return {}
+
+
+def picture(notebooks, name):
+    """The picture that an executed page calls `name`, as PNG; None where there is none."""
+    data = shown(notebooks, name)
+    return b64decode(data["image/png"]) if data else None
 
 
 def pair(root):
@@ -61,8 +67,11 @@ def book_files(root, notebooks):
     ledger = verdicts.gather(root, notebooks)
     for path in (root / "book").glob("*.md"):
         # pictures as the pages that are rendered here drew them
-        shown = {name: picture(notebooks, name) for name, _ in pictures(path)}
-        files |= {f"book/figures/{name}.png": image for name, image in shown.items() if image is not None}
+        for name, _ in pictures(path):
+            if data := shown(notebooks, name):
+                files[f"book/figures/{name}.png"] = b64decode(data["image/png"])
+            if "text/html" in data:  # it moves, on this page too
+                files[f"book/figures/{name}.html"] = data["text/html"].encode()
         text = verdicts.filled(root, ledger, path.read_text(encoding="utf-8"))
         files |= {quoted: (root / quoted).read_bytes() for quoted in QUOTED.findall(text)}
         if execution.MARK in text:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from docutils import nodes
+from sphinx import addnodes
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +48,26 @@ def test_pages_are_numbered_by_their_files_once(frame):
         frame.number(None, env)
     assert env.tocs["notebooks/41_text"].astext().split() == ["41", "Text"]
     assert env.tocs["book/notation"].astext() == "Notation"
+
+
+def test_a_term_is_linked_once_on_a_page_and_not_in_a_title(frame):
+    """Whatever its first letter; the glossary itself keeps its links."""
+
+    def page(docname):
+        def term(target, said):
+            link = addnodes.pending_xref("", nodes.inline("", said), reftype="term", reftarget=target)
+            return nodes.paragraph("", "", link)
+
+        title = nodes.title("", "", *term("bound", "bound").children)
+        folded = nodes.rubric("", "", *term("token", "token").children)
+        body = [term("Attention", "Attention"), term("attention", "attention"), term("bound", "bounds")]
+        made = nodes.section("", title, folded, *body)
+        frame.link_once(SimpleNamespace(env=SimpleNamespace(docname=docname)), made)
+        return made, [link["reftarget"] for link in made.findall(addnodes.pending_xref)]
+
+    made, kept = page("notebooks/41_text")
+    assert kept == ["Attention", "bound"] and made.astext().split() == "bound token Attention attention bounds".split()
+    assert len(page("book/glossary")[1]) == 5
 
 
 def test_a_head_escapes_what_the_page_says(frame):

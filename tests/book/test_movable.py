@@ -61,8 +61,14 @@ def site(tmp_path_factory, shown):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (folder / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, folder / name)
-    (folder / "_toc.yml").write_text("{format: jb-book, root: book/intro, chapters: [{file: notebooks/99_scratch}]}")
+    (folder / "_toc.yml").write_text(
+        "{format: jb-book, root: book/intro, chapters: [{file: notebooks/99_scratch}, {file: book/front}]}"
+    )
     (folder / "book" / "intro.md").write_text("# Intro\n\nA page.\n\n```{bibliography}\n```\n")
+    (folder / "book" / "front.md").write_text("# Front\n\n```{figure} figures/fig-99-growth.png\nA caption.\n```\n")
+    (folder / "book" / "figures").mkdir()
+    (folder / "book" / "figures" / "fig-99-growth.png").write_bytes(shown[2].still)
+    (folder / "book" / "figures" / "fig-99-growth.html").write_text(shown[2]._repr_html_())
     cells = [v4.new_markdown_cell("# Scratch\n\nSee {numref}`fig-99-growth`.")]
     for count, one in enumerate(shown, 1):
         metadata = {"mystnb": {"figure": {"name": f"fig-99-{one.name}", "caption": f"Caption of {one.name}."}}}
@@ -154,9 +160,9 @@ def test_the_logit_range_moved_shows_both_exponents(visit, tables, t):
     slide(visit, 1, "t", t)
     rows = tables[1][tables[1].logit_range == RANGES[t]]
     said = figure(visit, 1).locator(".says").inner_text()
-    for name in ("defined", "released"):
+    for name, word in (("defined", "constant"), ("released", "reported")):
         law = power_laws.power_law(rows.n, rows[name])
-        assert f"{name} {signed(law.exponent)} [" in said
+        assert f"{word} {signed(law.exponent)} [" in said
     points = visit.page.evaluate(DATA, "points")
     assert sorted(points["defined"]) == pytest.approx(sorted(rows.defined), rel=1e-3)
 
@@ -166,7 +172,7 @@ def test_uniform_attention_has_the_exponent_of_a_quarter(shown, tables):
     assert np.allclose(rows.defined, 1) and np.allclose(rows.largest, 1 / rows.n)
     for _, draw in rows.groupby("draw"):
         assert np.allclose(draw.released / draw.n**0.25, draw.released.iloc[0] / draw.n.iloc[0] ** 0.25)
-    assert "released 0.25 [0.25, 0.25]" in shown[1].at("says", t=0)
+    assert "reported 0.25 [0.25, 0.25]" in shown[1].at("says", t=0)
 
 
 def test_model_and_layer_are_chosen(visit, tables):
@@ -202,6 +208,12 @@ def test_nothing_is_asked_from_outside_and_scripts_are_small(visit, site, browse
     assert sum(path.stat().st_size for path in scripts) < 1_500_000
     other = test_book.Visit(browser, site / "book" / "intro.html", 1300)
     assert not [url for url in other.requests if re.search(r"bokeh|movable\.(?:js|css)", url)]
+
+
+def test_a_page_of_prose_that_shows_the_picture_has_the_figure(site, browser):
+    page = test_book.Visit(browser, site / "book" / "front.html", 1300).page
+    page.wait_for_function("document.querySelectorAll('figure .movable.awake').length === 1")
+    assert page.locator("figure img:visible").count() == 0 and page.locator("figure [name=layer]").is_visible()
 
 
 def test_it_fits_a_phone(site, browser):

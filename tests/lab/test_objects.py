@@ -55,11 +55,12 @@ def test_a_push_shows_where_tokens_and_outputs_went():
     moved = TOKENS + torch.tensor([[0.3, 0.0], [0.0, 0.0], [0.0, -0.4]])
     drawn = objects.tokens_and_attention(TOKENS, HEAD, moved=moved)
     inputs, outputs = drawn.axes
-    assert figures.points(inputs) == 3 + 2 and figures.points(outputs) == 3 + 3
+    assert figures.points(inputs) == 3 and figures.points(outputs) == 3 + 3  # the tokens, faint behind the outputs
+    assert np.allclose(outputs.collections[0].get_offsets(), TOKENS)
     assert inputs.get_title() == "input moves by 0.5"
     assert outputs.get_title() == f"output moves by {(HEAD(moved) - HEAD(TOKENS)).norm():.3g}"
-    after = outputs.collections[1].get_offsets()
-    assert np.allclose(after, HEAD(moved))
+    ends = [arrow._posA_posB for arrow in arrows(outputs)]
+    assert np.allclose(ends, np.stack([HEAD(TOKENS), HEAD(moved)], axis=1))
 
 
 @pytest.mark.parametrize("n", [2, 60])
@@ -109,6 +110,17 @@ def test_attention_ends_before_a_token_that_is_pushed():
     assert free.count(objects.PUSHED) == 2 and free.count(7) == 4
 
 
+def test_a_fan_has_one_arrow_in_and_as_many_out_as_outputs():
+    """All at one scale; lines are as wide as the attention."""
+    ax = objects.fan([0.9, 0.1, 0.5], 2.0, [1.0, 1.0, 0.5]).axes[0]
+    assert figures.points(ax) == 1 + 3 and len(ax.lines) == 3
+    lengths = [end[0] - start[0] for start, end in (arrow._posA_posB for arrow in arrows(ax))]
+    assert np.allclose(lengths / lengths[-1], [0.5, 0.5, 0.25, 1.0])
+    widths = [line.get_linewidth() for line in ax.lines]
+    assert widths[0] > widths[2] > widths[1]
+    assert "together 1.5" in written(ax)[-1] and "3 outputs" in written(ax)[-1]
+
+
 def test_a_matrix_has_its_words():
     P = HEAD.probabilities(TOKENS)[0]
     ax = objects.attention_matrix(P, ["a", "cat", "sat"]).axes[0]
@@ -120,7 +132,7 @@ def test_an_attack_has_the_length_of_every_move():
     moves = torch.tensor([[0.3, 0.4], [0.0, 0.0], [0.6, 0.8]])
     drawn = objects.attack(TOKENS, moves, ["a", "b", "c"])
     assert [bar.get_width() for bar in drawn.axes[1].patches] == pytest.approx([0.5, 0.0, 1.0])
-    assert figures.points(drawn.axes[0]) == 3 + 2
+    assert figures.points(drawn.axes[0]) == 3 and len(arrows(drawn.axes[0])) == 2
 
 
 def test_atoms_part_with_their_weights():
@@ -147,6 +159,8 @@ def test_a_plane_may_be_given():
         (lambda: objects.tokens_and_attention(TOKENS * np.nan, np.eye(3)), "x must be finite"),
         (lambda: objects.clusters(np.arange(26.0).reshape(13, 2), np.ones((13, 2))), "draws 1 to 12 groups"),
         (lambda: objects.clusters(TOKENS, np.zeros((2, 2))), "move must have shape"),
+        (lambda: objects.fan(np.ones(13), 1.0, np.ones(13)), "fan draws 1 to 12 tokens, got 13"),
+        (lambda: objects.fan([0.5, 0.5], 1.0, [1.0]), "moves must have shape"),
         (lambda: objects.who_chooses(np.eye(25)), "draws 1 to 24 tokens, got 25"),
         (lambda: objects.who_chooses(np.zeros((2, 3))), "must be square"),
         (lambda: objects.attack(np.zeros((25, 2)), np.zeros((25, 2))), "draws 1 to 24 tokens"),

@@ -1,5 +1,7 @@
 """Tables as readers see them."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -119,3 +121,13 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(ValueError, match="two columns are called n: give each a name"):
         figures.table(twice)
     assert figures.table(twice, {"value": "value"}).rows == [["3"]]
+
+
+def test_a_line_of_tokens_has_a_bar_for_each_share_and_move():
+    line = figures.token_line.TokenLine(["[CLS]", "<b>"], [0.75, 0.25], [1.0, 2.0])
+    html = line._repr_html_()
+    assert "[CLS]" in html and "&lt;b&gt;" in html and "<b><b>" not in html
+    assert re.findall(r"height:([\d.]+)em", html) == ["1.60", "0.80", "0.53", "1.60"]
+    assert "75.0% of the push; its output moves by 1.00" in html and repr(line) == "[CLS] (75%) <b> (25%)"
+    with pytest.raises(ValueError, match="2 tokens need as many shares and moves"):
+        figures.token_line.TokenLine(["a", "b"], [1.0], [1.0, 1.0])

@@ -1,0 +1,48 @@
+"""A line of text whose tokens show what each carries of a push and how far its output moves, as HTML."""
+
+from html import escape
+
+import numpy as np
+
+__all__ = ["TokenLine"]
+
+
+class TokenLine:
+    """Tokens in the order of the text; a page shows it as its last line.
+
+    Above each token stands a bar, its share of the push, and below it one, how far its output moves; either is drawn
+    relative to the largest. The numbers themselves are in the title of each token, which a pointer brings up.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        As the tokenizer writes them.
+    share : array_like, shape (n,)
+        Of the push, squared: they add up to 1.
+    moved : array_like, shape (n,)
+        How far each output moves.
+
+    Raises
+    ------
+    ValueError
+        "n tokens need ...".
+    """
+
+    def __init__(self, tokens, share, moved):
+        self.tokens, self.share, self.moved = list(tokens), np.asarray(share, float), np.asarray(moved, float)
+        if not self.share.shape == self.moved.shape == (len(self.tokens),):
+            shapes = f"{self.share.shape} and {self.moved.shape}"
+            raise ValueError(f"{len(self.tokens)} tokens need as many shares and moves, got shapes {shapes}.")
+
+    def __repr__(self):
+        return " ".join(f"{token} ({share:.0%})" for token, share in zip(self.tokens, self.share, strict=True))
+
+    def _repr_html_(self):
+        one = [self._token(*row) for row in zip(self.tokens, self.share, self.moved, strict=True)]
+        return f'<p class="token-line">{" ".join(one)}</p>'
+
+    def _token(self, token, share, moved):
+        bars = (share / self.share.max(), moved / self.moved.max())
+        above, below = (f'<i style="height:{1.6 * bar:.2f}em"></i>' for bar in bars)
+        said = f"{share:.1%} of the push; its output moves by {moved:.2f}"
+        return f'<span title="{said}"><b>{above}</b>{escape(token)}<u>{below}</u></span>'
