@@ -375,4 +375,4 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 # **One thing to try.** Draw another network, `models.load("gpt2", random=True, seed=1)`: do the tokens from rows again
 # give $\sqrt n$ for the released quantity and a smaller exponent for the constant?
 #
-# **Next:** {doc}`46_which_token_matters`.
+# **Next:** {doc}`61_dot_product_is_not_lipschitz`.

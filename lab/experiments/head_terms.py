@@ -1,24 +1,26 @@
 r"""Three terms of the Jacobian of one head, and what they bound: values, keys and queries.
 
-The proposition of the page *why the constant grows*, for a head with the rows q, k, v, head outputs o and output part W:
+The proposition of the page *why the constant grows*, for a head with rows q, k and v, outputs o, key matrix K and
+output matrix W:
 
 .. math::
-    \|D_X f\|_2 \le F + \|K\|_2 + \max_i |C_i|_2, \qquad F = \|P\|_2 \|W V\|_2, \qquad
-    K_{ij} = P_{ij}\, |W (v_j - o_i)|\, |W_K^\top q_i| / \sqrt k ,
+    \|D_X f\|_2 \le F + \|S\|_2 + \max_i |C_i|_2, \qquad F = \|P\|_2 \|W V\|_2, \qquad
+    S_{ij} = P_{ij}\, |W (v_j - o_i)|\, |K^\top q_i| / \sqrt k ,
 
-with C_i the derivative of output i by its own query. Slopes of F and of the norm of K predict that of a layer.
+with C_i the derivative of output i by its own query. Slopes of F and of the norm of S predict that of a layer.
 """
 
+import itertools
 import math
 from functools import partial
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from lab import layer_growth, results
+from lab.experiments import interventions
 from lab.experiments.atlas import ENTRIES, Condition, lengths_of, named, windows_of
 from lab.experiments.loading import edition, load, place
+from lab.experiments.positions import variant
 from lab.experiments.table import by_window, table
 from lipnb import corpora, models
 from lipnb.attention import Attention, Feature
@@ -37,8 +39,8 @@ MODELS = (  # those of the atlas that were trained, and what they read first the
     ({"name": "rxnmapper-albert"}, Condition("reactions")),
 )
 LONGEST = 512
-NORM_RTOL = 1e-4  # of the norms of P and K
-KEY = ["model", "masked", "corpus", "layer", "length", "window", "text"]  # one window at one layer
+QUERIES_TO = 128  # tokens up to which the third term is measured, and with it the bound: it takes most of the time
+NORM_RTOL = 1e-4  # of the norms of P and S
 
 
 def _reduced(matrices: Tensor) -> Tensor:
@@ -54,23 +56,25 @@ def _norms(matrices: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def head_terms(f: Attention, x: Tensor) -> dict[str, Tensor]:
-    r"""The three terms of each head: F, the norm of K, and the largest :math:`|C_i|_2`.
+def head_terms(f: Attention, x: Tensor, queries: bool = True) -> dict[str, Tensor]:
+    r"""The three terms of each head: F, the norm of S, and the largest :math:`|C_i|_2`.
 
     Parameters
     ----------
     f : Attention
         Dot products, plain or with shared keys and rotary positions. These turn keys by their places: there
-        :math:`\|W_K\|_2 |q_i|` stands in place of :math:`|W_K^\top q_i|`, and likewise for the queries, which keeps the
+        :math:`\|K\|_2 |q_i|` stands in place of :math:`|K^\top q_i|`, and likewise for the queries, which keeps the
         inequality.
     x : Tensor, shape (b, n, d)
         Tokens. float64 is what the distances of values to their means ask for.
+    queries : bool
+        Whether to measure the third term, which takes most of the time; else it is not a number.
 
     Returns
     -------
     dict of str to Tensor, each of shape (b, h)
         ``value``, ``key``, ``query``: their sum over the heads is at least the constant of the layer, up to the
-        relative `NORM_RTOL` by which the norms of P and K are too small; ``attention_norm``, that of P.
+        relative `NORM_RTOL` by which the norms of P and S are too small; ``attention_norm``, that of P.
 
     Raises
     ------
@@ -104,13 +108,11 @@ def head_terms(f: Attention, x: Tensor) -> dict[str, Tensor]:
     away = value.square().sum(-1)[..., None, :] + mean.square().sum(-1)[..., None] - 2 * mean @ value.mT
     keys = P * away.clamp(min=0).sqrt() * pull[..., None]
 
-    largest = torch.stack([
-        torch.stack([
-            _largest(p, v, m, k, torch.linalg.matrix_norm(q, 2) * torch.eye(q.shape[-1], dtype=q.dtype) if turned else q)
-            for p, v, m, k, q in zip(*one, of_query, strict=True)
-        ])
-        for one in zip(P, value, mean, key, strict=True)
-    ])
+    if turned:
+        of_query = torch.linalg.matrix_norm(of_query, 2)[:, None, None] * torch.eye(f.key_width, dtype=x.dtype)
+    largest = x.new_full((len(x), f.heads), math.nan)
+    for window, head in itertools.product(*map(range, largest.shape)) if queries else ():
+        largest[window, head] = _largest(*(one[window, head] for one in (P, value, mean, key)), of_query[head])
     return {"value": frozen, "key": _norms(keys), "query": f.slope * largest, "attention_norm": attention_norm}
 
 
@@ -126,7 +128,7 @@ def _largest(P, value, mean, key, query):
 
 def _layer(f, x):
     """Columns of one layer at windows x (b, n, d), name -> Tensor (b,): the largest over heads, and sums over them."""
-    found = head_terms(f, x)
+    found = head_terms(f, x, queries=x.shape[1] <= QUERIES_TO)
     both = found["value"] + found["key"]
     return {name: terms.amax(-1) for name, terms in found.items()} | {
         "one_head": both.amax(-1),
@@ -163,4 +165,44 @@ def _prepare(longest=LONGEST):
             read[condition.corpus] = edition(windows.flatten()[:4096])
             key = f"{model.name}/{model.masked}/{length}"
             work.append(Unit(key, partial(_rows, options, condition, length), len(windows) * model.layers))
-    return {"models": described, "read": read, "longest": longest, "norm_rtol": NORM_RTOL}, work
+    return {
+        "models": described,
+        "read": read,
+        "longest": longest,
+        "queries_to": QUERIES_TO,
+        "norm_rtol": NORM_RTOL,
+    }, work
+
+
+def _changed_rows(options, condition, length):
+    """Rows of all layers and interventions at the windows of one length: those of the table of interventions."""
+    model = load(**options)
+    ids, rows = windows_of(model, condition, length), []
+    own = models.readings(model, ids)
+    for name in interventions.of_model(model):
+        moved = name == interventions.ONE_POSITION
+        read = models.readings(variant(model, "constant"), ids) if moved else own
+        for layer in range(model.layers):
+            f, x, _ = interventions.altered(name, model.attention(layer), read[layer].received)
+            found = _layer(f.to(dtype=torch.float64), x.double())
+            at = {"corpus": condition.corpus, **named(model, layer), "length": length, "intervention": name}
+            rows += [at | {"text": edition(one)} | row for one, row in zip(ids, by_window(found), strict=True)]
+    return rows
+
+
+@table("head-terms-changed", "terms of the heads after changes of attention, at the windows of the interventions")
+def _prepare_changed(lengths=interventions.LENGTHS, count=6):
+    condition, described, work = Condition("alice", count=count), [], []
+    for options in interventions.MODELS:
+        options = {**options, "name": place(options["name"]), "dtype": "float32"}
+        model = load(**options)
+        described.append(model.describe())
+        size = count * model.layers * len(interventions.of_model(model))
+        windows_of(model, condition, max(lengths))  # the text is there, and long enough
+        work += [
+            Unit(f"{model.name}/{length}", partial(_changed_rows, options, condition, length), size)
+            for length in lengths
+        ]
+    text = corpora.fingerprint(corpora.read(condition.corpus))
+    settings = {"models": described, "text": text, "lengths": list(lengths), "count": count}
+    return settings | {"queries_to": QUERIES_TO, "norm_rtol": NORM_RTOL}, work

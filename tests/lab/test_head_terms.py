@@ -9,7 +9,6 @@ import torch
 from lab.experiments.head_terms import head_terms
 from lipnb import Attention, AttentionJacobian
 
-
 norm = partial(torch.linalg.matrix_norm, ord=2)
 
 
@@ -27,7 +26,7 @@ def some_head(seed, masked=False, rotary=False, k=4):
 
 
 def blocks(f, x):
-    """Jacobians of one head at x (n, d) by values, keys and queries alone, each (n, m, n, d), by automatic derivative."""
+    """Jacobians of one head at x (n, d) by values, keys and queries alone, each (n, m, n, d), by autodiff."""
     parts = []
     for part in range(3):
 
@@ -71,7 +70,7 @@ def test_with_rotary_positions_the_terms_lie_above_those_of_the_blocks():
 
 
 def test_each_term_is_reached_and_their_sum_nearly():
-    """Two tokens t and -t reach the term of the keys; many tokens b that give one other half their attention, the sum."""
+    """Tokens t and -t reach the term of the keys; many tokens that give one other half their attention, the sum."""
     one = torch.ones(1, 1, dtype=torch.float64)
     f, x = Attention.from_matrices(one, one), torch.tensor([[0.7], [-0.7]]).double()
     assert head_terms(f, x[None])["key"].item() == pytest.approx(norm(blocks(f, x)[1].view(2, 2)).item(), rel=1e-9)
