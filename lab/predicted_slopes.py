@@ -75,8 +75,8 @@ def compared(rates, predictors, *, within=0.05, draws=2000, seed=0):
     -------
     DataFrame
         One row for each predictor: median, within (share), rmse, largest, mean (of the error: predicted less slope),
-        correlation with its interval low to high, apart (correlation within maps: both less the mean of their map),
-        and less (root mean square error less that of the first predictor), with less_low to less_high.
+        correlation (NaN for a predictor that is one number) with its interval low to high, apart (correlation within
+        maps: both less the mean of their map), and less (root mean square error less that of the first predictor), with less_low to less_high.
 
     Examples
     --------
@@ -93,18 +93,22 @@ def compared(rates, predictors, *, within=0.05, draws=2000, seed=0):
     values = {name: rates[name].to_numpy() for name in predictors}
     for name, x in values.items():
         error, first = x - y, values[predictors[0]] - y
-        with np.errstate(invalid="ignore", divide="ignore"):  # a draw may hold one value only
-            correlations = [np.corrcoef(x[pick], y[pick])[0, 1] for pick in picks]
         less = [_rms(error[pick]) - _rms(first[pick]) for pick in picks]
         centred = rates[[name, "slope"]] - rates.groupby("map")[[name, "slope"]].transform("mean")
         line = {"predictor": name, "median": np.median(abs(error)), "within": (abs(error) <= within).mean()}
         line |= {"rmse": _rms(error), "largest": abs(error).max(), "mean": error.mean()}
-        line |= {"correlation": rates[name].corr(rates.slope), "apart": centred[name].corr(centred.slope)}
-        line |= dict(zip(("low", "high"), np.nanpercentile(correlations, [2.5, 97.5]), strict=True))
+        line |= {"correlation": _correlation(x, y), "apart": _correlation(*centred.to_numpy().T)}
+        correlations = [_correlation(x[pick], y[pick]) for pick in picks]
+        line |= dict(zip(("low", "high"), np.percentile(correlations, [2.5, 97.5]), strict=True))
         line |= {"less": _rms(error) - _rms(first)}
         line |= dict(zip(("less_low", "less_high"), np.percentile(less, [2.5, 97.5]), strict=True))
         found.append(line)
     return pd.DataFrame(found)
+
+
+def _correlation(x, y):
+    """Correlation; not a number where one of the two does not vary."""
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
 
 
 def _rms(error):

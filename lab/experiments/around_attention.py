@@ -20,7 +20,7 @@ from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["composed", "sublayer"]
 
-TEXT, COUNT = "alice", 2  # windows of a length
+TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, at layers and of whole networks
 RTOL = 1e-2  # windows differ by far more
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS, WHOLE_LENGTHS = (8, 32, 128, 512), (8, 16, 32, 64, 128)
@@ -132,8 +132,8 @@ def _planned(rows, options, lengths, size, seed):
     return model.describe(), units
 
 
-def _settings(planned, lengths, seed):
-    settings = {"models": [model for model, _ in planned], "lengths": list(lengths), "count": COUNT, "rtol": RTOL}
+def _settings(planned, lengths, count, seed):
+    settings = {"models": [model for model, _ in planned], "lengths": list(lengths), "count": count, "rtol": RTOL}
     text = corpora.fingerprint(corpora.read(TEXT))
     return settings | {"corpus": TEXT, "text": text, "seed": seed}, [unit for _, units in planned for unit in units]
 
@@ -141,13 +141,13 @@ def _settings(planned, lengths, seed):
 @table("released-map", "the sub-layer with residual and norm, which the released code measures, in trained layers")
 def _prepare(lengths=LENGTHS, seed=0):
     planned = [_planned(_rows, options, lengths, lambda model: COUNT * model.layers, seed) for options in MODELS]
-    return _settings(planned, lengths, seed)
+    return _settings(planned, lengths, COUNT, seed)
 
 
 def _network_rows(options, condition, length, seed):
     """Rows of a network at the windows of one length: its layers one after another, and the product of each alone."""
     model, rows = load(**options), []
-    for window, one in enumerate(windows_of(model, condition, length, seed=seed)[:COUNT]):
+    for window, one in enumerate(windows_of(model, condition, length, seed=seed)[:WHOLE_COUNT]):
         read, product, settled = models.readings(model, one[None]), 1.0, True
         for layer in read:
             value, fine = _solved(layer.whole, layer.stream, seed)
@@ -163,5 +163,5 @@ def _network_rows(options, condition, length, seed):
 
 @table("whole-networks", "networks of whole layers against the product of their layers, at 8 to 128 tokens")
 def _prepare_networks(lengths=WHOLE_LENGTHS, seed=0):
-    planned = [_planned(_network_rows, options, lengths, lambda model: COUNT, seed) for options in MODELS[:2]]
-    return _settings(planned, lengths, seed)
+    planned = [_planned(_network_rows, options, lengths, lambda model: WHOLE_COUNT, seed) for options in MODELS[:2]]
+    return _settings(planned, lengths, WHOLE_COUNT, seed)
