@@ -76,7 +76,8 @@ def compared(rates, predictors, *, within=0.05, draws=2000, seed=0):
     DataFrame
         One row for each predictor: median, within (share), rmse, largest, mean (of the error: predicted less slope),
         correlation (NaN for a predictor that is one number) with its interval low to high, apart (correlation within
-        maps: both less the mean of their map), and less (root mean square error less that of the first predictor), with less_low to less_high.
+        maps: both less the mean of their map), and less (root mean square error less that of the first predictor),
+        with less_low to less_high.
 
     Examples
     --------
