@@ -10,19 +10,20 @@
 # # Why the constant grows
 #
 # In trained layers the {term}`local Lipschitz constant` grows with the number $n$ of {term}`tokens <token>`, in
-# untrained ones hardly ({doc}`41_real_text`). What does training change? Layers of {term}`attention` learn to attend to
-# the same few tokens: if all $n$ attend to one, and go on doing so, moving that one moves $n$ outputs. The
-# {term}`spectral norm` $\norm{P}_2$ of the {term}`attention matrix` measures this, between 1 and $\sqrt n$. Its slope
-# predicts that of the constant without a fitted parameter, with a median error of {glue:text}`why-error:.3f` over
-# {glue:text}`why-layers:.0f` layers ({numref}`fig-43-slopes`). Our goal, an error of at most {glue:text}`why-goal:.2f`
-# for {glue:text}`why-asked:.0f` % of the layers, is missed: {glue:text}`why-within:.0f` %. And at the longest
-# {term}`windows <window>` only {glue:text}`why-frozen:.0f` % of the constant (median over layers) comes through this
-# part, with attention held fixed: the agreement of the slopes is a correlation, not an explanation. In gpt2-mini the
-# constant grows for another reason.
+# untrained ones hardly ({doc}`41_real_text`). Trained {term}`attention` looks at the same few tokens, and moving one of
+# those moves many outputs: by its value, and more by its key, which changes how many look at it. For one head the two
+# effects and a third, smaller one bound the constant ({prf:ref}`three-terms`). The slope of the first two together,
+# with nothing fitted, predicts that of the constant over {glue:text}`why-layers:.0f` trained layers with a
+# root-mean-square error of {glue:text}`why-rmse:.3f` and a correlation of {glue:text}`why-correlation:.2f`
+# ({glue:text}`why-low:.2f` to {glue:text}`why-high:.2f`, models resampled); values alone, by the {term}`spectral norm`
+# of the {term}`attention matrix`, have {glue:text}`why-P-rmse:.3f` and {glue:text}`why-P-correlation:.2f`
+# ({numref}`fig-43-slopes`). The median error is not smaller, {glue:text}`why-median:.3f` against
+# {glue:text}`why-P-median:.3f`: what goes away are the exceptions.
 
 # %% tags=["parameters", "hide-input"]
 texts = ["alice", "python_reference"]  # for the live cells, best first
-goal, asked = 0.05, 0.8  # chosen before the measurement: error of a slope, share of the layers
+sentence = "The little girl fell down the well because she had followed a rabbit."
+close = 0.05  # error of a slope that counts as close: 3.5 % an octave
 seed = 0
 
 # %% tags=["hide-input"]
@@ -32,163 +33,402 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, layer_growth, results
+from lab import figures, layer_growth, ledger, results
 from lab.experiments import interventions, positions
-from lab.growth import forecast
-from lipnb import Attention, corpora, local_lipschitz, models
+from lab.experiments.head_terms import head_terms
+from lab.predicted_slopes import compared, held_out, neighbours, with_terms
+from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models
+from lipnb.jacobian import block_norms
 
 figures.house_style()
-table = layer_growth.stored()
-own = table[table.case == "as read"]
-own = own[own.corpus == own["map"].map(own.groupby("map").corpus.first())]
-rates = layer_growth.rates(own, along=("attention_norm", "column"))
-error = (rates.attention_norm - rates.slope).abs()
+atlas = layer_growth.stored()
+own = with_terms(atlas[atlas.case == "as read"], results.load("head-terms"))
+rates = layer_growth.rates(own, along=("attention_norm", "value", "key", "one_head", "both"))
+rates["neighbours"] = neighbours(rates)
+shown_terms = {
+    "attention_norm": "slope of the largest $\\|P\\|_2$",
+    "both": "slope of largest $F$ + largest $\\|S\\|_2$",
+}
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer: how fast the largest $\\norm P_2$ of its heads grows (across), and how fast its constant does (up). The line is no fit but equality, the band the error aimed at. In layers above the band something else adds to the growth; most of ALBERT lies below it: its constant grows less than $\\norm P_2$."}, "image": {"alt": "Scatter of the slope of the constant against the slope of the largest spectral norm of the attention matrices, one mark for each layer. Many marks lie near the diagonal; those of gpt2-mini and MiniLM's first layer lie far above it, most of ALBERT's well below."}}
-drawn = figures.points(figures.atlas.mechanism(rates, goal))
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens: how fast its constant grows (up) against two predictions without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Left: the norm of the attention matrix, which knows the values alone. Right: values and keys. The layers of gpt2-mini and the first layer of MiniLM, far above the line on the left, lie near it on the right; most other layers of MiniLM move to its right."}, "image": {"alt": "Two scatter plots of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. On the left several marks lie far above the diagonal; on the right all lie within about a tenth of it, more below than above."}}
+drawn = figures.points(figures.atlas.mechanism(rates, close, shown_terms))
 plt.show()
 
 # %% [markdown]
 # ## Everyone looks at one
 #
-# Let each of $n$ tokens give the share $s$ of its attention to the first one and divide the rest evenly. For $s = 0$
-# {term}`attention <uniform attention>` is uniform, for $s = 1$ all attend to one token:
+# Let $n - 1$ equal tokens $b$ on a line each give half of their attention to one token $a$, with $A = V = 1$. That is
+# so if $b(a - b) = \log(n-1)$. Moving $a$ by a little moves each of the $n-1$ outputs, first because half of each is
+# the value of $a$: this gives $\frac12\sqrt{n-1}$. And a larger $a$ gets more attention, which moves each output by
+# another $\frac14\log(n-1)$: the key of $a$ acts, more the more tokens there are.
 
 # %%
-lengths = (16, 64, 256, 1024)
-norms = []
-for share in (0.0, 0.1, 0.5, 1.0):
-    row = {"share": share}
-    for n in lengths:
-        P = np.full((n, n), (1 - share) / n)
-        P[:, 0] += share
-        row[str(n)] = np.linalg.norm(P, 2)
-    norms.append(row)
-names = {"share": "share s of the first token"} | {str(n): f"norm of P, n = {n}" for n in lengths}
-figures.table(pd.DataFrame(norms), names=names, digits=3)
+rows, b = [], 40.0
+for n in (8, 32, 128, 512):
+    x = torch.full((n, 1), b, dtype=torch.float64)
+    x[0] += np.log(n - 1) / b
+    head = Attention.from_matrices(*torch.ones(2, 1, 1, dtype=torch.float64))
+    found = {name: one.item() for name, one in head_terms(head, x[None]).items()}
+    found["constant"] = torch.linalg.matrix_norm(AttentionJacobian(head, x).dense(), 2).item()
+    rows.append({"n": n} | found)
+example = pd.DataFrame(rows)
+names = {"n": "tokens", "attention_norm": "norm of P", "value": "values", "key": "keys", "query": "queries"}
+figures.table(example, names | {"constant": "constant"}, digits=3)
 
 # %% [markdown]
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
-# :::{prf:proposition} The popular token
-# :label: popular-token
+# :::{prf:proposition} Values, keys and queries
+# :label: three-terms
 #
-# Let $P \in \mathbb R^{n \times n}$ be the attention matrix of one head with value matrix $V$ at an input, and
-# $c = \max_j \sum_i P_{ij}$ the attention that its most attended token gets.
+# One head, with a {term}`mask` or without, has queries $q_i = Q x_i$, keys $k_j = K x_j$ and values $v_j = V x_j$ (with
+# biases or without), outputs $o_i = \sum_j P_{ij} v_j$ and the output matrix $W$. Let
 #
-# 1. If attention is held fixed, the {term}`Jacobian` of $X \mapsto P X V^\top$ has the norm $\norm P_2 \norm V_2$.
-# 2. $\max(1, c / \sqrt n) \le \norm P_2 \le \sqrt c \le \sqrt n$.
+# $$\begin{gathered}
+# F = \norm P_2 \norm{WV}_2, \qquad S_{ij} = P_{ij}\, \abs{W(v_j - o_i)}\, \frac{\abs{K^\top q_i}}{\sqrt k}, \\
+# C_i = \frac1{\sqrt k}\, W \sum_j P_{ij} (v_j - o_i) k_j^\top Q .
+# \end{gathered}$$
+#
+# 1. $\norm{D_X f}_2 \le F + \norm S_2 + \max_i \norm{C_i}_2$.
+# 2. The part of the {term}`Jacobian` through the values has the norm $F$, that through the queries
+#    $\max_i \norm{C_i}_2$, that through the keys at most $\norm S_2$, with equality for some tokens.
+# 3. With $c = \max_j \sum_i P_{ij}$, the attention of the most popular token, $\max(1, c/\sqrt n) \le \norm P_2 \le
+#    \sqrt c \le \sqrt n$.
+#
+# The constant of a layer is at most the sum over its heads. Where keys are rotated by their places, $\norm K_2
+# \abs{q_i}$ stands for $\abs{K^\top q_i}$, and $C_i$ is measured with $\norm Q_2$.
 # :::
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
-# 1: The Jacobian is the Kronecker product of $P$ and $V$, whose norm is the product of the norms.
+# The logits are $q_i \cdot k_j / \sqrt k$, and a softmax changes by $\delta P_{ij} = P_{ij} (\delta_{ij}
+# - \sum_l P_{il} \delta_{il})$ with changes $\delta_{ij}$ of its logits. So output $i$ changes, for a push
+# $\varepsilon$ of the tokens, by
 #
-# 2: Rows of $P$ add up to 1, so $P \mathbf 1 = \mathbf 1$ and $\norm P_2 \ge 1$.
+# $$W \sum_j P_{ij} V \varepsilon_j + W \sum_j P_{ij} (v_j - o_i)\, \delta_{ij}, \qquad
+# \delta_{ij} = \frac{(Q \varepsilon_i) \cdot k_j + q_i \cdot (K \varepsilon_j)}{\sqrt k} .$$
 #
-# With $e_j$ the unit vector of the most attended token, $\norm P_2 \ge \mathbf 1^\top P e_j / \sqrt n = c / \sqrt n$.
+# The first sum is $P \otimes WV$ applied to $\varepsilon$, and the norm of a Kronecker product is the product of the
+# norms.
 #
-# The square of the spectral norm is at most the largest row sum times the largest column sum, $1 \cdot c$, and
-# $c \le n$.
+# The part with $Q \varepsilon_i$ is $C_i \varepsilon_i$, block diagonal: its norm is the largest of the blocks.
+#
+# The part with $K \varepsilon_j$ has the blocks $P_{ij} W(v_j - o_i)(K^\top q_i)^\top / \sqrt k$ of rank one, whose
+# norms are $S_{ij}$, and the norm of a matrix is at most that of the norms of its blocks ({prf:ref}`block-norms`).
+# Equality: for two tokens $t$ and $-t$ on a line and $A = V = 1$ the blocks are $s, -s$ in the first row and $-s, s$ in
+# the second, with the norm $2s$, which is that of their sizes.
+#
+# 3: Rows of $P$ add up to 1, so $P \mathbf 1 = \mathbf 1$ and $\norm P_2 \ge 1$. With $e_j$ the unit vector of the
+# most popular token, $\norm P_2 \ge \mathbf 1^\top P e_j / \sqrt n = c / \sqrt n$. The square of the norm is at most
+# the largest row sum times the largest column sum, $1 \cdot c \le n$. $\square$
 # :::
 # ::::
 #
-# The whole Jacobian also moves attention, through keys and queries. Whether the frozen part decides the growth is
-# therefore a question for measurements. One head of a trained layer, with the two parts by hand:
+# In the example above the whole sum is nearly reached ({glue:text}`why-reached:.1f` % at 512 tokens). As a check by
+# machine, here is the sum for random heads of width 2 with an attack on it: tokens that make the constant as large a
+# part of the sum as gradient ascent can.
+
+
+# %%
+def constant(A, V, x):
+    """Local constants of one head at tokens x (b, n, d), by automatic differentiation."""
+
+    def f(x):
+        return (x @ A.mT @ x.mT).softmax(-1) @ x @ V.mT
+
+    return torch.linalg.matrix_norm(torch.vmap(torch.func.jacrev(f))(x).flatten(3).flatten(1, 2), 2)
+
+
+def terms(A, V, x):
+    """The sum of the three terms, in the letters of the proposition with Q = A, K = W = 1."""
+    P, v = (x @ A.mT @ x.mT).softmax(-1), x @ V.mT
+    o = P @ v
+    F = torch.linalg.matrix_norm(P, 2) * torch.linalg.matrix_norm(V, 2)
+    apart = v[:, None, :, :] - o[:, :, None, :]
+    S = P * torch.linalg.vector_norm(apart, dim=-1) * torch.linalg.vector_norm(x @ A.mT, dim=-1)[..., None]
+    C = torch.einsum("bij,bijv,bjd->bivd", P, apart, x) @ A
+    return F + torch.linalg.matrix_norm(S, 2) + torch.linalg.matrix_norm(C, 2).amax(-1)
+
+
+generator = torch.Generator().manual_seed(seed)
+shares = {"random": [], "ascended": []}
+for _ in range(8):
+    A, V = torch.randn(2, 2, 2, generator=generator, dtype=torch.float64)
+    x = torch.randn(32, 5, 2, generator=generator, dtype=torch.float64).requires_grad_()
+    shares["random"].append((constant(A, V, x) / terms(A, V, x)).detach())
+    adam = torch.optim.Adam([x], lr=0.05)
+    for _ in range(60):
+        adam.zero_grad()
+        (-constant(A, V, x) / terms(A, V, x)).sum().backward()
+        adam.step()
+    shares["ascended"].append((constant(A, V, x) / terms(A, V, x)).detach())
+shares = {name: torch.cat(found).numpy() for name, found in shares.items()}
+for name, found in shares.items():
+    print(
+        f"{name} tokens, {found.size} inputs: constant over the sum {np.median(found):.2f}, at most {found.max():.4f}"
+    )
+
+# %% [markdown]
+# ## One trained head
+#
+# The same three terms of one head of MiniLM, at 64 tokens of a text:
 
 # %%
 model = models.load("minilm")
 corpus = corpora.available(*texts)
-tokens = models.random_windows(model, corpora.read(corpus), length=16, count=1, seed=seed)
+tokens = models.random_windows(model, corpora.read(corpus), length=64, count=1, seed=seed)
 f, x = model.attention(4), model.activations(tokens, 4)
-one = Attention(f.query[:1], f.key[:1], f.value[:1]).to(dtype=torch.float64)
-P = one.probabilities(x.double())[0, 0]
-frozen = torch.linalg.matrix_norm(P, 2) * torch.linalg.matrix_norm(one.value[0], 2)
-whole = local_lipschitz(one, x[0].double()).value
-c = P.sum(0).max()
-print(f"most attended token: {c:.2f} of {len(P)}; norm of P: {torch.linalg.matrix_norm(P, 2):.3f}")
-print(f"attention held fixed: {frozen:.3f}; whole constant: {whole:.3f}")
+one = f.replace(
+    **{
+        name: getattr(f, name)[:1]
+        for name in ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias")
+    }
+).to(dtype=torch.float64)
+found_terms = {name: term.item() for name, term in head_terms(one, x.double()).items()}
+whole = local_lipschitz(one, x[0].double()).value.item()
+norm_of_P = found_terms.pop("attention_norm")
+print(f"norm of P {norm_of_P:.2f};", ", ".join(f"{name} {term:.2f}" for name, term in found_terms.items()))
+print(f"constant of the head {whole:.2f}")
 
 # %% [markdown]
-# ## Measured: the slope of the constant from the slope of $\norm P_2$
+# ## Measured: slopes from slopes
 #
-# For each layer the prediction is the slope of the largest $\norm P_2$ over its heads. It looks at attention alone, at
-# no value matrix and at no derivative, and nothing is fitted. Two controls: the mean slope of all layers, and the
-# slope of $\sqrt c$.
+# A layer has several heads, and the sum over all of them is far too large: {glue:text}`why-loose:.0f` times the
+# constant in the median. So we ask for growth, not for size. For each layer the prediction is the slope of
+#
+# $$\max_h F^{(h)} + \max_h \norm{S^{(h)}}_2$$
+#
+# over the same {term}`windows <window>` of 8 to 512 tokens as the constant. Nothing is fitted. Three controls: the
+# slope of the largest $\norm P_2$, which was the prediction of an earlier version of this page; the mean slope of the
+# neighbouring layers, which knows measured constants; and "no growth".
 
 # %% tags=["hide-input"]
-longest = own[own.length == own["map"].map(own.groupby("map").length.max())]
-by_value = longest.groupby(["map", "layer"]).by_value.median()
-rates["error"], rates["values"] = error, by_value.loc[list(zip(rates["map"], rates.layer, strict=True))].to_numpy()
-rates["root"] = (rates.column / 2 - rates.slope).abs()
-rates["mean"] = (rates.slope - rates.slope.mean()).abs()
-
-
-def errors_of(rows):
-    """How well the slopes of some layers are predicted."""
-    line = {"layers": len(rows), "error": rows.error.median(), "within": (rows.error <= goal).mean()}
-    line |= {"root": rows.root.median(), "mean": rows["mean"].median(), "values": rows["values"].median()}
-    return pd.Series(line)
-
-
-shown = pd.concat({name: errors_of(rows) for name, rows in rates.groupby("map", sort=False)}, axis=1).T
-shown.loc["all"] = errors_of(rates)
-shown["within"] = (100 * shown.within).map("{:.0f} %".format)
-shown["layers"] = shown.layers.astype(int)
-headings = {"map": "model", "layers": "layers", "error": "median error", "within": f"error at most {goal}"}
-headings |= {"root": "median error of √c", "mean": "of the mean slope", "values": "share of the values"}
-figures.table(shown.rename_axis("map").reset_index(), names=headings, digits=2, bold=shown.index == "all")
+PREDICTORS = {
+    "attention_norm": "norm of P",
+    "both": "values and keys",
+    "one_head": "values + keys of one head",
+    "key": "keys alone",
+    "neighbours": "neighbouring layers",
+    "flat": "no growth",
+}
+rates["flat"] = 0.0
+scores = compared(rates, [*PREDICTORS], within=close, seed=seed).set_index("predictor")
+listed = scores.assign(within=[f"{100 * share:.0f} %" for share in scores.within]).reset_index()
+listed["interval"] = [
+    f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]" if np.isfinite(row.correlation) else "–"
+    for row in listed.itertuples()
+]
+listed["predictor"] = listed.predictor.map(PREDICTORS)
+names = {"predictor": "predicted by", "median": "median error", "within": f"error at most {close}", "rmse": "RMS error"}
+names |= {"largest": "largest error", "mean": "mean (signed)", "interval": "correlation"}
+figures.table(listed, names, digits=2, bold=listed.predictor == "values and keys")
 
 # %% [markdown]
-# The last column is the share of the constant that comes through the values, with attention held fixed, along the
-# steepest direction at the longest windows (median over layers). Where it is small, moving a token acts by moving
-# attention, and {prf:ref}`popular-token` need not say anything. It is smallest in gpt2-mini, where the prediction
-# fails.
-#
-# Would a fit do better? Least squares with the slopes of $\norm P_2$ and $\sqrt c$, fitted to random halves of the
-# layers, or to all models but one, and asked for the rest:
+# *Intervals resample the {glue:text}`why-models:.0f` models (MiniLM with and without a mask is one), and are as wide as
+# six models make them.* The RMS error of values and keys less that of $\norm P_2$ is {glue:text}`why-less:.3f`
+# [{glue:text}`why-less-low:.3f`, {glue:text}`why-less-high:.3f`]; less that of the neighbours it is
+# {glue:text}`why-beside:.3f` [{glue:text}`why-beside-low:.3f`, {glue:text}`why-beside-high:.3f`]. Model by model, and
+# from a line fitted to all other models:
 
 # %% tags=["hide-input"]
-features = rates[["attention_norm", "column"]].reset_index(drop=True)
-found = forecast(features, rates.slope.to_numpy(), rates["map"].to_numpy(), layers=rates.layer.to_numpy(), within=goal)
-summary = found.summary.assign(within=(100 * found.summary.within).map("{:.0f} %".format))
-summary = summary.replace({"half": "half of the layers", "group": "a model", "features": "both slopes"})
-summary = summary.replace({"mean": "mean slope", "permuted": "both slopes, permuted"})
-headings = {"held_out": "held out", "predictor": "predicted by", "median": "median error"}
-figures.table(summary, names=headings | {"within": f"error at most {goal}"}, digits=3)
+three = ["attention_norm", "both", "neighbours"]
+lines = held_out(rates, three)
+plain = pd.concat(
+    {
+        name: (rows[three].sub(rows.slope, axis=0) ** 2).mean() ** 0.5
+        for name, rows in [*rates.groupby("map", sort=False), ("all", rates)]
+    },
+    axis=1,
+).T
+table = plain.join(lines[[*three[:2], "mean slope"]].rename(columns={name: f"{name}_held" for name in three}))
+names = {"map": "model", "attention_norm": "norm of P", "both": "values and keys", "neighbours": "neighbours"}
+names |= {"attention_norm_held": "norm of P, held out", "both_held": "values and keys, held out"}
+names |= {"mean slope": "mean of the other models"}
+figures.table(table.rename_axis("map").reset_index(), names, digits=2, bold=table.index == "all")
 
 # %% [markdown]
-# No: the equality without a fit has a smaller error than the fits, on layers that they have not seen.
+# *RMS errors of slopes; MiniLM with a mask is held out together with MiniLM.* What the new prediction costs: it lies
+# too high, by {glue:text}`why-bias:.2f` in the mean, because $S$ takes norms and forgets directions, and in
+# {glue:text}`why-minilm-worse:.0f` of the {glue:text}`why-minilm-layers:.0f` layers of MiniLM (with a mask and without)
+# its error is larger than that of $\norm P_2$. In ALBERT, whose depths share their weights, the neighbours predict
+# better. And it was found by looking: some thirteen forms were tried on these layers
+# by a referee of this page, and this one was the best of them; the sum within one head, written down before, is in the
+# table. No layer was kept aside; the next section is a test of its own. Without SmolLM2 the correlation is {glue:text}`why-others:.2f`, for
+# $\norm P_2$ {glue:text}`why-P-others:.2f`: most of that one's agreement came from SmolLM2.
 #
-# In SmolLM2 the popular token is the first one, a sink. Its layer {glue:text}`why-sink-layer:.0f` is the extreme: at
-# {glue:text}`why-sink-length:,.0f` tokens one token gets {glue:text}`why-sink-column:,.1f` units of attention, so
-# $\norm P_2$ is {glue:text}`why-sink-norm:.2f`, where $\sqrt n$ is {glue:text}`why-sink-root:.2f`, and
-# {glue:text}`why-sink-share:.1f` % of the squared steepest direction lies on that token.
+# That keys matter is no guess. Along the steepest direction, at the longest windows, {glue:text}`why-by-key:.0f` % of the
+# constant (median over layers) comes through the keys and {glue:text}`why-by-value:.0f` % through the values.
 #
 # ## Changed attention, changed slopes
 #
-# Correlation over layers is no cause. So we change the attention of a layer at the inputs that it receives, and measure
-# both slopes again on the same windows: *uniform* multiplies the queries by 0, *softer* by 1/2, *sharper* by 2; one
-# change deletes the most attended token, one gives every place the same learned position.
+# Correlation over layers is no cause, and the form was chosen on these layers. So we change the attention of a layer at
+# the inputs that it receives, and measure all slopes again on the same windows, of 16 to 256 tokens; the form was fixed
+# before. *Softer* multiplies the queries by 1/2, *sharper* by 2; one change deletes the most attended token, one gives
+# every place the same learned position. (With *uniform* attention, queries times 0, nothing would be tested: without
+# keys the constant is $\norm P_2$ times a number, by linear algebra.)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of $\\norm P_2$ changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-goal:.2f`. Sharper attention mostly makes both steeper, softer both flatter; marks below the band lose growth that $\\norm P_2$ does not account for."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in five colours. Many marks lie near the diagonal; uniform and softer attention leave a group far below it, where two marks of one position for all places lie too."}}
-changed = interventions.changes(results.load("interventions"))
-figures.interventions.changes(changed, goal)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of values and keys changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-close:.2f`. Softer attention makes both flatter, sharper attention makes both steeper in nearly all layers, and what a deleted token does is foretold in most."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in four colours, along the diagonal: softer attention at the lower left, sharper at the upper right."}}
+stored = with_terms(results.load("interventions"), results.load("head-terms-changed"), also=["intervention"])
+evidence = stored[stored.intervention != "uniform"]
+by_norm = interventions.changes(evidence)
+changed = interventions.changes(evidence.assign(attention_norm=evidence.both))
+figures.interventions.changes(changed, close)
 plt.show()
 
 # %% tags=["hide-input"]
-agreed = interventions.agreement(changed, by=("intervention",), limits=(goal,))
-agreed["close"] = (100 * agreed[f"within {goal:g}"]).map("{:.0f} %".format)
-headings = {"intervention": "change", "layers": "layers", "change": "median change, constant"}
-headings |= {"norm_change": "median change, norm of P", "gap": "median difference", "close": f"within {goal}"}
-figures.table(agreed, names=headings, digits=2)
+misses = changed[["intervention"]].assign(both=changed.gap, norm=by_norm.gap, none=changed.change)
+misses = pd.concat([misses, misses.assign(intervention="all four")])
+lines = []
+for name, some in misses.groupby("intervention", sort=False):
+    line = {"change": f"{name} ({len(some)} layers)"}
+    line |= {column: (some[column] ** 2).mean() ** 0.5 for column in ("both", "norm", "none")}
+    lines.append(
+        line
+        | {f"{column} close": int((some[column].abs() <= close + 1e-12).sum()) for column in line if column != "change"}
+    )
+foretold = pd.DataFrame(lines)
+columns = {"both": "values and keys", "norm": "norm of P", "none": "“no change”"}
+names = {"change": "change"} | {name: f"RMS error, {words}" for name, words in columns.items()}
+names |= {f"{name} close": f"within {close}, {words}" for name, words in columns.items()}
+figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("all"))
 
 # %% [markdown]
 # Sharpness is a cause of the growth: in {glue:text}`why-sharp-signs:.0f` of the {glue:text}`why-sharp-layers:.0f`
-# layers sharper attention makes both slopes steeper, and uniform attention leaves the constant a slope
-# of {glue:text}`why-uniform:.2f` in the median. But $\norm P_2$ is not the whole of it: over all changes
-# {glue:text}`why-agreed:.0f` % of the pairs agree within {glue:text}`why-goal:.2f`.
+# layers sharper attention makes the constant grow faster, softer attention slower in {glue:text}`why-soft-signs:.0f`.
+# And the terms of values and keys tell how much better than $\norm P_2$ does: the correlation of the changes is
+# {glue:text}`why-changes:.2f`, for $\norm P_2$ {glue:text}`why-P-changes:.2f`. The hard control is "no change" where a
+# token is deleted, which moves most slopes little: it is within {glue:text}`why-close:.2f` in
+# {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f` layers, $\norm P_2$ in
+# {glue:text}`why-deleted-norm:.0f`, values and keys in {glue:text}`why-deleted-both:.0f`. These layers are of three
+# models, and the changes of one layer share its slope as read.
 #
+# ## Which token moves which
+#
+# The Jacobian is a matrix of blocks, one for each pair of tokens. Let $D_j f_i$ be the block that says how output $i$
+# answers to token $j$, and $N_{ij} = \norm{D_j f_i}_2$.
+#
+# :::{prf:lemma} The matrix of block norms
+# :label: block-norms
+#
+# For any differentiable map $f$ of sequences, with or without a mask (a standard inequality),
+#
+# $$\max_{i,j} N_{ij} \;\le\; \norm{D_X f}_2 \;\le\; \norm{N}_2 .$$
+# :::
+#
+# :::{dropdown} Proof
+# :::{prf:proof}
+# A push of token $j$ alone moves output $i$ by at most what it moves all outputs: the left inequality.
+#
+# For a push $u = (u_1, \dots, u_n)$, output $i$ moves by at most $\sum_j N_{ij} \abs{u_j}$, which is entry $i$ of
+# $N$ times the vector of the $\abs{u_j}$. That vector is as long as $u$, which gives the right inequality. $\square$
+# :::
+# :::
+#
+# Here is $N$ for one sentence, beside attention:
+
+# %%
+layer = 3
+ids = model.tokenizer(sentence, return_tensors="pt")["input_ids"]
+attention, x = model.attention(layer), model.activations(ids, layer)
+norms = block_norms(attention, x)[0]
+looks = attention.probabilities(x[0]).mean(0)
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-maps", "caption": "One layer of MiniLM on a sentence: the attention, averaged over heads, and the norms of the blocks. Attention shows one token that all look at; its column stands out among the norms too, which show in addition that each token moves itself, and which words move others."}, "image": {"alt": "Two square maps of the same tokens. In both the column of the first token is dark; in the map of block norms the diagonal and several other columns are visible too, which are pale in the attention."}}
+words = model.tokenizer.convert_ids_to_tokens(ids[0])
+figures.influence.maps(looks, norms, words)
+plt.show()
+
+# %% tags=["hide-input"]
+lip = local_lipschitz(attention, x)
+loose = torch.linalg.matrix_norm(norms, 2).item()
+dense = AttentionJacobian(attention.to(dtype=torch.float64), x[0].double()).dense()
+of_first = torch.linalg.matrix_norm(dense[:, : x.shape[-1]], 2).item()
+blocks = dense.view(len(words), x.shape[-1], len(words), x.shape[-1]).transpose(1, 2)
+exact = torch.linalg.matrix_norm(blocks, 2)
+ledger.record(
+    ledger.equal(
+        "castin.lem-c.2",
+        "norms of its blocks, token by token",
+        (norms.double() / exact - 1)[exact > 0],
+        within=2e-3,
+        seen="reconstructed",
+        effort="structured",
+        variant=True,
+        grounds=f"one layer of {model.name} at a sentence of {len(words)} tokens, against the dense Jacobian in float64",
+    )
+)
+
+# %% [markdown]
+# The layer has the constant {glue:text}`why-here:.2f`; the blocks of the first token together give
+# {glue:text}`why-column:.1f` of it, and the norm of $N$ is {glue:text}`why-blocks:.1f`, too large because it ignores
+# directions, as $S$ does.
+#
+# ## With the residual connection and the norm
+#
+# The released code measures the sub-layer, attention with its residual connection and its {term}`layer normalisation`
+# ({doc}`45_released_code`), and everything above is about attention alone. Does the rest change the growth? In BERT the
+# norm comes last, $x \mapsto \mathrm{LN}(x + f(x))$; in the other models first, $x \mapsto x + f(\mathrm{LN}(x))$.
+
+# %% tags=["hide-input"]
+sub = layer_growth.named(results.load("released-map"))
+here = ["model", "masked", "corpus", "layer", "length", "text"]
+sub = sub.merge(atlas[atlas.case == "as read"][[*here, "lipschitz"]].rename(columns={"lipschitz": "alone"}), on=here)
+series = layer_growth.rates(sub, along=("alone", "inner", "released")).assign(to=512)
+short = sub[(sub["map"] == "MiniLM") & (sub.length <= 128)]
+series = pd.concat([series, layer_growth.rates(short, along=("alone", "inner", "released")).assign(to=128)])
+series["to"] = series.groupby("map").longest.transform("max").where(series.to == 512, 128)
+quarter = {"near": "slope", "near_alone": "alone", "near_released": "released"}
+for name, column in quarter.items():
+    series[name] = (series[column] - 0.25).abs() <= layer_growth.CLOSE
+grouped = series.groupby(["map", "to"], sort=False)
+released_map = (
+    grouped[["alone", "inner", "slope", "released"]]
+    .median()
+    .join(grouped[[*quarter]].sum())
+    .join(grouped.size().rename("layers"))
+)
+released_map = released_map.reset_index()
+released_map["map"] = [f"{row['map']}, 8 to {row.to} tokens" for _, row in released_map.iterrows()]
+for name in quarter:
+    released_map[name] = [
+        f"{near} of {layers}" for near, layers in zip(released_map[name], released_map.layers, strict=True)
+    ]
+names = {"map": "layers of", "alone": "attention alone", "inner": "without norm (MiniLM) or residual (others)"}
+names |= {"slope": "whole sub-layer", "near": "within 0.1 of 1/4", "released": "released quantity of it"}
+figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, released"}, digits=2)
+
+# %% [markdown]
+# *Medians over layers of slopes in log-log axes, two windows a length.* The sub-layer of MiniLM, measured as the
+# theorems define it, has a slope within 0.1 of 1/4 in {glue:text}`why-sub-near:.0f` of {glue:text}`why-sub-layers:.0f`
+# layers up to the 128 tokens of its training; the residual connection and the norm change little. The released quantity
+# of the sub-layer has one in {glue:text}`why-all-released:.0f` of all {glue:text}`why-all-sub:.0f` layers, up to 512
+# tokens, where the constant has in {glue:text}`why-all-near:.0f`. That is no finding about attention: the quantity is
+# the root of $\norm{J^\top f(X)}_F$ ({prf:ref}`released-value`), and where that has $n$ rows of much the same size, it
+# grows like $n^{1/4}$, whatever the constant does. For the identity, which the residual connection carries along, it is
+# $n^{1/4}$ times the root of the tokens' root-mean-square norm.
+#
+# ## Whole networks
+#
+# A network of layers (attention, norms, residual connections and MLP) has a constant of at most the product of the
+# constants of its layers at the tokens that they receive. The product is far too large. Does at least its growth compose?
+
+# %% tags=["hide-input"]
+whole_networks = results.load("whole-networks").assign(excess=lambda rows: rows["product"] / rows.lipschitz)
+medians = whole_networks.groupby(["model", "length"], sort=False)[["lipschitz", "product"]].median().unstack("model")
+medians.columns = [f"{what}-{which}" for what, which in medians.columns]
+names = {"length": "tokens", "lipschitz-minilm": "MiniLM", "product-minilm": "product of its 6 layers"}
+names |= {"lipschitz-gpt2-mini": "gpt2-mini", "product-gpt2-mini": "product of its 6 layers "}
+net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_index("model")
+figures.table(medians.reset_index(), names, digits=3)
+
+# %% [markdown]
+# No, in these two. From 8 to 128 tokens (four windows a length) the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
+# [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the product of its layers
+# {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`,
+# {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The rate of a network is not the sum of the
+# rates of its layers, and far below it.
+
+# %% [markdown]
 # ## A jump where training ended
 #
 # The first layer of MiniLM has another reason still. In this form MiniLM was trained on texts of at most 128 tokens.
@@ -217,66 +457,86 @@ plt.show()
 # one position for all places the medians of all lengths lie between {glue:text}`why-one-low:.1f` and
 # {glue:text}`why-one-high:.1f`. So the jump comes with places beyond those that training reached.
 
+
 # %% tags=["hide-input"]
-sink = longest[(longest["map"] == "SmolLM2")].groupby("layer").median(numeric_only=True)
-top = sink.loc[sink.attention_norm.idxmax()]
-mini = rates[rates["map"] == "gpt2-mini"]
-correlation = rates.slope.corr(rates.attention_norm)
-said = {"error": error.median(), "layers": len(rates), "goal": goal, "asked": 100 * asked}
-others = rates["map"].to_numpy() != "SmolLM2"
+longest = own[own.length == own["map"].map(own.groupby("map").length.max())]
+shares_of = longest.groupby(["map", "layer"])[["by_value", "by_key"]].median().median()
+others = compared(rates[rates["map"] != "SmolLM2"], ["attention_norm", "both"], draws=10).set_index("predictor")
+beside = compared(rates, ["neighbours", "both"], seed=seed).set_index("predictor").loc["both"]
+best, past = scores.loc["both"], scores.loc["attention_norm"]
+said = {"layers": len(rates), "close": close, "models": rates["map"].str.removesuffix(", masked").nunique()}
 said |= {
-    "within": 100 * (error <= goal).mean(),
-    "correlation": correlation,
-    "others": 100 * (error[others] <= goal).mean(),
+    "rmse": best.rmse,
+    "correlation": best.correlation,
+    "low": best.low,
+    "high": best.high,
+    "median": best["median"],
 }
-said |= {"sink-layer": top.name, "sink-length": top.length, "sink-column": top.column, "sink-norm": top.attention_norm}
-said |= {"sink-root": top.length**0.5, "sink-share": 100 * top.most_in}
+said |= {"P-rmse": past.rmse, "P-correlation": past.correlation, "P-median": past["median"], "bias": best["mean"]}
+said |= {"less": best.less, "less-low": best.less_low, "less-high": best.less_high, "largest": best.largest}
+said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": beside.less_high}
+said |= {"others": others.correlation["both"], "P-others": others.correlation["attention_norm"]}
+said |= {"by-key": 100 * shares_of.by_key, "by-value": 100 * shares_of.by_value}
+said |= {"loose": (own.bound / own.lipschitz).median()}
+last = example.iloc[-1]
+said |= {"reached": 100 * last.constant / (last.value + last.key + last["query"])}
+sharper, softer, deleted = (
+    changed[changed.intervention == name] for name in ("sharper", "softer", "without the most attended")
+)
+said |= {
+    "sharp-layers": len(sharper),
+    "sharp-signs": (sharper.change > 0).sum(),
+    "soft-signs": (softer.change < 0).sum(),
+}
+said |= {"changes": changed.change.corr(changed.norm_change), "P-changes": by_norm.change.corr(by_norm.norm_change)}
+of_minilm = rates[rates["map"].str.startswith("MiniLM")]
+worse = (of_minilm.both - of_minilm.slope).abs() > (of_minilm.attention_norm - of_minilm.slope).abs()
+said |= {"minilm-worse": worse.sum(), "minilm-layers": len(worse)}
+of_deleted = foretold[foretold.change.str.startswith("without")].iloc[0]
+said |= {"deleted": len(deleted)} | {
+    f"deleted-{name}": of_deleted[f"{name} close"] for name in ("both", "norm", "none")
+}
+said |= {"here": lip.value.item(), "column": of_first, "blocks": loose}
+to_training = series[(series["map"] == "MiniLM") & (series.to == 128)]
+said |= {"sub-near": to_training.near.sum(), "sub-layers": len(to_training)}
+to_longest = series[series.to != 128]
+said |= {"all-sub": len(to_longest), "all-near": to_longest.near.sum(), "all-released": to_longest.near_released.sum()}
+for name, key in (("minilm", "minilm"), ("gpt2", "gpt2-mini")):
+    row = net.loc[key]
+    said |= {f"net-{name}": row.slope, f"net-{name}-low": row.low, f"net-{name}-high": row.high}
+    said |= {f"product-{name}": row["product"]}
 said |= {"before": jump[120], "beyond": jump[160], "same": jump[64], "moved": later}
 said |= {"one-low": min(without_places.values()), "one-high": max(without_places.values())}
-sharper, uniform = (changed[changed.intervention == name] for name in ("sharper", "uniform"))
-said |= {"sharp-layers": len(sharper), "sharp-signs": int(((sharper.change > 0) & (sharper.norm_change > 0)).sum())}
-said |= {"uniform": uniform.slope.median(), "agreed": 100 * (changed.gap.abs() <= goal).mean()}
-said |= {"frozen": 100 * rates["values"].median()}
 for name, value in said.items():
     glue(f"why-{name}", float(value), display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
-for row in norms:
-    for n in lengths:
-        s, norm = row["share"], row[str(n)]
-        popular = 1 + s * (n - 1)
-        assert max(1, popular / n**0.5) <= norm * (1 + 1e-12) and norm <= popular**0.5 * (1 + 1e-12)
-by_hand = torch.kron(P, one.value[0])
-assert abs(torch.linalg.matrix_norm(by_hand, 2) / frozen - 1) < 1e-9 and frozen > 0.2 * whole
-assert drawn == len(rates) and table.converged.all()
+assert all(found.max() <= 1 + 1e-9 for found in shares.values()) and shares["ascended"].max() > 0.9
+assert 0.99 < said["reached"] / 100 <= 1 and whole <= sum(found_terms.values())
+assert drawn == 2 * len(rates) and own.converged.all() and not (own.lipschitz > own.bound * (1 + 1e-2)).any()
 assert (own.attention_norm <= own.column**0.5 * (1 + 1e-4)).all() and (own.attention_norm > 1 - 1e-3).all()
-assert error.median() < 0.06 and (error <= goal).mean() < asked
-assert error.median() < rates["mean"].median() / 2 and rates["root"].median() > error.median()
-assert mini.error.median() > 0.15 and mini["values"].median() == shown["values"].min()
-albert = rates[rates["map"] == "ALBERT"]
-assert (albert.attention_norm - albert.slope > goal).mean() > 0.5
-assert said["sharp-signs"] >= len(sharper) - 1 and abs(said["uniform"]) < 0.1
-assert changed.change.corr(changed.norm_change) > 0.5 and 30 < said["agreed"] < 80
-fits = found.summary[found.summary.predictor == "features"]
-assert (fits["median"] > error.median()).all()
-assert top.place_in == 0 and top.most_in > 0.99 and top.attention_norm > 0.9 * top.length**0.5
+assert best.rmse < 0.75 * past.rmse and best.correlation > past.correlation + 0.1
+assert best["mean"] > 0 and best["median"] > 0.75 * past["median"]
+assert (foretold.both < foretold[["norm", "none"]].min(axis=1)).all() and said["changes"] > said["P-changes"] + 0.1
+assert shares_of.by_key > 0.5 and said["sharp-signs"] >= len(sharper) - 1
+assert norms.max() <= lip.upper.item() * (1 + 1e-6) and lip.value.item() <= loose * (1 + 1e-3)
+assert of_first <= lip.value.item() * (1 + 1e-6) and sub.converged.all() and whole_networks.converged.all()
+assert (whole_networks.excess > 1).all() and to_longest.near_released.all()
 assert jump[160] > 2 * jump[120] and later > 2 * jump[64]
 assert max(without_places.values()) < 1.5 * min(without_places.values())
-print("✓ norms of attention lie where the proposition says; the sentences on slopes hold for the stored tables")
+print("✓ the sum of the three terms bounds the constant; the sentences on slopes hold for the stored tables")
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - In most models the growth goes along with attention to the same few tokens, and mostly has its size: the slopes have
-#   correlation {glue:text}`why-correlation:.2f`. The goal that we had set is missed: without SmolLM2
-#   {glue:text}`why-others:.0f` % of the layers agree, in gpt2-mini and ALBERT few.
-# - The proposition gives the frozen part its reason; the part through keys and queries has none here, and in gpt2-mini
-#   it is what grows. The largest disagreements under changed attention are there too.
-# - $\norm P_2$ is measured at the same inputs as the constant, so the prediction is of a derivative from attention,
-#   not of long windows from short ones.
-# - The layers of one model are not independent, and {glue:text}`why-layers:.0f` layers are of a few models only.
+# - For one head the three terms bound the constant, by proof. That the slope of a layer follows two of them is an
+#   observation, with no exception beyond {glue:text}`why-largest:.2f`.
+# - The prediction needs the same inputs as the constant: it explains growth, it does not forecast long windows from
+#   short ones.
+# - The form was chosen on the layers that {numref}`fig-43-slopes` judges it on; only the changed attention tests it on
+#   what it was not chosen by. The models are six, and the layers of one are not independent.
 #
-# **One thing to try.** Give the head above sharper attention, with `Attention(4 * f.query[:1], ...)`. Does the frozen
-# part keep its share of the constant?
+# **One thing to try.** In the example at the top, let the tokens give a tenth of their attention to $a$ instead of
+# half: which of the two terms is then the larger one?
 #
 # **Next:** {doc}`48_independent_tokens`.

@@ -383,4 +383,4 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 # **One thing to try.** Draw another network, `models.load("gpt2", random=True, seed=1)`: where does the constant at the
 # tokens from rows begin to grow?
 #
-# **Next:** {doc}`46_which_token_matters`.
+# **Next:** {doc}`61_dot_product_is_not_lipschitz`.

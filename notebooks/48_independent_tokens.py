@@ -180,8 +180,7 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - A null model, and no theory of the growth: it says what remains to be explained, namely how longer windows differ
-#   from larger samples. {doc}`43_why_it_grows` and {doc}`46_which_token_matters` look at the tokens that many attend
-#   to.
+#   from larger samples. {doc}`43_why_it_grows` looks at the tokens that many attend to.
 # - The theorem is a limit, and the lengths of text are short of it: independent draws grow until the sample holds
 #   what is rare in the law.
 # - Independent tokens mix what a layer receives at all positions of eight windows, and no text gives such inputs.

@@ -47,6 +47,7 @@ FLOORS = {
         "released": 0,
         "results": 1,
         "layer_growth": 2,
+        "predicted_slopes": 2,
         "figures": 3,
         "training": 3,
         "zoo": 3,

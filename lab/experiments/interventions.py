@@ -24,7 +24,18 @@ from lipnb import corpora, models
 from lipnb.attention import Attention
 from lipnb.recording import Unit
 
-__all__ = ["INTERVENTIONS", "agreement", "altered", "changes", "scaled", "without_most_attended"]
+__all__ = [
+    "INTERVENTIONS",
+    "LENGTHS",
+    "MODELS",
+    "ONE_POSITION",
+    "agreement",
+    "altered",
+    "changes",
+    "of_model",
+    "scaled",
+    "without_most_attended",
+]
 
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS = (16, 32, 64, 128, 256)
@@ -146,7 +157,7 @@ def _measured(f, x, seed):
     return found | {"mean_radius": mean_radius, "by_value": parts(f, x, pair)["by_value"]}
 
 
-def _of_model(model):
+def of_model(model):
     """Interventions that a model allows: two of them need learned positions, added to the tokens."""
     return INTERVENTIONS if model.architecture.positions is not None else tuple(FACTORS)
 
@@ -156,7 +167,7 @@ def _rows(options, condition, length, seed):
     model = load(**options)
     ids, rows = windows_of(model, condition, length, seed=seed), []
     own = models.readings(model, ids)
-    for name in _of_model(model):
+    for name in of_model(model):
         read = models.readings(variant(model, "constant"), ids) if name == ONE_POSITION else own
         for layer in range(model.layers):
             f, x, deleted = altered(name, model.attention(layer), read[layer].received)
@@ -176,7 +187,7 @@ def _prepare(lengths=LENGTHS, count=6, seed=0):
         described.append(model.describe())
         windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
         for length in lengths:
-            size = count * model.layers * len(_of_model(model))
+            size = count * model.layers * len(of_model(model))
             work.append(Unit(f"{model.name}/{length}", partial(_rows, options, condition, length, seed), size))
     settings = {
         "models": described,

@@ -126,22 +126,22 @@ def slopes(table, claimed=0.25):
     return figure
 
 
-def mechanism(rates, close, along="attention_norm"):
-    """Slope of the constant against that of what attention does, one mark for each layer.
+def mechanism(rates, close, along):
+    """Slope of the constant against slopes that predict it, a panel for each, one mark for each layer.
 
     Parameters
     ----------
     rates : DataFrame
-        One row for each layer, from `lab.layer_growth.rates`: columns map, slope and `along`.
+        One row for each layer, from `lab.layer_growth.rates`: columns map, slope and those of `along`.
     close : float
         Half the height of the band around equality.
-    along : str
-        The slope that predicts.
+    along : dict
+        Column of a slope that predicts -> what stands below its panel.
 
     Returns
     -------
     Figure
-        `lab.figures.points` of it is the number of rows.
+        `lab.figures.points` of it is the number of rows, for each panel.
 
     Raises
     ------
@@ -151,15 +151,19 @@ def mechanism(rates, close, along="attention_norm"):
     maps = list(dict.fromkeys(rates["map"]))
     if len(maps) > len(MAPS):
         raise ValueError(f"at most {len(MAPS)} models have a marker of their own, and these are {len(maps)}.")
-    figure, ax = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
-    ends = np.array([min(0.0, rates[along].min()) - 0.03, max(0.5, rates[along].max()) + 0.03])
-    ax.fill_between(ends, ends - close, ends + close, color="0.9", lw=0)
-    ax.plot(ends, ends, color="0.4", lw=1)
-    for place, (name, marker) in enumerate(zip(maps, MAPS, strict=False)):
-        some = rates[rates["map"] == name]
-        ax.plot(some[along], some.slope, marker, color=f"C{place}", ms=6, alpha=0.8, mew=0, label=name)
-    ax.set(xlabel=r"slope of the largest $\|P\|_2$ of the layer", ylabel="slope of the constant", xlim=ends)
-    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    size = (4.3 * len(along), 4.6)
+    figure, axes = plt.subplots(1, len(along), figsize=size, sharex=True, sharey=True, layout="constrained")
+    drawn = rates[[*along, "slope"]]
+    ends = np.array([min(0.0, drawn.min().min()) - 0.03, max(0.5, drawn.max().max()) + 0.03])
+    for ax, (column, label) in zip(np.atleast_1d(axes), along.items(), strict=True):
+        ax.fill_between(ends, ends - close, ends + close, color="0.9", lw=0)
+        ax.plot(ends, ends, color="0.4", lw=1)
+        for place, (name, marker) in enumerate(zip(maps, MAPS, strict=False)):
+            some = rates[rates["map"] == name]
+            ax.plot(some[column], some.slope, marker, color=f"C{place}", ms=6, alpha=0.8, mew=0, label=name)
+        ax.set(xlabel=label, xlim=ends)
+    np.atleast_1d(axes)[0].set_ylabel("slope of the constant")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     return figure
 
 

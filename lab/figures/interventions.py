@@ -15,7 +15,7 @@ LOOKS = {  # intervention -> colour, marker
 
 
 def changes(found, close=0.05):
-    r"""Change of the slope of the constant against that of the slope of :math:`\|P\|_2`, a mark for each layer.
+    """Change of the slope of the constant against that of what should predict it, a mark for each layer.
 
     Parameters
     ----------
@@ -48,7 +48,9 @@ def changes(found, close=0.05):
         some = found[found.intervention == name]
         if len(some):
             ax.plot(some.norm_change, some.change, marker, color=colour, ms=6, alpha=0.8, mew=0, label=name)
-    ax.set(xlabel=r"change of the slope of the largest $\|P\|_2$", ylabel="change of the slope of the constant")
+    ax.set(
+        xlabel=r"change of the slope of largest $F$ plus largest $\|S\|$", ylabel="change of the slope of the constant"
+    )
     ax.set_xlim(*ends)
     ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.06, 0.5))
     return figure

@@ -17,7 +17,6 @@ PAGES = {
     "12_local_lipschitz": "The local Lipschitz constant",
     "41_real_text": "Growth on real text (Figure 1)",
     "43_why_it_grows": "Why the constant grows",
-    "46_which_token_matters": "Which token matters",
     "64_invertible_attention": "Attention that can be inverted",
     "71_every_bound": "Every bound side by side",
     "72_certified_bracket": "A certified bracket of the local constant",
@@ -298,7 +297,7 @@ def _tokens(tokens, trained=True):
         moves = "it moves" if top.place == place else f"{_named(top)} moves"
         sentence += f"; {moves} them up to {usual}" if usual else ""
     often = "Trained layers often lean on one token, such as the first: what" if trained else "What"
-    yield Finding(f"{sentence}.", f"{often} changes it changes what attends to it (46).")
+    yield Finding(f"{sentence}.", f"{often} changes it changes what attends to it (43).")
 
 
 def _whole(whole, count):

@@ -1,0 +1,167 @@
+"""What stands around attention: the sub-layer with its residual connection and norm, and networks of whole layers.
+
+The released experiments on BERT measure the sub-layer (castin2024smooth). Post-norm (BERT, ALBERT): x to LN(x + f(x)),
+and `inner` is x to x + f(x), before the norm. Pre-norm (all others): x to x + f(LN(x)), and `inner` is x to f(LN(x)),
+without the residual connection. Windows are those of the atlas.
+"""
+
+from functools import partial
+
+import torch
+
+from lab import released
+from lab.experiments.atlas import Condition, named, windows_of
+from lab.experiments.loading import edition, load, place
+from lab.experiments.table import by_window, table
+from lipnb import AttentionJacobian, corpora, models
+from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
+from lipnb.spectral import lanczos, start_vectors
+
+__all__ = ["composed", "sublayer"]
+
+TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, at layers and of whole networks
+RTOL = 1e-2  # windows differ by far more
+MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
+LENGTHS, WHOLE_LENGTHS = (8, 32, 128, 512), (8, 16, 32, 64, 128)
+
+
+def sublayer(block, x, inner=False):
+    """Products with the Jacobian of a sub-layer: attention in closed form, norms by automatic differentiation.
+
+    Parameters
+    ----------
+    block : lipnb.models.Block
+        The sub-layer.
+    x : Tensor, shape (b, n, d)
+        What it receives.
+    inner : bool
+        Without the norm (post-norm), or without the residual connection (pre-norm).
+
+    Returns
+    -------
+    forward, backward : callable
+        Products with the Jacobian and with its transpose, of shape (b, n, d).
+    """
+    y = block.norm(x) if block.pre_norm else x
+    attention, out = AttentionJacobian(block.attention, y), block.attention(y)
+    if not block.pre_norm:
+        norm = (_same, _same) if inner else _derivative(block.norm, x + out)
+
+        def back(w):
+            w = norm[1](w)
+            return w + attention.vjp(w)
+
+        return lambda u: norm[0](u + attention.jvp(u)), back
+    norm, after = _derivative(block.norm, x), (_same, _same) if block.after is None else _derivative(block.after, out)
+    kept = 0.0 if inner else 1.0
+    return (
+        lambda u: kept * u + after[0](attention.jvp(norm[0](u))),
+        lambda w: kept * w + norm[1](attention.vjp(after[1](w))),
+    )
+
+
+def _same(x):
+    return x
+
+
+def _derivative(f, x):
+    pull = torch.func.vjp(f, x)[1]
+    return lambda u: torch.func.jvp(f, (x,), (u,))[1], lambda w: pull(w)[0]
+
+
+def _norm(products, shape, seed):
+    """Spectral norms (b,) of maps of tokens (b, n, d) in float32 and whether they are settled."""
+    forward, backward = products
+    start = start_vectors(shape[0], shape[1] * shape[2], seed=seed, dtype=torch.float32, device="cpu")
+    found = lanczos(lambda u: backward(forward(u.view(shape))).flatten(1), start, rtol=RTOL)
+    return found.value, found.converged
+
+
+def composed(read):
+    """The layers of a network one after another, a map of what the first one receives.
+
+    Parameters
+    ----------
+    read : list of lipnb.models.Reading
+        From `lipnb.models.readings`.
+
+    Returns
+    -------
+    callable
+        Of tokens (b, n, d), to the same shape.
+    """
+
+    def layers(x):
+        for one in read:
+            x = one.whole(x)
+        return x
+
+    return layers
+
+
+def _solved(f, x, seed):
+    """Constant of one sequence (1, n, d), a number, and whether it is settled."""
+    found = local_lipschitz(f, x, rtol=RTOL, seed=seed)
+    return found.value.item(), bool(found.converged.all())
+
+
+def _rows(options, condition, length, seed):
+    """Rows of all layers at the windows of one length."""
+    model, rows = load(**options), []
+    blocks = [model.attention(layer, "block") for layer in range(model.layers)]
+    windows = windows_of(model, condition, length, seed=seed)[:COUNT]
+    for layer, read in enumerate(models.readings(model, windows)):
+        block, x = blocks[layer], read.stream
+        value, settled = _norm(sublayer(block, x), x.shape, seed)
+        part, settled_too = _norm(sublayer(block, x, inner=True), x.shape, seed)
+        found = {"lipschitz": value, "inner": part, "released": released.reported(block, x)}
+        found = by_window(found | {"converged": settled & settled_too})
+        at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "object": "block"}
+        at |= {"pre_norm": block.pre_norm, "length": length}
+        rows += [at | {"text": edition(one)} | row for one, row in zip(windows, found, strict=True)]
+    return rows
+
+
+def _planned(rows, options, lengths, size, seed):
+    """Description of a model, and the units of a table that has one for each length."""
+    options = {**options, "name": place(options["name"]), "dtype": "float32"}
+    model, condition = load(**options), Condition(TEXT)
+    windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
+    units = [Unit(f"{model.name}/{n}", partial(rows, options, condition, n, seed), size(model)) for n in lengths]
+    return model.describe(), units
+
+
+def _settings(planned, lengths, count, seed):
+    settings = {"models": [model for model, _ in planned], "lengths": list(lengths), "count": count, "rtol": RTOL}
+    text = corpora.fingerprint(corpora.read(TEXT))
+    return settings | {"corpus": TEXT, "text": text, "seed": seed}, [unit for _, units in planned for unit in units]
+
+
+@table("released-map", "the sub-layer with residual and norm, which the released code measures, in trained layers")
+def _prepare(lengths=LENGTHS, seed=0):
+    planned = [_planned(_rows, options, lengths, lambda model: COUNT * model.layers, seed) for options in MODELS]
+    return _settings(planned, lengths, COUNT, seed)
+
+
+def _network_rows(options, condition, length, seed):
+    """Rows of a network at the windows of one length: its layers one after another, and the product of each alone."""
+    model, rows = load(**options), []
+    for window, one in enumerate(windows_of(model, condition, length, seed=seed)[:WHOLE_COUNT]):
+        read, product, settled = models.readings(model, one[None]), 1.0, True
+        for layer in read:
+            value, fine = _solved(layer.whole, layer.stream, seed)
+            product, settled = product * value, settled and fine
+        value, fine = _solved(composed(read), read[0].stream, seed)
+        rows.append(
+            {"corpus": condition.corpus, "model": model.name, "masked": model.masked, "length": length}
+            | {"window": window, "text": edition(one), "lipschitz": value, "product": product}
+            | {"converged": settled and fine}
+        )
+    return rows
+
+
+@table("whole-networks", "networks of whole layers against the product of their layers, at 8 to 128 tokens")
+def _prepare_networks(lengths=WHOLE_LENGTHS, seed=0):
+    planned = [_planned(_network_rows, options, lengths, lambda model: WHOLE_COUNT, seed) for options in MODELS[:2]]
+    return _settings(planned, lengths, WHOLE_COUNT, seed)

@@ -1,0 +1,33 @@
+"""What stands around attention: products with the Jacobian of a sub-layer, and networks as their layers in a row."""
+
+import pytest
+import torch
+
+from lab.experiments import around_attention
+from lab.experiments.loading import load
+from lipnb import models
+
+
+@pytest.mark.parametrize("name", ["minilm", "gpt2-mini", "dinov2-small"])
+@pytest.mark.parametrize("inner", [False, True])
+def test_products_with_a_sub_layer_are_those_of_automatic_differentiation(name, inner):
+    model = load(name)
+    block, x = model.attention(1, "block"), torch.randn(1, 5, model.width, generator=torch.Generator().manual_seed(0))
+    if block.pre_norm:
+        f = (lambda y: block(y) - y) if inner else block
+    else:
+        f = (lambda y: y + block.attention(y)) if inner else block
+    u, w = torch.randn(2, 1, 5, model.width, generator=torch.Generator().manual_seed(1))
+    forward, backward = around_attention.sublayer(block, x, inner)
+    assert torch.allclose(forward(u), torch.func.jvp(f, (x,), (u,))[1], rtol=1e-3, atol=1e-4)
+    assert torch.allclose(backward(w), torch.func.vjp(f, x)[1](w)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_layers_in_a_row_are_the_network():
+    model = load("minilm")
+    ids = model.token_ids("Alice was beginning to get very tired")[None]
+    read = models.readings(model, ids)
+    with torch.no_grad():
+        assert torch.allclose(
+            around_attention.composed(read)(read[0].stream), model.module(ids).last_hidden_state, atol=1e-4
+        )
