@@ -92,21 +92,21 @@ figures.table(example, names | {"constant": "constant"}, digits=3)
 # 1. $\norm{D_X f}_2 \le F + \norm S_2 + \max_i \norm{C_i}_2$.
 # 2. The part of the {term}`Jacobian` through the values has the norm $F$, that through the queries
 #    $\max_i \norm{C_i}_2$, that through the keys at most $\norm S_2$, with equality for some tokens.
-# 3. With $c = \max_j \sum_i P_{ij}$, the attention of the most popular token, $\max(1, c/\sqrt n) \le \norm P_2 \le
-#    \sqrt c \le \sqrt n$.
+# 3. With $c = \max_j \sum_i P_{ij}$, the attention of the most popular token,
+#    $\max(1, c/\sqrt n) \le \norm P_2 \le \sqrt c \le \sqrt n$.
 #
-# The constant of a layer is at most the sum over its heads. Where keys are rotated by their places, $\norm K_2
-# \abs{q_i}$ stands for $\abs{K^\top q_i}$, and $C_i$ is measured with $\norm Q_2$.
+# The constant of a layer is at most the sum over its heads. Where keys are rotated by their places,
+# $\norm K_2 \abs{q_i}$ stands for $\abs{K^\top q_i}$, and $C_i$ is measured with $\norm Q_2$.
 # :::
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
-# The logits are $q_i \cdot k_j / \sqrt k$, and a softmax changes by $\delta P_{ij} = P_{ij} (\delta_{ij}
-# - \sum_l P_{il} \delta_{il})$ with changes $\delta_{ij}$ of its logits. So output $i$ changes, for a push
-# $\varepsilon$ of the tokens, by
+# The logits are $l_{ij} = q_i \cdot k_j / \sqrt k$. Where they change by $\dot l_{ij}$, the softmax changes by
+# $\dot P_{ij} = P_{ij} (\dot l_{ij} - \sum_r P_{ir} \dot l_{ir})$. So output $i$ changes, for a push $\varepsilon$ of
+# the tokens, by
 #
-# $$W \sum_j P_{ij} V \varepsilon_j + W \sum_j P_{ij} (v_j - o_i)\, \delta_{ij}, \qquad
-# \delta_{ij} = \frac{(Q \varepsilon_i) \cdot k_j + q_i \cdot (K \varepsilon_j)}{\sqrt k} .$$
+# $$W \sum_j P_{ij} V \varepsilon_j + W \sum_j P_{ij} (v_j - o_i)\, \dot l_{ij}, \qquad
+# \dot l_{ij} = \frac{(Q \varepsilon_i) \cdot k_j + q_i \cdot (K \varepsilon_j)}{\sqrt k} .$$
 #
 # The first sum is $P \otimes WV$ applied to $\varepsilon$, and the norm of a Kronecker product is the product of the
 # norms.
