@@ -286,8 +286,7 @@ ledger.record(
 #
 # - It shows that the closed form is the derivative, with these options, to rounding.
 # - Which term is largest may differ on other layers and texts; one {term}`window` for each length is an illustration.
-# - It says nothing about speed: {doc}`../book/solver` counts the operations, and {doc}`77_solver_speed` measures the
-#   time.
+# - It says nothing about speed: {doc}`../book/solver` counts the operations and has the times.
 #
 # **One thing to try.** Set `layer = 3`: do the queries or the values lead there?
 #

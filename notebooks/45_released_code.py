@@ -328,7 +328,7 @@ HTML(differences.effects_table(effects))
 # - **The index, most of all.** In the random GPT-2 it raises the value several times over, and a nearly flat
 #   constant becomes $n^{1/4}$. It is enough to explain the curve of that panel.
 # - **The rule to stop, next.** Feeding the tangent back is not enough: where the constant is small, its square changes
-#   by less than the threshold from the first step on. The rule has to be relative ({doc}`77_solver_speed`). As
+#   by less than the threshold from the first step on. The rule has to be relative ({ref}`the counts <solver-measured>`). As
 #   released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Those are the values below 0.1
 #   that are left out.
 # - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. Rows in

@@ -7,14 +7,14 @@
 # ---
 
 # %% [markdown]
-# # What a constant costs a language model
+# # What a constant costs a small language model
 #
 # Tied {term}`L2 attention` has a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space; divided
 # by its {term}`bound`, it can even be inverted. Does a language model made of it still learn? We train small ones on
-# characters, beside the same networks with their {term}`attention` deleted. Tied L2 attention costs
-# {glue:text}`cost_tied_low:.2f` to {glue:text}`cost_tied_high:.2f` nats per character over dot products, with sinusoids
-# for positions. Contractive
-# attention costs {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then at most
+# characters, of one size and for {glue:text}`trained-steps` steps, beside the same networks with their
+# {term}`attention` deleted. Tied L2 attention costs {glue:text}`cost_tied_low:.2f` to {glue:text}`cost_tied_high:.2f`
+# nats per character over dot products, with sinusoids for positions. Contractive attention costs
+# {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then at most
 # {glue:text}`attends_high:.4f` nats better than no attention.
 
 # %% tags=["parameters", "hide-input"]
@@ -82,7 +82,7 @@ plt.show()
 # can.
 # Training is by Adam at a rate that rises linearly and then falls like one over the root of the steps, without dropout
 # or
-# clipping. The text is not part of this book, only numbers measured on it and short samples of what networks write.
+# clipping. The text is not part of this book, only numbers measured on it.
 
 # %% tags=["hide-input"]
 parameters = {
@@ -192,6 +192,7 @@ glue("weight-other", float(weights.tril().max()), display=False)
 grid = ends.groupby(["layers", "attention"]).nats.agg(["mean", "min", "max"])
 mean = grid["mean"].unstack().reindex(columns=shown)
 glue("bigram", float(baseline["bigram"]), display=False)
+glue("trained-steps", f"{settings['training']['steps']:,}", display=False)
 glue("spread-most", float((grid["max"] - grid["min"]).max()), display=False)
 names = {"none": "none", "none-contractive": "none, contractive"}
 figures.table(
@@ -252,7 +253,7 @@ glue("cost_learned", float(by_place["l2-tied"] - by_place["dot"]), display=False
 figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.columns[1:]}, digits=4)
 
 # %% [markdown]
-# ## Parameters matched, and what the networks write
+# ## Parameters matched
 #
 # Tied attention shares a matrix, contractive networks have no LayerNorm, and those without attention lack all its
 # matrices. Here their feed-forward parts are wider, so that all have as many parameters as those of dot products (up to
@@ -284,24 +285,6 @@ figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "s
 # attention by {glue:text}`wide-contractive:+.4f` and that without attention by {glue:text}`wide-none:+.4f`: the costs
 # are not those of missing parameters.
 #
-# What do such networks write? One network of each kind from {doc}`66_training_stability`, of
-# {glue:text}`sample-layers` layers, trained for {glue:text}`sample-steps` steps, and the frequencies after the
-# character before, all with the same random numbers. The texts read alike: the differences of these losses are not seen
-# by eye.
-
-# %% tags=["hide-input"]
-deep = results.load("training-stability")
-deep = deep[(deep.row == "sample") & (deep.layers == 10)].drop_duplicates("attention").set_index("attention").text
-glue("sample-layers", 10, display=False)
-glue("sample-steps", results.provenance("training-stability")["settings"]["training"]["steps"], display=False)
-bigram = stored[(stored.part == "bigram") & (stored.row == "sample")].text.iloc[0]
-written = deep.reindex(shown).rename(names)
-written["bigram"] = bigram
-written = written.rename_axis("attention").reset_index()
-assert written.text.notna().all() and (written.text.str.len() == language_model.SAMPLE["characters"]).all()
-figures.table(written, names={"attention": "attention", "text": "what it writes (a bar ends a line)"})
-
-# %% [markdown]
 # ## What the guarantee costs, and what it gives
 #
 # The solver measures the {term}`local Lipschitz constant` of each trained layer at windows of the test text. Where

@@ -118,7 +118,7 @@ for name, rows in shown.items():
         number(ends.layer.prod(), 2),
     ]
 said = ["read", "the constants, means", "largest at one input", "roughest layer by its mean"]
-said += ["relative constants, means", "over random weights, mean"]
+said += ["relative constants, means", "over random weights, geometric mean"]
 said += ["certified bound, at most", *names.values(), "network to its last hidden states"]
 said += ["all its layers, without the final norm", "product of its layers, likewise"]
 beside = pd.DataFrame(columns).assign(what=said)
@@ -126,7 +126,8 @@ headings = {"what": "what"} | {name: f"{name} ({made[name]['architecture']})" fo
 figures.table(beside, names=headings, digits=2, bold=beside.what == "certified bound, at most")
 
 # %% [markdown]
-# A constant here is a mean over two windows or pictures, except in the third row and in the last three. Rows of
+# A constant here is a mean over two windows or pictures, except in the third row and in the last three; the fourth row
+# names the layer whose mean is the largest, which another layer can exceed at one window. Rows of
 # bounds say how many times too high a bound is, as a geometric mean over layers; a dash marks a bound that is
 # not stated for such layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
 # at the input: the norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of
@@ -140,7 +141,7 @@ figures.table(beside, names=headings, digits=2, bold=beside.what == "certified b
 #
 # At the shortest length the scan looks at each head alone, with its part of the output matrix:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-74-heads", "caption": "The constant of each head alone. In every layer of SmolLM2 the roughest head has at most {glue:text}`head_spread:.1f` times the median constant of its heads. The page {doc}`46_which_token_matters` shows which tokens heads follow."}, "image": {"alt": "Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of the head on a logarithmic scale."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-74-heads", "caption": "The constant of each head alone. In every layer of SmolLM2 the roughest head has at most {glue:text}`head_spread:.1f` times the median constant of its heads."}, "image": {"alt": "Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of the head on a logarithmic scale."}}
 heads = {name: results.load(f"scan-{name}-heads") for name in large}
 axes = figures.panels(len(heads), width=3.8, height=4.2)
 for ax, (name, table) in zip(axes, heads.items(), strict=True):

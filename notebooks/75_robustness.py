@@ -11,13 +11,16 @@
 #
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
-# prediction, for every input, up to about {glue:text}`page-75-reach:.2f` of a token's norm ({numref}`fig-75-attacks`).
-# That it comes so close is by construction, because it starts at the top {term}`singular vector`; what could have been
-# otherwise is how far this lasts, and that it does no more.
-# At one token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input. A
-# theorem below limits what any change of a given length can do: for the median input, by
-# {glue:text}`page-75-slack-near:.1f` times the best attack for the shortest changes and by up to
-# {glue:text}`page-75-slack:.0f` times for longer ones.
+# prediction, for every input we tried, up to about {glue:text}`page-75-reach:.2f` of a token's norm
+# ({numref}`fig-75-attacks`). That it comes so close is by construction, because it starts at the top
+# {term}`singular vector`; what could have been otherwise is how far this lasts, and that it does no more. At one token
+# norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input. A theorem below
+# limits what any change of a given length can do.
+#
+# Does a larger constant also mean an input that is easier to attack? Across {glue:text}`page-75-layers:d` layers of two
+# models, yes, for changes of the vectors: at one token norm the constant times the length has a rank correlation of
+# {glue:text}`page-75-first-far:.2f` with the change found. Between texts in one layer it has
+# {glue:text}`page-75-first-within:.2f` there, and for the change of *one word* no interval is clear of zero.
 
 # %% tags=["parameters"]
 relative_radii = [0.03, 0.1, 0.3, 1.0, 3.0]  # of the case by hand
@@ -25,17 +28,22 @@ angles = 4001  # of its grid search
 rows_to_check = 1  # stored windows attacked again
 drawn = 20  # tokens in the picture of an attack
 texts = ["alice", "python_reference"]  # the first that is available is drawn
+swapped = [0.1, 0.5, 2.0]  # radii at which three inputs by hand are compared
+draws = 500  # of the bootstrap
 seed = 0
 
 # %% tags=["hide-input"]
+from itertools import product
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, results
-from lab.experiments import remeasure, robustness
-from lipnb import Attention, corpora, models
+from lab import figures, ranking, results
+from lab.experiments import one_word, remeasure, robustness
+from lab.figures.robustness import ATTACKED, worst
+from lipnb import Attention, corpora, local_lipschitz, models
 from lipnb.bounds import nearby_upper
 from lipnb.worst_case import attacks
 
@@ -69,11 +77,18 @@ token = x.square().mean().sqrt()
 turn = torch.linspace(0, 2 * torch.pi, angles, dtype=torch.float64)
 circle = torch.stack([turn.cos(), turn.sin()], -1)[:, :, None]
 starts = torch.stack([top.direction, -top.direction, circle[angles // 5]])
+
+
+def grid_search(x, radius):
+    """Largest change of the output over a disc of changes of two tokens."""
+    disc = torch.linspace(0.02, 1, 50)[:, None, None, None].double() * radius * circle
+    return attacks.change(f, x, disc).max().item()
+
+
 hand = []
 for relative in relative_radii:
     radius = (relative * token).item()
-    disc = torch.linspace(0.02, 1, 50)[:, None, None, None].double() * radius * circle
-    found = {"grid search": attacks.change(f, x, disc).max().item()}
+    found = {"grid search": grid_search(x, radius)}
     found["singular"] = attacks.change(f, x, radius * starts[:2]).max().item()
     found["aligned"] = attacks.push(f, x, starts[:2], radius)[1].max().item()
     found["pgd"] = attacks.push(f, x, starts, radius, size=0.5)[1].max().item()
@@ -115,9 +130,9 @@ model = models.load("minilm", dtype=torch.float64)
 ids = corpora.windows(model.token_ids(corpora.read(corpus)), drawn, 1)
 words = [word.removeprefix("##") for word in model.tokenizer.convert_ids_to_tokens(ids[0].tolist())]
 x, head = model.activations(ids, 3)[0], model.attention(3)
-worst = attacks.singular(head, x)
+pushed = attacks.singular(head, x)
 length = 0.1 * x.norm(dim=-1).square().mean().sqrt()
-moves, changes = attacks.push(head, x, torch.stack([worst.direction, -worst.direction]), length, size=0.5)
+moves, changes = attacks.push(head, x, torch.stack([pushed.direction, -pushed.direction]), length, size=0.5)
 moves = moves[changes.argmax()]
 sizes = moves.norm(dim=-1)
 first = moves[sizes.argmax()] / sizes.max()
@@ -199,17 +214,15 @@ heads |= {"pgd": "PGD", "bound": "bound of this page", "bound_general": "Thm 3.3
 figures.table(by_radius.iloc[::2], names=heads, digits={"relative": 1})
 
 # %% [markdown]
-# The entries are medians over the {glue:text}`page-75-count` inputs, in units of the first-order prediction. The next
-# table has how much more PGD finds than the singular vector, in per cent of what the singular vector does:
-
-# %% tags=["hide-input"]
-gain = 100 * (table.pgd / table.singular - 1)
-gain = gain.groupby(table.relative).agg(["median", "max"])
-figures.table(
-    gain.iloc[::2],
-    names={"relative": "relative length", "median": "median gain, %", "max": "largest gain, %"},
-    digits={"relative": 1, "median": 2, "max": 2},
-)
+# The entries are in units of the first-order prediction, medians over the {glue:text}`page-75-count` inputs. These are
+# a grid that we chose, layers of one network and of a random one: a median describes the grid and no population, and
+# has no interval. At one token norm PGD has medians of {glue:text}`page-75-far-low:.1f` to
+# {glue:text}`page-75-far-high:.1f` over the five layers, the masked one among them. PGD finds at most
+# {glue:text}`page-75-gain-short:.1%` more than the singular vector up to a hundredth of a token norm, and
+# {glue:text}`page-75-gain-far:.0%` more in the median at one.
+#
+# The bound is {glue:text}`page-75-slack-near:.1f` times the best attack for the shortest changes, in the median, and up
+# to {glue:text}`page-75-slack:.0f` times for longer ones.
 
 
 # %% tags=["hide-input"]
@@ -229,14 +242,15 @@ told = {"reach": carries("pgd", 1), "far": ends.pgd.iloc[-1], "slack-near": slac
 told |= {"far-most": far.pgd.max(), "slack-far": slack.iloc[-1], "slack-largest": largest.max()}
 told |= {"general": general.min(), "random": ends["random"].iloc[0], "alone": ends.one_token.iloc[0]}
 told |= {"copies": copies, "share": (sizes.max() / sizes.norm()).item() ** 2}
+by_place = far.groupby(["model", "masked", "layer"]).pgd.median()
+gain = table.pgd / table.singular - 1
+told |= {"far-low": by_place.min(), "far-high": by_place.max(), "gain-short": gain[table.relative < 0.011].max()}
+told |= {"gain-far": gain[table.relative == table.relative.max()].median()}
 short = ratio[ratio.relative < 0.011]
 told |= {"short": short[["singular", "aligned", "pgd"]].sub(1).abs().max(axis=None)}
 for key, value in told.items():
     glue(f"page-75-{key}", float(value), display=False)
 glue("page-75-count", count, display=False)
-
-# %% [markdown]
-# One of the stored windows of MiniLM, which the seed of this page draws, is attacked again whenever it runs.
 
 # %% tags=["hide-input"]
 short = table[table.length == table.length.min()]
@@ -367,23 +381,172 @@ assert short.ours.max() < 1.05
 # Both bounds are over the largest change that gradient ascent finds, so 1 is the best possible. The bound of this page
 # is {glue:text}`page-75-lirpa-least:.1f` to {glue:text}`page-75-lirpa-most:.0f` times tighter in these nine cases, and
 # at length {glue:text}`page-75-lirpa-length:.2f` within a factor {glue:text}`page-75-lirpa-short:.3f` of the ascent. It
-# is made for attention; auto_LiRPA takes networks of many kinds. It bounds every coordinate of the output, and we take
-# the norm of these bounds: a bound on the norm itself could be tighter. Version
-# {glue:text}`page-75-lirpa-version` is the newest on PyPI; five names in it had to be mended for the present libraries.
-# Version 0.7.1, which is published elsewhere, could not be reached from here, and may be tighter. We took the better of
-# the methods CROWN and intervals followed by CROWN.
+# is made for attention; auto_LiRPA takes networks of many kinds, and bounds every coordinate of the output, of which we
+# take the norm. We took the better of its methods CROWN and intervals followed by CROWN, in version
+# {glue:text}`page-75-lirpa-version`; version 0.7.1, which could not be reached from here, may be tighter.
 #
+# ## Which inputs are easy to attack?
+#
+# The order of inputs can change with the length. In the case by hand, we take three inputs and find the worst change of
+# a given length on the same grid:
+
+# %% tags=["hide-input"]
+three = []
+for tokens in ((1.0, -0.5), (0.5, -0.5), (1.5, -1.5)):
+    x_of = torch.tensor(tokens, dtype=torch.float64)[:, None]
+    row = {"tokens": f"{tokens[0]:g} and {tokens[1]:g}".replace("-", "−")}
+    row["local constant"] = local_lipschitz(f, x_of, method="dense").value.item()
+    three.append(row | {f"worst change / {radius:g}": grid_search(x_of, radius) / radius for radius in swapped})
+three = pd.DataFrame(three)
+figures.table(three)
+
+# %% [markdown]
+# At the shortest length the inputs have the order of their constants. Once the change is longer than a token, the one
+# with the smallest constant is the easiest to attack: its tokens can be moved to a place where the constant is larger.
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:observation} What is compared
+# :label: ranking-inputs
+#
+# Inputs are {term}`windows <window>` of {glue:text}`page-75-length:d` tokens from two texts,
+# {glue:text}`page-75-windows:d` over both models, at every one of the {glue:text}`page-75-layers:d` layers of MiniLM
+# and gpt2-mini: {glue:text}`page-75-inputs:d` in all. For each we attack the attention of the layer with vectors of
+# three lengths relative to the token norm (PGD, or one token alone), and with one word. We compute Spearman's rank
+# correlation of the constant times the length of the change with the largest change $\norm{f(X + \Delta) - f(X)}_F$
+# found; and, of the *relative constant* $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$ with that change over $\norm{f(X)}_F$.
+# *Within* means that both are divided by their mean over the windows of the same layer.
+# :::
+#
+# Inputs are not independent: the 95 % intervals are of a bootstrap that draws windows (of each model and text) and
+# layers (of each model) with replacement. With six layers in each model they are rough. The second pair shares the
+# division by $\norm{f(X)}_F$; what that gives by itself is in the row of the ratio of norms, and the first pair shares
+# nothing but the length, which has a row of its own too.
+#
+# *One word*: one token is replaced by another of the vocabulary. The change of the output to first order, through the
+# layers below, is estimated for all places and words from random probes of the {term}`Jacobian`; the most promising
+# words are measured, and as many random ones.
+
+# %% tags=["hide-input"]
+stored = results.load("one-word")
+attacked = worst(stored)
+attacked = attacked.assign(size=attacked.received / attacked.given, first=attacked.lipschitz * attacked.epsilon)
+compared = {  # what is compared, with what, and in which models: all, or each
+    "constant × length, change": ("first", "worst", True),
+    "length, change": ("epsilon", "worst", False),
+    "relative constant, relative change": ("relative", "relative_change", True),
+    "input over output, relative change": ("size", "relative_change", False),
+    "certified bound, relative change": ("certified", "relative_change", False),
+}
+both = {"both": ["minilm", "gpt2-mini"], "MiniLM": ["minilm"], "gpt2-mini": ["gpt2-mini"]}
+ranked = []
+for (name, (known, outcome, each)), within in product(compared.items(), (False, True)):
+    for (layers_of, chosen), attack in product(list(both.items())[: None if each else 1], ATTACKED):
+        rows = attacked[attacked.model.isin(chosen) & (attacked.attack == attack)]
+        rho = ranking.of_inputs(rows, [known], outcome, within=within, draws=draws, seed=seed).loc[known]
+        ranked.append({"compared": name, "layers": layers_of, "within": within, "attack": attack} | dict(rho))
+ranked = pd.DataFrame(ranked)
+rho = ranked.set_index(["compared", "layers", "within", "attack"])
+
+
+def shown(within):
+    """Correlations with their intervals, as a table to be read; up to 1 % they are so by construction."""
+    said = [f"{row.rho:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-0.00", "0.00") for row in ranked.itertuples()]
+    said = [one.replace("-", "−") for one in said]
+    said = ranked.assign(said=said)[(ranked.within == within) & (ranked.attack != "vector 0.01")]
+    said = said.pivot_table(index=["compared", "layers"], columns="attack", values="said", aggfunc="first", sort=False)
+    return said.rename(columns=ATTACKED).reset_index()
+
+
+figures.table(shown(False), bold=shown(False).layers.eq("both") & shown(False).compared.str.contains("constant"))
+
+# %% [markdown]
+# *Across layers, models and texts. Changes of one per cent are left out: there the change is the constant times its
+# length to first order, and all is by construction. A random order of {glue:text}`page-75-layers:d` layers has
+# ±{glue:text}`page-75-chance:.2f`.*
+
+# %% tags=["hide-input"]
+figures.table(shown(True), bold=shown(True).layers.eq("both") & shown(True).compared.str.contains("constant"))
+
+# %% [markdown]
+# *Within layers, where only the text differs.*
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-75-ranks", "caption": "Each mark is one window at one layer: the largest change found against what first order predicts, with the line where they are equal. Left: vectors of one token norm follow the prediction across layers and mostly exceed it. Right: the worst word found stays far below it."}, "image": {"alt": "Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini, and a diagonal line. On the left, for vectors, the marks rise along the line, most of them above it. On the right, for one word, they scatter far below the line."}}
+figures.robustness.ranks(stored)
+plt.show()
+
+# %% [markdown]
+# For vectors the answer across layers is yes, in each model too: at one token norm
+# {glue:text}`page-75-first-minilm:.2f` in MiniLM and {glue:text}`page-75-first-mini:.2f` in gpt2-mini. Part of it is
+# the length, which has {glue:text}`page-75-length-far:.2f` by itself, since tokens of different layers have different
+# norms. Within a layer the constant still ranks changes of a tenth of a token norm
+# ({glue:text}`page-75-first-tenth:.2f`), and at one token norm hardly: {glue:text}`page-75-first-within:.2f`
+# [{glue:text}`page-75-first-within-low:.2f`, {glue:text}`page-75-first-within-high:.2f`]. The relative constant seems
+# to do better there ({glue:text}`page-75-relative-within:.2f`), but the ratio of norms without any constant has more
+# ({glue:text}`page-75-size-within:.2f`).
+#
+# For one word no interval of the constants is clear of zero (with another draw of the bootstrap their ends move by some
+# hundredths), and the two models disagree: the relative constant has
+# {glue:text}`page-75-word-minilm:.2f` in MiniLM and {glue:text}`page-75-word-mini:.2f` in gpt2-mini. The word found
+# moves the tokens that the layer receives by {glue:text}`page-75-word-long:.1f` token norms in the median, yet the
+# output by {glue:text}`page-75-word-predicted:.2f` of what the constant would allow at that length: a word cannot choose
+# its direction. It still changes the output by {glue:text}`page-75-word-move:.0%` of its norm (a random word by
+# {glue:text}`page-75-word-any:.0%`).
+
+# %% tags=["hide-input"]
+words = attacked[attacked.attack == "word"]
+again_words = remeasure(stored[stored.model == "gpt2-mini"], one_word.again, rows=rows_to_check, seed=seed)
+drift_words = max(again_words[f"{name} difference"].max() for name in one_word.COMPARED)
+first, relative, size = (list(compared)[place] for place in (0, 2, 3))
+near = rho.loc[first, "both", True, "vector 1"]
+told = {"first-far": rho.rho[first, "both", False, "vector 1"], "first-within": near.rho}
+told |= {"first-within-low": near.low, "first-within-high": near.high}
+told |= {"first-tenth": rho.rho[first, "both", True, "vector 0.1"]}
+told |= {"first-minilm": rho.rho[first, "MiniLM", False, "vector 1"]}
+told |= {"first-mini": rho.rho[first, "gpt2-mini", False, "vector 1"]}
+told |= {"length-far": rho.rho["length, change", "both", False, "vector 1"]}
+told |= {"relative-within": rho.rho[relative, "both", True, "vector 1"]}
+told |= {"size-within": rho.rho[size, "both", True, "vector 1"]}
+told |= {"word-minilm": rho.rho[relative, "MiniLM", False, "word"]}
+told |= {"word-mini": rho.rho[relative, "gpt2-mini", False, "word"]}
+told |= {"word-move": (words.worst / words.given).median(), "word-any": (words.random / words.given).median()}
+told |= {"word-long": (words.epsilon / words.token).median()}
+told |= {"word-predicted": (words.worst / words["first"]).median()}
+layers = words.groupby(["model", "layer"]).ngroups
+told |= {"chance": ranking.by_chance(layers)}
+for key, value in told.items():
+    glue(f"page-75-{key}", float(value), display=False)
+counts = {"layers": layers, "windows": words.groupby(["model", "corpus", "window"]).ngroups, "inputs": len(words)}
+for key, value in (counts | {"length": words.length.max()}).items():
+    glue(f"page-75-{key}", int(value), display=False)
+
+# %% tags=["hide-input", "nbval-check-output"]
+assert drift_words < 0.01, "a stored row does not hold"
+vectors = attacked[attacked.attack != "word"]
+assert (vectors.change <= vectors.bound).all(), "a bound was exceeded"
+across = rho.xs((False, "vector 1"), level=["within", "attack"])
+assert (across.low[[first, relative]] > 0).all(), "vectors are not ranked across layers after all"
+assert near.low < 0.1 and near.rho < 0.5 and rho.low[first, "both", True, "vector 0.1"] > 0.5
+assert told["size-within"] > told["relative-within"]
+of_word = rho.loc[[first, relative]].xs("word", level="attack")
+assert (of_word.low < 0.1).all(), "words are ranked after all"
+assert three["local constant"].is_monotonic_decreasing and three.iloc[:, -1].idxmax() == 2
+assert (three.iloc[:, 2] / three["local constant"] - 1).abs().max() < 0.05
+print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack above its bound")
+
+# %% [markdown]
 # ## What this shows and does not show
 #
 # - While a change is short beside one token, aligned steps and PGD find no more than the singular vector, which has
 #   $\Lip_X \epsilon$ by definition. At a tenth of a token norm they differ. At one token norm the most that PGD reaches
 #   is {glue:text}`page-75-far-most:.1f` times the prediction.
-# - For a few windows PGD does not reach the prediction at a tenth to a third of a token norm: attention is a mean of
-#   values, and saturates.
 # - While changes are short, random directions find {glue:text}`page-75-random:.0%` of the worst change, for the median
 #   input, and moving a single token {glue:text}`page-75-alone:.0%`.
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
 #   {glue:text}`page-75-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
+# - Two models are no sample of networks; the intervals say nothing of a third. The best attack is the best *found*: an
+#   input that looks hard to attack may only have been attacked badly. A word may be any that the tokenizer reads back
+#   as itself, and need not fit the sentence.
 # - The bound of this page is {glue:text}`page-75-slack-far:.0f` times the best attack at one token norm, for the median
 #   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and lengths. The bound of the
 #   general theorem is at least {glue:text}`page-75-general:,.0f` times the best attack, for the median input: it covers
@@ -402,4 +565,4 @@ assert short.ours.max() < 1.05
 # print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
 # ```
 #
-# **Next:** {doc}`78_ranking_inputs`, whether the constant says which inputs are easy to attack, by vectors and words.
+# **Next:** {doc}`80_kv_rounding`, whether the constant says which layers bear a rounded cache.

@@ -12,10 +12,11 @@
 # A language model keeps the keys and values of past {term}`tokens <token>` in a cache, often with few bits. Rounding
 # changes the input of the {term}`attention`, so one hopes that the {term}`local Lipschitz constant` says which layers
 # bear it. In general it does not. In SmolLM2, with one layer at a time rounded to {glue:text}`page-80-bits:d` bits, the
-# rank correlation of the constant with the change of the predictions is {glue:text}`page-80-keys:.2f` for keys, no more
-# than chance, and {glue:text}`page-80-values:.2f` for values, the wrong sign (the constant grows with the depth); in
-# gpt2-mini, with {glue:text}`page-80-mini-layers:d` layers, it ranks the keys and not the values. What ranks the layers
-# of both is how much the residual stream changes in relation to itself: in SmolLM2 the correlations are
+# rank correlation of the constant with the change of the predictions is {glue:text}`page-80-keys:.2f` for keys, within
+# what a random order of the layers gives, and {glue:text}`page-80-values:.2f` for values, the wrong sign. The index of
+# the layer does the same by itself: {glue:text}`page-80-depth-keys:.2f` and {glue:text}`page-80-depth-values:.2f`. In
+# gpt2-mini, with {glue:text}`page-80-mini-layers:d` layers, the constant ranks the keys and not the values. What ranks
+# the layers of both is how much the residual stream changes in relation to itself: in SmolLM2 the correlations are
 # {glue:text}`page-80-stream-keys:.2f` and {glue:text}`page-80-stream-values:.2f` ({numref}`fig-80-ranks`). That has to
 # be measured with the rounding on.
 
@@ -29,6 +30,8 @@ draws = 500  # of the bootstrap
 seed = 0
 
 # %% tags=["hide-input"]
+import math
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
@@ -94,10 +97,16 @@ figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), 
 # layers, both averaged over windows.
 # :::
 #
-# The 95 % intervals are of a bootstrap that draws the {glue:text}`page-80-texts:d` texts, and the
-# {glue:text}`page-80-windows:d` windows within each, with replacement. The layers are not drawn: they are all that the
-# network has. A random order of as many layers has a 95 % interval of ±{glue:text}`page-80-chance:.2f`, for gpt2-mini
-# of ±{glue:text}`page-80-mini-chance:.2f`.
+# Two yardsticks stand beside a correlation, and they answer different questions. The 95 % interval says what other texts
+# would give on the same layers: it is a bootstrap that draws the {glue:text}`page-80-texts:d` texts, and the
+# {glue:text}`page-80-windows:d` windows within each, with replacement. It is worth little:
+# {glue:text}`page-80-texts:d` texts can be drawn in {glue:text}`page-80-draws:d` ways only, so it shows how far apart
+# these texts are and not how far others would be. The second says whether the layers could be in this order by chance:
+# nineteen in twenty random orders of SmolLM2's layers lie within ±{glue:text}`page-80-chance:.2f`, of gpt2-mini's within
+# ±{glue:text}`page-80-mini-chance:.2f`. A correlation can exclude zero by the first and be no more than chance by the
+# second, as that of the constant for keys: {glue:text}`page-80-keys:.2f`
+# [{glue:text}`page-80-keys-low:.2f`, {glue:text}`page-80-keys-high:.2f`]. Many predictors are compared here, which
+# neither allows for.
 
 
 # %% tags=["hide-input"]
@@ -106,6 +115,13 @@ def compared(rows, outcome="kl"):
     parts = rows.groupby(["kind", "bits"])
     found = {key: ranking.of_layers(part, [*PREDICTORS], outcome, draws=draws, seed=seed) for key, part in parts}
     return pd.concat(found, names=["kind", "bits"])
+
+
+def beyond_depth(rows):
+    """Partial rank correlation of the constant with the KL over the layers, the index of the layer held fixed."""
+    r = by_layer(rows, ["lipschitz", "kl", "depth"]).corr("spearman")
+    with_kl, with_depth, kl_depth = r.lipschitz.kl, r.lipschitz.depth, r.kl.depth
+    return (with_kl - with_depth * kl_depth) / ((1 - with_depth**2) * (1 - kl_depth**2)) ** 0.5
 
 
 def shown(found):
@@ -122,15 +138,17 @@ figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for nam
 # %% [markdown]
 # *SmolLM2. The local constant; made relative ($L\,\lvert x\rvert / \lvert f(x)\rvert$); the norm of what rounding
 # changed, and that over the norm of what was rounded; relative error times constant times the norm of the tokens
-# received, also over the norm of the residual stream. The last three rows need a run with the rounding on: the relative
+# received, also over the norm of the residual stream; the index of the layer, and one over the norm of the residual
+# stream, which need no constant. The last three rows need a run with the rounding on: the relative
 # change of the residual stream after the layer, and that times the gain of the layers above, for a random change and
 # for the change itself.*
 #
-# Nothing known in advance ranks both keys and values well. The size of the error ranks the keys
+# Nothing known in advance ranks both keys and values well. What does the constant add to the depth? Where the ranks of
+# the layer's index are held fixed, its partial correlation is {glue:text}`page-80-partial-keys:.2f` for keys and
+# {glue:text}`page-80-partial-values:.2f` for values, within chance. The size of the error ranks the keys
 # ({glue:text}`page-80-error-keys:.2f`) and puts the values in nearly the opposite order
-# ({glue:text}`page-80-error-values:.2f`): the norm of the values grows along the depth, their weight in the stream
-# falls. Multiplied by the constant it ranks neither, and dividing by the norm of the residual stream does not mend
-# that. Only the relative error has the right sign in all four columns, weakly for keys
+# ({glue:text}`page-80-error-values:.2f`). Multiplied by the constant it ranks neither, and dividing by the norm of the
+# residual stream does not mend that. Only the relative error has the right sign in all four columns, weakly for keys
 # ({glue:text}`page-80-relative-keys:.2f`); on gpt2-mini it has the wrong one there.
 #
 # The gain of the layers above in a random direction makes the order worse. In the direction of the change itself it
@@ -162,7 +180,8 @@ figures.table(shown(mini), bold=[name in ("lipschitz", "stream_change") for name
 # %% [markdown]
 # With {glue:text}`page-80-mini-layers:d` layers a correlation has to be near one to mean anything. The constant reaches
 # {glue:text}`page-80-mini-keys:.2f` for keys and {glue:text}`page-80-mini-values:.2f` for values. So here it does rank
-# the layers by the loss of their keys; the larger network does not share this. The change of the residual stream is
+# the layers by the loss of their keys, as the norm of the residual stream does without it (one over it has
+# {glue:text}`page-80-mini-residual:.2f`, the wrong sign); the larger network shares neither. The change of the residual stream is
 # again high in each column. The rows of one layer and one text of gpt2-mini are measured again here:
 
 # %% tags=["hide-input"]
@@ -177,6 +196,12 @@ rho, small = found.rho, mini.rho
 told = {"keys": rho["keys", bits, "lipschitz"], "values": rho["values", bits, "lipschitz"]}
 told |= {f"stream-{kind}": rho[kind, bits, "stream_change"] for kind in ("keys", "values")}
 told |= {f"error-{kind}": rho[kind, bits, "error"] for kind in ("keys", "values")}
+told |= {f"depth-{kind}": rho[kind, bits, "depth"] for kind in ("keys", "values")}
+told |= {
+    f"partial-{kind}": beyond_depth(smol[(smol.kind == kind) & (smol.bits == bits)]) for kind in ("keys", "values")
+}
+told |= {f"keys-{end}": found.loc[("keys", bits, "lipschitz"), end] for end in ("low", "high")}
+told |= {"mini-residual": small["keys", bits, "by_residual"]}
 told |= {f"mini-{kind}": small[kind, bits, "lipschitz"] for kind in ("keys", "values")}
 told |= {
     "relative-keys": rho["keys", bits, "relative_error"],
@@ -190,6 +215,7 @@ told |= {"stream-low": norms.residual.min(), "stream-high": norms.residual.max()
 told |= {"token-low": norms.residual_token.min(), "token-high": norms.residual_token.max()}
 counts = {"layers": smol.layer.nunique(), "mini-layers": table[table.model == "gpt2-mini"].layer.nunique()}
 told |= {"chance": ranking.by_chance(counts["layers"]), "mini-chance": ranking.by_chance(counts["mini-layers"])}
+counts["draws"] = math.comb(2 * table.corpus.nunique() - 1, table.corpus.nunique())  # multisets of texts
 counts |= {"windows": table.window.nunique(), "texts": table.corpus.nunique(), "bits": bits, "length": length}
 for key, value in told.items():
     glue(f"page-80-{key}", float(value), display=False)
@@ -197,8 +223,9 @@ for key, value in counts.items():
     glue(f"page-80-{key}", int(value), display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
-depth = smol.groupby("layer").lipschitz.mean().rank()
-assert depth.corr(depth.index.to_series()) > 0.8, "the opening says that the constant grows with the depth"
+assert rho.xs("depth", level="predictor").lt(0).all(), "the index has the sign of the constant"
+assert max(abs(told[f"partial-{kind}"]) for kind in ("keys", "values")) < told["chance"], "the constant adds to depth"
+assert abs(told["keys"]) < told["chance"] and told["keys-high"] < 0, "the two yardsticks differ for keys"
 assert drift.max() < 0.02, "a stored row does not hold"
 assert (table.length == length).all()
 assert norms.residual_token.idxmin() == 0 and norms.residual_token.idxmax() == norms.index.max()

@@ -101,7 +101,7 @@ def _start(x, seed):
     return u / u.norm()
 
 
-def released_fed_back(attention, x, *, seed=0, threshold=1e-4, max_iter=100, **_):
+def released_fed_back(attention, x, *, seed=0, threshold=1e-4, max_iter=100, closed=False, **_):
     """The released estimator with the tangent fed back, as its paper describes it.
 
     Power iteration on J^T J that stops when mu, an estimate of the *square* of the singular value, changes by at most
@@ -111,7 +111,7 @@ def released_fed_back(attention, x, *, seed=0, threshold=1e-4, max_iter=100, **_
     -------
     Answer
     """
-    products = Products(attention, x)
+    products = Products(attention, x, closed=closed)
     u, before, mu = _start(x, seed), 0.0, None
     while True:
         v = products.gram(u)

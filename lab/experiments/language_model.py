@@ -7,7 +7,6 @@ import math
 from functools import lru_cache, partial
 
 import pandas as pd
-import torch
 
 from lab import results
 from lab.experiments.table import table
@@ -17,11 +16,9 @@ from lab.training import (
     DIVIDED,
     WITHOUT,
     CharacterTransformer,
-    alphabet_of,
     bigram_loss,
     character_ids,
     character_parts,
-    sample,
     train,
     unigram_loss,
     validation_loss,
@@ -43,11 +40,11 @@ RATE = 1e-2
 # Stability: one rate from the first step to the last.
 FIXED = {"schedule": "constant", "warmup": 1, "batch": 8, "steps": 300, "evaluate_every": 50}
 FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
+LONGER = {**FIXED, "steps": 5 * FIXED["steps"], "evaluate_every": 100}
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
 # Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
 WIDER = {"l2-tied": 32, "contractive": 34, "none": 128, "none-contractive": 130}
-SAMPLE = {"seed": 3, "characters": 200}  # what the networks of this seed write
 # What keeps a network from training: its kind, a start that adds little or much (factors), or the place of LayerNorm?
 STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}
 # Controls at the rate that was seen to be too much for deep dot products, among the three.
@@ -108,7 +105,7 @@ def train_run(
     Returns
     -------
     list of dict
-        Rows named by `row`: "evaluation" (the learning curve), "test", "layer", "feed-forward" and "sample".
+        Rows named by `row`: "evaluation" (the learning curve), "test", "layer" and "feed-forward".
     """
     (training, validation, test), vocabulary = texts(corpus)
     sizes = SIZES if hidden is None else {**SIZES, "hidden": hidden}
@@ -159,24 +156,7 @@ def train_run(
             if attention.endswith("contractive"):
                 of_layers += feed_forward_rows(network)
             rows += [{**run, **row} for row in of_layers]
-            if seed == SAMPLE["seed"]:
-                rows.append({**run, "row": "sample", "text": written(network, corpus)})
     return rows
-
-
-def written(network, corpus, seed=0):
-    """What a network of characters writes after a space: a line, with a bar where it breaks one."""
-    alphabet = alphabet_of(character_parts(corpus)[0])
-    ids = sample(network, [alphabet.index(" ")], SAMPLE["characters"], SIZES["length"], seed)
-    return "".join(alphabet[i] if i < len(alphabet) else "?" for i in ids).replace("\n", "|")
-
-
-def _bigram_writes(corpus):
-    """What frequencies after the character before write, beside the networks."""
-    (training, _, _), vocabulary = texts(corpus)
-    pairs = torch.bincount(training[:-1] * vocabulary + training[1:], minlength=vocabulary**2).float()
-    table = torch.nn.Embedding.from_pretrained(pairs.reshape(vocabulary, vocabulary).log())  # logits of the next
-    return [{"part": "bigram", "row": "sample", "text": written(table, corpus)}]
 
 
 def first_steps(part, table, settings, kinds=ATTENTIONS):
@@ -297,7 +277,6 @@ def _depth(corpus="ptb", count=SEEDS, depths=(1, 2, 3, 4, 5)):
     learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
     units = [
         Unit("baselines", lambda: _baselines(corpus), 1),
-        Unit("bigram writes", lambda: _bigram_writes(corpus), 1),
         *_checks("depth", DEPTH, RATE),
         *_units("scan", SCAN, corpus, scan),
         *_units("depth", DEPTH, corpus, runs),
@@ -323,6 +302,14 @@ def _stability(corpus="ptb", count=MORE_SEEDS, depths=DEPTHS):
         *_units("fixed", FIXED, corpus, runs),
     ]
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
+
+
+@table("training-longer", "which of them train at that rate in five times as many steps, 18 layers", trains=True)
+def _longer(corpus="ptb", count=2, layers=DEPTHS[-1]):
+    """The kinds of the claim and a control, two of them again: the first steps are those of training-stability."""
+    kinds = ("dot", "l2-tied", "none", "contractive")
+    runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for kind in (kinds[:2] if seed else kinds)]
+    return _settings(corpus, LONGER, rate=FIXED_RATE), _units("longer", LONGER, corpus, runs)
 
 
 @table(

@@ -13,7 +13,7 @@ from lab.figures import registry
 from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import matrix, probabilities
 from lab.figures.registry import BookFigure
-from lab.figures.speed import residuals, speed_bars
+from lab.figures.speed import residuals
 from lab.figures.style import house_style, panels, points
 from lab.figures.tables import ShownTable, table
 from lipnb.scanning import figures as scan
@@ -34,7 +34,6 @@ __all__ = [
     "redraw",
     "residuals",
     "scan",
-    "speed_bars",
     "table",
 ]
 

@@ -19,6 +19,8 @@ PREDICTORS = {  # column -> how it is called
     "relative_error": "relative rounding error",
     "error_constant": "error × constant",
     "over_residual": "the same over the residual norm",
+    "depth": "layer index",
+    "by_residual": "1 / residual norm",
     "stream_change": "change of the residual stream",
     "carried_random": "that × gain, random direction",
     "carried": "that × gain, its own direction",
@@ -42,11 +44,12 @@ def predicted(table):
     DataFrame
         With `error_constant` (relative error times constant times norm of the tokens received: to first order the
         largest change of the output by a change of the tokens that large), `over_residual` (that over the norm of the
-        residual stream), `carried_random` (change of the stream times the gain of the layers above in a random
-        direction).
+        residual stream), `depth` (the layer, from 1), `by_residual` (one over that norm), `carried_random` (change of
+        the stream times the gain of the layers above in a random direction).
     """
     error = table.relative_error * table.lipschitz * table.received
     more = {"error_constant": error, "over_residual": error / table.residual}
+    more |= {"depth": table.layer + 1, "by_residual": 1 / table.residual}  # what needs no constant
     return table.assign(**more, carried_random=table.stream_change * table.gain_random)
 
 

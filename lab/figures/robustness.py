@@ -1,8 +1,9 @@
 """What attacks on the input of a layer achieve, beside the local constant."""
 
+import numpy as np
+
 from lab.figures.registry import figure
 from lab.figures.style import panels
-from lipnb.scanning.figures import log_ticks
 
 __all__ = ["ATTACKED", "attacks", "ranks", "worst"]
 
@@ -77,12 +78,12 @@ def worst(table):
 
 @figure(
     "robustness-ranks",
-    page="78_ranking_inputs",
+    page="75_robustness",
     tables=("one-word",),
-    about="how far a vector and a word move every layer, against the relative constant",
+    about="how far a vector and a word move every layer, against the constant times the length of the change",
 )
 def ranks(table, attacks=("vector 1", "word")):
-    """How far attacks move each input of two models, against the relative constant.
+    """How far attacks move each input of two models, against the constant times the length of the change.
 
     Parameters
     ----------
@@ -97,15 +98,18 @@ def ranks(table, attacks=("vector 1", "word")):
     """
     titles = {name: f"vectors, {said} of a token norm" for name, said in ATTACKED.items()} | {"word": "one word"}
     axes = panels(len(attacks), width=3.9, height=3.7)
-    rows = worst(table)
+    rows = worst(table).assign(first=lambda rows: rows.lipschitz * rows.epsilon)
     for ax, attack in zip(axes, attacks, strict=True):
         for model, name, colour, marker in (("minilm", "MiniLM", "C0", "o"), ("gpt2-mini", "gpt2-mini", "C1", "s")):
             dots = rows[(rows.attack == attack) & (rows.model == model)]
-            ax.plot(dots.relative, dots.relative_change, marker, color=colour, ms=5, alpha=0.6, label=name)
-        ax.set(xscale="log", yscale="log", title=titles[attack], xlabel="relative constant")
+            ax.plot(dots["first"], dots.worst, marker, color=colour, ms=5, alpha=0.6, label=name)
         drawn = rows[rows.attack == attack]
-        log_ticks(ax.xaxis, drawn.relative.min() * 0.95, drawn.relative.max() * 1.05)
-        log_ticks(ax.yaxis, drawn.relative_change.min() * 0.95, drawn.relative_change.max() * 1.05)
-    axes[0].set_ylabel("largest change found / output")
+        ends = np.array([drawn["first"].min(), drawn["first"].max()])
+        ax.plot(ends, ends, color="0.5", lw=0.8)
+        ax.set(xscale="log", yscale="log", title=titles[attack], xlabel="constant × length of the change")
+        ax.set_xticks([20, 100, 500], ["20", "100", "500"])
+        ax.set_yticks([5, 20, 100, 500], ["5", "20", "100", "500"])
+        ax.minorticks_off()
+    axes[0].set_ylabel("largest change found")
     axes[0].legend()
     return axes[0].figure

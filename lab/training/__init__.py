@@ -5,9 +5,8 @@ from lab.training.characters import ATTENTIONS, DIVIDED, WITHOUT, CharacterTrans
 from lab.training.gpt2 import NextToken, load_gpt2, new_gpt2
 from lab.training.gpt2_mini import make_gpt2_mini
 from lab.training.kneser_ney import KneserNey, kneser_ney_loss
-from lab.training.loop import batch_of, fast_precision, sample, token_losses, train, validation_loss
+from lab.training.loop import batch_of, fast_precision, token_losses, train, validation_loss
 from lab.training.text import (
-    alphabet_of,
     character_ids,
     character_parts,
     gutenberg_or_embedded,
@@ -25,7 +24,6 @@ __all__ = [
     "CharacterTransformer",
     "KneserNey",
     "NextToken",
-    "alphabet_of",
     "batch_of",
     "bigram_loss",
     "character_ids",
@@ -37,7 +35,6 @@ __all__ = [
     "make_gpt2_mini",
     "new_gpt2",
     "new_twin",
-    "sample",
     "split_text",
     "token_ids",
     "token_losses",

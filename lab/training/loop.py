@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from lipnb.recording import replacing
 
-__all__ = ["SCHEDULES", "batch_of", "fast_precision", "sample", "token_losses", "train", "validation_loss"]
+__all__ = ["SCHEDULES", "batch_of", "fast_precision", "token_losses", "train", "validation_loss"]
 
 
 def _cosine(step, warmup, steps):
@@ -87,36 +87,6 @@ def token_losses(network, token_ids, length, precision="float32"):
         losses.append(cross_entropy(logits.mT.float(), targets[part], reduction="none").double())
     network.train()
     return torch.cat(losses)
-
-
-@torch.no_grad()
-def sample(network, start, count, length, seed=0):
-    """Tokens that a language model writes, each drawn from its distribution of the next token (temperature 1).
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        From token ids (b, n) to logits (b, n, vocabulary); put into evaluation mode.
-    start : sequence of int
-        Tokens to begin with, at least one.
-    count : int
-        Tokens to write.
-    length : int
-        Most tokens that the network reads at once: the last ones.
-    seed : int
-        Of the draws.
-
-    Returns
-    -------
-    list of int
-        The tokens written, without those of `start`.
-    """
-    generator, ids = torch.Generator().manual_seed(seed), [*start]
-    network.eval()
-    for _ in range(count):
-        logits = network(torch.tensor([ids[-length:]]))[0, -1]
-        ids.append(torch.multinomial(logits.double().softmax(-1), 1, generator=generator).item())
-    return ids[len(start) :]
 
 
 def train(

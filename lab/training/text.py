@@ -129,11 +129,6 @@ def character_parts(name):
     return text[: ends[0]], text[ends[0] : ends[1]], text[ends[1] :]
 
 
-def alphabet_of(text):
-    """Characters of a text in the order of their numbers: str."""
-    return "".join(sorted(set(text)))
-
-
 def character_ids(parts):
     """Characters as numbers.
 

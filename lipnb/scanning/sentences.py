@@ -22,7 +22,6 @@ PAGES = {
     "72_certified_bracket": "A certified bracket of the local constant",
     "74_scan_your_model": "Scan your own model",
     "75_robustness": "How far an attack moves the output",
-    "78_ranking_inputs": "Which inputs are easy to attack?",
     "80_kv_rounding": "Rounded caches: what ranks the layers?",
 }
 NUMBER = re.compile(r"\((\d\d)\)")  # of a page, in what a finding means
@@ -199,7 +198,7 @@ def _roughest(good, closely=""):
             else f"In units of their tokens layers are alike: {largest}.",
             f"At {largest} a small change by one part in a thousand of the tokens can move the outputs by {largest} "
             "parts in a thousand of theirs. The number to rank layers by where vectors are changed; it need not rank "
-            "them where words are replaced (78) or caches rounded (80).",
+            "them where words are replaced (75) or caches rounded (80).",
         )
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab import results
-from lab.benchmarks import layers, limit, near_degenerate, nearby, ours, peers, workload
+from lab.benchmarks import layers, limit, near_degenerate, nearby, ours, peers, shares, workload
 from lipnb import Attention, AttentionJacobian, local_lipschitz, models
 from lipnb.jacobian.cached import CachedGram
 from lipnb.spectral import start_vectors
@@ -65,6 +65,19 @@ def test_the_released_rule_is_absolute(small):
     assert hasty.products <= 2 and abs(1000 * hasty.value / dense - 1) > 1e-2
     capped = peers.released_fed_back(attention, x, threshold=0.0, max_iter=3)
     assert capped.products == 4 and not capped.converged
+
+
+def test_steps_of_shares_change_one_thing_each(small, monkeypatch):
+    attention, x, dense = small
+    pair = torch.stack([x, x.flip(0)])
+    products = {}
+    for step, run in shares.STEPS.items():
+        if step != "released":  # from here on nothing is differentiated
+            monkeypatch.setattr(peers, "plain_forward", None)
+        values, products[step], *_ = run(attention, pair)
+        assert abs(values[0] / dense - 1) < 1e-3
+    released, closed, alone, batch = map(list, products.values())
+    assert released == closed and alone == batch and sum(batch) < sum(released)
 
 
 def test_power_iteration_stops_at_a_known_truth(small):

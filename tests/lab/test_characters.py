@@ -1,7 +1,6 @@
 """Models of characters: the fast modules against the maps they stand for, what training keeps, and its tables."""
 
 import copy
-import itertools
 import math
 import os
 
@@ -222,12 +221,13 @@ def test_a_run_that_diverges_is_a_row(small, monkeypatch):
 
 def test_the_tables(small):
     tables = experiments.TRAINED
-    assert list(tables) == ["language-model", "training-stability", "training-controls", "training-factorial", "twins"]
+    names = ["stability", "longer", "controls", "factorial"]
+    assert list(tables) == ["language-model", *(f"training-{name}" for name in names), "twins"]
     made = experiments.make([tables["language-model"]], corpus=small, depths=(1, 2), count=1, progress=False)
     table = made["language-model"]
     assert table.groupby("part", sort=False).size().to_dict() == {
         "unigram": 1,
-        "bigram": 2,
+        "bigram": 1,
         "depth again": 8,
         "scan": 12 * 7 + 3 * 3,
         "depth": 4 * 5 + 1 + 4 * 6 + 2 + 2 * (4 + 5) + 1,
@@ -273,6 +273,15 @@ def test_later_seeds_are_run_at_some_depths():
     assert len(runs) == 3 * (4 * 9 + 2 * 3) + len(later)
 
 
+def test_longer_runs_begin_as_the_short_ones():
+    units = experiments.TRAINED["training-longer"].work(corpus="python_reference")[1]
+    runs = [unit.key for unit in units]
+    assert runs[:4] == [f"longer/{kind}/18/0.001/0" for kind in ("dot", "l2-tied", "none", "contractive")]
+    assert runs[4:] == [f"longer/{kind}/18/0.001/1" for kind in ("dot", "l2-tied")]
+    length = {"steps", "evaluate_every"}  # windows follow from the seed and the step
+    assert all(value == language_model.LONGER[key] for key, value in language_model.FIXED.items() if key not in length)
+
+
 def test_networks_with_as_many_parameters_as_those_of_dot_products():
     def count(kind, more=0):
         network = training.CharacterTransformer(51, attention=kind, **{**language_model.SIZES, "hidden": 256 + more})
@@ -280,17 +289,6 @@ def test_networks_with_as_many_parameters_as_those_of_dot_products():
 
     for kind, more in language_model.WIDER.items():
         assert count(kind) < 0.98 * count("dot") and abs(count(kind, more) / count("dot") - 1) < 0.005
-
-
-def test_what_a_network_writes(small):
-    net = training.CharacterTransformer(language_model.texts(small)[1], attention="none")
-    text = language_model.written(net, small)
-    assert len(text) == language_model.SAMPLE["characters"] and "\n" not in text
-    assert text == language_model.written(net, small) != language_model.written(net, small, seed=1)
-    # frequencies after the character before never write a pair that the text does not have
-    (row,) = language_model._bigram_writes(small)
-    seen = "".join(training.character_parts(small)[0]).replace("\n", "|")
-    assert all(a + b in seen for a, b in itertools.pairwise(row["text"]))
 
 
 def test_seeds_can_join_a_table_that_was_begun(small):

@@ -76,6 +76,7 @@ def test_stored_rows():
     assert max(again[f"{name} difference"].max() for name in kv_rounding.COMPARED) < 0.02
     predicted = figures.kv_rounding.predicted(table)
     assert set(figures.kv_rounding.PREDICTORS) <= set(predicted) and (predicted.over_residual > 0).all()
+    assert (predicted.by_residual * predicted.residual).between(1 - 1e-9, 1 + 1e-9).all() and predicted.depth.min() == 1
     layers = rows.layer.nunique()
     assert figures.points(figures.kv_rounding.ranks(table, model="gpt2-mini")) == 4 * layers
     assert figures.points(figures.kv_rounding.depth(table, model="gpt2-mini")) == 5 * layers

@@ -15,7 +15,7 @@ from lab.experiments import remeasure, robustness
 from lab.verification import digits, truth
 from lab.verification.cancelling import Case
 from lipnb import Attention, AttentionJacobian, certify
-from lipnb.bounds import nearby_upper
+from lipnb.bounds import nearby_upper, perturbation
 from lipnb.measures.splitting import query_blocks, splitting
 from lipnb.worst_case import attacks
 
@@ -225,13 +225,16 @@ def test_one_input_attacked_at_all_radii():
 
 def test_stored_windows_are_attacked_again(monkeypatch):
     monkeypatch.setattr(robustness, "PANELS", (({**robustness.MINILM, "masked": False}, (0,), (3, 4)),))
+    # so little that the tighter bound is taken for one radius alone, and not for all of them together
+    monkeypatch.setattr(perturbation, "WORK", 2e10)
+    monkeypatch.setattr(robustness, "RADII", (1e-3, 1e-2, 0.3))
     settings, units = experiments.TABLES["robustness"].work(
-        texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15
+        texts=("python_reference",), count=1, radii=robustness.RADII
     )
-    assert settings["count"] == 1 and len(units) == 2 and sum(unit.size for unit in units) == 4
+    assert settings["count"] == 1 and len(units) == 2 and sum(unit.size for unit in units) == 6
     table = pd.DataFrame([row for unit in units for row in unit.measure()])
     found = remeasure(table, robustness.again, rows=2, seed=1, by=robustness.PLACE)
-    assert len(found) == 4 and all(found[f"{name} difference"].max() < 1e-6 for name in robustness.COMPARED)
+    assert len(found) == 6 and all(found[f"{name} difference"].max() < 1e-6 for name in robustness.COMPARED)
     gone = pd.concat([table.assign(corpus="gone.txt"), table], ignore_index=True)
     assert (remeasure(gone, robustness.again, rows=2).corpus == "python_reference").all()
     with pytest.raises(ValueError, match="no row of this table can be measured here"):
