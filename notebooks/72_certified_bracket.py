@@ -330,11 +330,13 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # *Rounding* gains these lines after line 2 below, for a norm $w \circ y\, \varrho$, $\varrho = (\abs y^2 / K +
 # \epsilon)^{-1/2}$, with $\abs{\hat y - y} \le r$ and $\eta = \abs r / \sqrt K$, and for rotations.
 #
-# *2a.* $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$ and moves by at most $\eta$, so $\varrho \le \varrho^+
+# *2a.* $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$ and moves by at most $\eta$, so
+# $\varrho \le \varrho^+
 # = (1 / \hat\varrho - \eta)^{-1}$ (or the answer is $[0, \infty]$) and $\abs{\hat\varrho - \varrho} \le \delta =
 # \varrho^+ \hat\varrho\, \eta + \gamma_{K + 16}\, \hat\varrho$.
 #
-# *2b.* Entries of $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$, of length
+# *2b.* Entries of $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$, of
+# length
 # $\tau$ together.
 #
 # *2c.* The derivative, at most $\max \abs w\, \varrho^+$ long, moves by $\max \abs w (\delta + 3 \varrho^+ \tau / \sqrt
@@ -345,7 +347,8 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # \sin^2)^{1/2}$.
 #
 # In line 3 a cap $c$ makes of an error $t$ at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and
-# $\phi'$ errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; biases add $8u \abs B$; a sink is one more column. In line 5, $\phi' P$ has the error
+# $\phi'$ errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; biases add $8u \abs B$; a
+# sink is one more column. In line 5, $\phi' P$ has the error
 # $\Delta + \hat P \abs{\hat\phi' - \phi'}$, and $\abs{\hat b_{ij} - b_{ij}} \le \norm{M^k_j} r^q_i + \norm{\hat M^k_j -
 # M^k_j} \abs{\hat q_i}$. Keys are not centred where a shift of all keys would be seen: turned, normalised, under a cap,
 # beside sinks; values not beside sinks. Against fifty digits: {doc}`29_verification`, table `verify-in-use`.
@@ -355,7 +358,8 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #
 # Everything is computed in float64, $u = 2^{-53}$; hats are what was computed, $\gamma_c = cu/(1 - cu)$. A sum of $c$
 # products, in any order, errs by at most $\gamma_c$ times the sum of the absolute products {cite}`higham2002accuracy`.
-# The code, in {py:mod}`lipnb.bounds.rounding`, names these lines by their numbers. Assumed, not proved, of processor and
+# The code, in {py:mod}`lipnb.bounds.rounding`, names these lines by their numbers. Assumed, not proved, of processor
+# and
 # libraries:
 #
 # - float64 as IEEE has it: additions, products, quotients and square roots are rounded to the nearest number, and
@@ -368,14 +372,16 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # - a Cholesky factorisation of order $b$ that comes to its end is that of a matrix within $(8b + 16)\, u$ times its
 #   trace.
 #
-# Of singular vectors, eigenvectors, inverses and of the solver nothing is assumed: how far vectors are from orthonormal,
+# Of singular vectors, eigenvectors, inverses and of the solver nothing is assumed: how far vectors are from
+# orthonormal,
 # and products of them from what they stand for, is measured and counted.
 #
 # *1. Units.* Tokens, and each matrix, are multiplied by powers of two, so that their largest entries lie between 1/2
 # and 1. This is exact but for entries some $10^{300}$ times smaller than the largest, and moves all units into the
 # scale $\beta$ of the {term}`logits <logit>` and into one factor of the result. $V$ and $W$ have a power of two for
 # each head, and a
-# head whose $V$ or $W$ is zero is left out, or counts as fainter than all where it shares keys with others. What the product of both lies below that of the largest head,
+# head whose $V$ or $W$ is zero is left out, or counts as fainter than all where it shares keys with others. What the
+# product of both lies below that of the largest head,
 # $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$.
 # Any share of it between 0 and 1 may then be true, so its part of the number $A$ of line 6 is added to `rounding`. If
 # $\abs{\beta}$ exceeds $2^{150}$ then, or an entry of $P$ with the root of its weights does, or if a length that
@@ -464,7 +470,8 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # lower bound is $\norm{\widehat{Ju}} / \norm u$ for one vector $u$, times $1 - \gamma_c$.
 #
 # *8. The bounds themselves* are sums and products of positive numbers in float64: right to $2^{-33}$ for sums of up to
-# $2^{20}$ numbers, and enlarged by $2^{-32}$ at each step. What lines 1, 5 and 6 add is `rounding`: added above, subtracted
+# $2^{20}$ numbers, and enlarged by $2^{-32}$ at each step. What lines 1, 5 and 6 add is `rounding`: added above,
+# subtracted
 # below.
 # :::
 #
