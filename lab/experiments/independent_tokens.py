@@ -1,49 +1,101 @@
-"""The table of the null model of growth: tokens drawn independently from what a layer receives on text."""
+"""The tables of the null models of growth: tokens drawn independently from what a layer receives on text."""
 
 import torch
 
 from lab.experiments.atlas import Condition, windows_of
 from lab.experiments.loading import load
-from lab.experiments.table import table
+from lab.experiments.table import solved, table
 from lipnb import corpora, local_lipschitz
 
-__all__ = ["LENGTHS", "POOL", "drawn_rows"]
+__all__ = ["BESIDE_SPECIAL", "DRAWS_BESIDE", "LENGTHS", "POOL", "beside_special", "drawn_rows", "pool_constant"]
 
 MODEL, CORPUS = "minilm", "alice"
 LENGTHS, DRAWS, RTOL = tuple(2**i for i in range(3, 12)), 4, 1e-2  # draws differ by far more
+BESIDE_SPECIAL, DRAWS_BESIDE = tuple(2**i for i in range(3, 10)), 8  # no text is longer than 512 tokens
 POOL = 8, 512  # windows, and tokens in each: what is drawn from
 
 
+def _layers():
+    return [(MODEL, layer) for layer in range(load(MODEL, masked=False, dtype="float32").layers)]
+
+
+def _settings(**more):
+    text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "pool": POOL}
+    return load(MODEL, masked=False, dtype="float32").describe() | text | more | {"rtol": RTOL}
+
+
 def _pool(model, layer, seed):
-    """What a layer receives at all tokens of some long windows, in one row, (tokens, d)."""
+    """What a layer receives at all tokens of some long windows, (windows, tokens, d)."""
     windows, length = POOL
     ids = windows_of(model, Condition(CORPUS), length, count=windows, seed=seed)
-    return torch.cat([model.activations(some, layer).flatten(0, 1) for some in ids.split(2)])
+    return torch.cat([model.activations(some, layer) for some in ids.split(2)])
 
 
-@table(
-    "independent-tokens",
-    "the null model of growth: tokens drawn independently from what each layer of MiniLM receives",
-    over=lambda: [(MODEL, layer) for layer in range(load(MODEL, masked=False, dtype="float32").layers)],
-    size=len(LENGTHS) * DRAWS,
-    settings=lambda: {
-        **load(MODEL, masked=False, dtype="float32").describe(),
-        **{"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "pool": POOL},
-        **{"lengths": LENGTHS, "draws": DRAWS, "rtol": RTOL},
-    },
-)
-def drawn_rows(model, layer, *, seed=0):
-    """Rows of one layer: the constant at independent tokens, for each length and draw, as `growth.slope` reads them."""
-    network, rows = load(model, masked=False, dtype="float32"), []
-    pool, f = _pool(network, layer, seed), network.attention(layer)
-    for length in LENGTHS:
-        for draw in range(DRAWS):
+def _solve(f, x, seed):
+    found = local_lipschitz(f, x, rtol=RTOL, seed=seed)
+    return found if found.converged else local_lipschitz(f, x.double(), rtol=RTOL, seed=seed)
+
+
+def _measured(f, lengths, draws, sample, seed):
+    """Rows as `growth.slope` reads them: the constant at what ``sample(length, generator)`` draws."""
+    rows = []
+    for length in lengths:
+        for draw in range(draws):
             generator = torch.Generator().manual_seed(10_000 * seed + 10 * length + draw)
-            x = pool[torch.randint(len(pool), (length,), generator=generator)]
-            found = local_lipschitz(f, x, rtol=RTOL, seed=seed)
-            if not found.converged:
-                found = local_lipschitz(f, x.double(), rtol=RTOL, seed=seed)
+            found = _solve(f, sample(length, generator), seed)
             rows.append(
                 {"length": length, "window": draw, "lipschitz": found.value.item(), "converged": bool(found.converged)}
             )
     return rows
+
+
+@table(
+    "independent-tokens",
+    "a null model of growth: tokens drawn independently from what each layer of MiniLM receives",
+    over=_layers,
+    size=len(LENGTHS) * DRAWS,
+    settings=lambda: _settings(lengths=LENGTHS, draws=DRAWS),
+)
+def drawn_rows(model, layer, *, seed=0):
+    """Rows of one layer: the constant at independent tokens, for each length and draw."""
+    network = load(model, masked=False, dtype="float32")
+    pool = _pool(network, layer, seed).flatten(0, 1)
+
+    def sample(length, generator):
+        return pool[torch.randint(len(pool), (length,), generator=generator)]
+
+    return _measured(network.attention(layer), LENGTHS, DRAWS, sample, seed)
+
+
+@table(
+    "independent-beside-special",
+    "the same with the two special tokens kept at every length, as every text has them, and only the others drawn",
+    over=_layers,
+    size=len(BESIDE_SPECIAL) * DRAWS_BESIDE,
+    settings=lambda: _settings(lengths=BESIDE_SPECIAL, draws=DRAWS_BESIDE),
+)
+def beside_special(model, layer, *, seed=0):
+    """Rows of one layer: first and last token of one window of the pool, and independent ones of all between."""
+    network = load(model, masked=False, dtype="float32")
+    pool = _pool(network, layer, seed)
+    between = pool[:, 1:-1].flatten(0, 1)
+
+    def sample(length, generator):
+        ends = pool[torch.randint(len(pool), (), generator=generator)][[0, -1]]
+        return torch.cat([ends, between[torch.randint(len(between), (length - 2,), generator=generator)]])
+
+    return _measured(network.attention(layer), BESIDE_SPECIAL, DRAWS_BESIDE, sample, seed)
+
+
+@table(
+    "independent-limit",
+    "the constant at all tokens of the pool at once: what independent draws from it tend to",
+    over=_layers,
+    settings=lambda: _settings(),
+)
+def pool_constant(model, layer, *, seed=0):
+    """The row of one layer."""
+    network = load(model, masked=False, dtype="float32")
+    x = _pool(network, layer, seed).flatten(0, 1)
+    row = solved(_solve(network.attention(layer), x, seed))
+    return {"length": len(x)} | {name: value.item() if torch.is_tensor(value) else value for name, value in row.items()}

@@ -166,7 +166,11 @@ def _plain_sizes(att, regions, n):
 
 
 def _of_size_one(att):
-    """The layer with values and outputs of size one, so that no product of them underflows, and the log of the rest."""
+    """The layer with values and outputs of size one, so that no product of them underflows, and the log of the rest.
+
+    Detached: NumPy and SciPy read no tensor that asks for a gradient.
+    """
+    att = att.replace(**{name: part.detach() for name, part in att._tensors().items()})
     # the bias of the values matters where there are sinks
     values = ("value", "value_bias") if att.sinks is not None else ("value",)
     scaled, log = {}, 0.0
@@ -228,12 +232,12 @@ def rows_of(att, n):
     """`Rows` of n tokens; beyond `ROWS` a row counts as seeing that many, which bounds from above."""
     one, sinks = torch.ones(1, dtype=torch.float64, device="cpu"), int(att.sinks is not None)
     if not att.masked:
-        return Rows(n, n * one, n * one, n * one, n, 1.0, sinks)
+        return Rows(n, float(n) * one, float(n) * one, float(n) * one, n, 1.0, sinks)
     widest = n if att.window is None else min(n, att.window)
     told = min(widest, ROWS)
     new = {"dtype": torch.float64, "device": "cpu"}
     seen, times, column = torch.arange(1, told + 1, **new), torch.ones(told, **new), torch.ones(told, **new)
-    times[-1], column[-1] = n - told + 1, widest - told + 1
+    times[-1], column[-1] = float(n - told + 1), float(widest - told + 1)
     return Rows(n, seen, times, column, widest, _uniform(att, n, (column / seen).sum().item()), sinks)
 
 

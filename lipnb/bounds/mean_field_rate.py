@@ -13,12 +13,13 @@ import torch
 from scipy.optimize import brentq
 
 from lipnb.bounds.mean_field import log_mean_field_optimal
-from lipnb.bounds.norms import answer, log_of, logit_bound, norms
+from lipnb.bounds.norms import answer, log_of, log_sum, logit_bound, norms
 from lipnb.checks import as_double, count, radius, square
 
 __all__ = ["MeanFieldRate", "general_lower_pair", "mean_field_lower_exact", "mean_field_rate", "mean_field_upper_exact"]
 
 BISECTIONS = 60  # of an interval of logarithms of length log 8
+LARGEST = torch.finfo(torch.float64).max  # a lower bound must not become infinite
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # per dimension, of an eigenvalue in units of the norm of A
 
 
@@ -78,13 +79,13 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
     >>> [round(mean_field_rate(A).lower, 6) for A in (-torch.eye(2), torch.eye(2), turn, nilpotent)]
     [1.0, 0.125, 0.5, 0.649519]
     """
-    A = square(A)
+    A = square(A).detach()
     d, size = len(A), A.abs().max()
     if not size:
         zero = torch.zeros_like(A[0])
         return MeanFieldRate(0.0, 0.0, zero, zero)
     U, S, Vh = torch.linalg.svd(A / size)
-    norm, rank = (S[0] * size).item(), int((S > d * torch.finfo(S.dtype).eps * S[0]).sum())
+    rank = int((S > d * torch.finfo(S.dtype).eps * S[0]).sum())
     # directions orthogonal to the images of A and of its transpose change nothing
     basis = torch.linalg.qr(torch.cat([U[:, :rank], Vh[:rank].mT], 1)).Q if 2 * rank < d else torch.eye(d).to(A)
     B = basis.mT @ (A / size) @ basis / S[0]  # of norm 1
@@ -105,7 +106,8 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
     candidates = _between(top(low)[1], top(high)[1], high, length)
     gain, x = max(((length(x) - (x @ B @ x).item(), x) for x in candidates), key=lambda one: one[0])
     x = basis @ x
-    return MeanFieldRate(gain * norm / 2, upper * norm / 2, x, _unit(A / size @ x))
+    lower, upper = ((half / 2 * S[0] * size).item() for half in (gain, upper))  # the norm of A may be beyond float64
+    return MeanFieldRate(min(lower, LARGEST), upper, x, _unit(A / size @ x))
 
 
 def _between(first, second, mu, length):
@@ -216,9 +218,9 @@ def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     >>> round(mean_field_lower_exact(turn, torch.eye(2), 4.0, log=True), 2)
     10.04
     """
-    gap, value, key = _at_pair(A, V, R)
-    lengths = (math.sqrt(c) / (1 + c) * torch.linalg.vector_norm(value + key / (1 + c)).item() for c in (1, 1 / 3))
-    return answer(gap / 2 + log_of(max(lengths)), log)
+    half_gap, log_block = _at_pair(A, V, R)
+    blocks = (math.log(math.sqrt(c) / (1 + c)) + log_block(-math.log1p(c)) for c in (1, 1 / 3))
+    return answer(min(half_gap + max(blocks), LARGEST), log)
 
 
 def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
@@ -238,7 +240,7 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
     -------
     float
         A lower bound; with :math:`V = I` never below `general_lower`, and of order :math:`\sqrt n` up to lengths of
-        :math:`e^{2 \gamma^* R^2}`, beyond which no input has that order.
+        :math:`e^{2 \gamma^* R^2}`. Up to a power of :math:`\|A\|_2 R^2` no input has that order at greater lengths.
 
     Notes
     -----
@@ -250,15 +252,35 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
     >>> round(general_lower_pair(turn, torch.eye(2), 101, 2.0), 4)
     15.6206
     """
-    gap, value, key = _at_pair(A, V, R)
-    rest = log_of(count(n) - 1) - gap  # of the attention that is not paid to y, over the attention to y
-    q, left = 1 / (1 + math.exp(min(rest, 700))), 1 / (1 + math.exp(min(-rest, 700)))
-    return math.sqrt(n - 1) * q * torch.linalg.vector_norm(value + left * key).item()
+    half_gap, log_block = _at_pair(A, V, R)
+    others = log_of(count(n) - 1)
+    rest = others - 2 * half_gap  # of the attention that is not paid to y, over the attention to y
+    q, left = -log_sum([0, rest]), -log_sum([0, -rest])
+    return answer(min(others / 2 + q + log_block(left), math.log(LARGEST)), log=False)
 
 
 def _at_pair(A, V, R):
-    """The gap of logits 2 gamma* R^2 at the pair, V y, and R^2 |A x| V (y - x)."""
+    r"""Half the gap of logits at the pair, and the logarithm of :math:`|V (y + c R^2 |A x| (y - x))|`, by that of c.
+
+    The second is a function. Logarithms, because scores and entries of V may be near the ends of float64.
+    """
     norms(A, V)  # refuse what is no pair of matrices
-    A, V, rate = square(A), as_double("V", V), mean_field_rate(A)
-    stretch = logit_bound(torch.linalg.vector_norm(A @ rate.x).item(), R)
-    return 2 * logit_bound(rate.lower, radius(R)), V @ rate.y, stretch * (V @ (rate.y - rate.x))
+    A, V, R, rate = square(A).detach(), as_double("V", V).detach(), radius(R), mean_field_rate(A)
+    half_gap, (size, width) = min(logit_bound(rate.lower, R), LARGEST), (part.abs().max().item() for part in (A, V))
+    if not (size and width):
+        return half_gap, lambda left: -math.inf
+    stretch = _log_length(A / size @ rate.x) + math.log(size) + 2 * log_of(R)
+    value, key = V / width @ rate.y, V / width @ (rate.y - rate.x)
+
+    def log_block(left):
+        more = left + stretch
+        both = value + math.exp(more) * key if more < 0 else math.exp(-more) * value + key
+        return math.log(width) + max(more, 0) + _log_length(both)
+
+    return half_gap, log_block
+
+
+def _log_length(vector):
+    """Logarithm of the Euclidean length, divided by the largest entry first: squares leave float64 before entries do."""
+    size = vector.abs().max().item()
+    return log_of(size) + math.log(torch.linalg.vector_norm(vector / size).item()) if size else -math.inf

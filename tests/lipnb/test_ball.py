@@ -394,3 +394,18 @@ def test_what_is_no_layer_or_no_ball_is_refused_in_a_sentence():
         ball_upper(torch.nn.Identity(), 3, 1.0)
     with pytest.raises(ValueError, match="or ellipsoid=.gain, shift. must be given"):
         ball_upper(f, 3, math.inf)
+
+
+def test_parameters_of_several_heads_are_read_without_their_gradients():
+    plain = layer(gaussian(5), 2, 3, bias=True)
+    asking = plain.replace(**{name: torch.nn.Parameter(part.clone()) for name, part in plain._tensors().items()})
+    assert ball_upper(asking, 9, 2.0) == ball_upper(plain, 9, 2.0)
+
+
+def test_lengths_beyond_whole_numbers_of_64_bits():
+    for mask in MASKS.values():
+        f = layer(gaussian(6), 2, 3, bias=False, **mask)
+        bounds = [ball_upper(f, n, 0.5, log=True) for n in (10**15, 10**30, 10**300)]
+        assert bounds == pytest.approx([bounds[0]] * 3)  # of the mean-field bounds, or of the window, alone
+        with pytest.raises(ValueError, match="n must be at most 1.8e308"):
+            ball_upper(f, 10**400, 0.5)

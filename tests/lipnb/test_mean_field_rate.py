@@ -244,6 +244,53 @@ def test_nothing_to_attend_to():
     assert mean_field_upper_exact(EYE, 0 * EYE, 1.7) == 0 and mean_field_upper_exact(EYE, EYE, 0.0) == pytest.approx(1)
 
 
+def test_lower_bounds_stay_below_the_upper_one_at_the_ends_of_float64():
+    for R in (1e77, 1e150, 1e155, 1e200):
+        lower, upper = (bound(-EYE, EYE, R, log=True) for bound in (mean_field_lower_exact, mean_field_upper_exact))
+        assert R * R * (1 - 1e-9) <= lower <= upper or lower == torch.finfo(torch.float64).max
+    # two tokens: 1; five: 2, the root of n - 1; at any radius
+    for R in (1e76, 1e150, 1e151, 1e153, 1e155, 1e300):
+        assert [general_lower_pair(-EYE, EYE, n, R) for n in (2, 5)] == pytest.approx([1, 2], rel=1e-12)
+    assert mean_field_lower_exact(-EYE, 1e-200 * EYE, 30.0, log=True) == pytest.approx(
+        mean_field_lower_exact(-EYE, EYE, 30.0, log=True) - 200 * math.log(10), rel=1e-12
+    )
+    assert mean_field_lower_exact(-EYE, 0 * EYE, 30.0, log=True) == -math.inf
+
+
+@pytest.mark.parametrize("s", [1e-300, 1e-170, 1e155, 1e300])
+def test_lower_bounds_know_scores_alone(s):
+    """A = s M at the radius (5 / s)^(1/2) has the scores of M at 5^(1/2); no bound changes."""
+    for M in (-EYE, SHEAR):
+        for bound in (mean_field_lower_exact, lambda A, V, R: general_lower_pair(A, V, 10**6, R)):
+            assert bound(s * M, SHEAR, math.sqrt(5 / s)) == pytest.approx(bound(M, SHEAR, math.sqrt(5)), rel=1e-10)
+
+
+def test_the_rate_of_the_largest_matrices_is_attained():
+    one = torch.full((1, 1), -1e308, dtype=torch.float64)
+    assert 1e308 * (1 - 1e-12) <= mean_field_rate(one).lower <= mean_field_rate(one).upper < 1.1e308
+    full = torch.full((4, 4), 1.7e308, dtype=torch.float64)  # its norm, eight times the rate, is no float
+    assert mean_field_rate(full).lower == pytest.approx(8.5e307, rel=1e-9)
+    assert mean_field_rate(-full).lower == torch.finfo(torch.float64).max and mean_field_rate(-full).upper == math.inf
+
+
+def test_parameters_are_read_without_their_gradients():
+    A, V = (torch.nn.Parameter(part.clone()) for part in (SHEAR, STRETCH))
+    rate = mean_field_rate(A)
+    assert not (rate.x.requires_grad or rate.y.requires_grad)
+    for bound in (mean_field_lower_exact, mean_field_upper_exact):
+        assert bound(A, V, 2.0) == bound(SHEAR, STRETCH, 2.0)
+    assert general_lower_pair(A, V, 7, 2.0) == general_lower_pair(SHEAR, STRETCH, 7, 2.0)
+
+
+def test_a_length_beyond_the_promised_one_keeps_the_order_up_to_a_power():
+    """A = -1, V = 1, R = 2: 24 e^8 tokens, eight of them at -R, and more than half the root."""
+    n, light = 71_543, 8
+    x, a = 2 * torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([light, n - light]).double() / n
+    f = Attention.from_matrices(-EYE[:1, :1], EYE[:1, :1])
+    reached = local_lipschitz(f, x, weights=a, method="dense").value.item()
+    assert n > 23 * math.exp(8) and reached > 0.6 * math.sqrt(n - 1)
+
+
 def test_what_is_no_pair_of_matrices_is_refused():
     for bound in (mean_field_upper_exact, mean_field_lower_exact):
         with pytest.raises(ValueError, match="A must be square"):
@@ -256,6 +303,10 @@ def test_what_is_no_pair_of_matrices_is_refused():
         mean_field_rate(EYE[:1])
     with pytest.raises(ValueError, match="n must be a positive integer"):
         general_lower_pair(EYE, EYE, 0, 1.0)
+    for bound in (lambda n: general_lower(-EYE, n, 1.0), lambda n: general_lower_pair(-EYE, EYE, n, 1.0)):
+        assert bound(10**300) < 1e-100
+        with pytest.raises(ValueError, match="n must be at most 1.8e308"):
+            bound(10**400)
 
 
 def test_the_bound_of_a_layer_takes_the_exact_rate():
