@@ -20,7 +20,7 @@ from scipy import stats
 
 from lab.power_laws import SeveralSeries, one_series
 
-__all__ = ["Forecast", "Growth", "forecast", "intervals", "octaves", "slope"]
+__all__ = ["Forecast", "Growth", "difference", "forecast", "intervals", "octaves", "slope"]
 
 # exponents that differ by less predict constants within 11 % an octave: the spread of windows is about as large
 TOLERANCE = 0.15
@@ -180,6 +180,37 @@ def slope(table, column="lipschitz", *, confidence=0.95):
         _curve(ends[:-2], overall, interval, curvature, bend),
         confidence,
     )
+
+
+def difference(first, second, column="lipschitz", *, confidence=0.95):
+    """The overall slope of one series less that of another, with Student's interval: their windows are independent.
+
+    Parameters
+    ----------
+    first, second : DataFrame
+        Rows of one series each, as for `octaves`, of any lengths.
+    column, confidence
+        As for `octaves`.
+
+    Returns
+    -------
+    float
+    tuple of float
+        Lower and upper end.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [(n, w, n * (1 + 0.01 * w), n**0.5) for n in (16, 32) for w in range(4)]
+    >>> table = pd.DataFrame(rows, columns=["length", "window", "steep", "flat"])
+    >>> value, ends = difference(table.rename(columns={"steep": "y"}), table.rename(columns={"flat": "y"}), "y")
+    >>> round(value, 3), [round(end, 3) for end in ends]
+    (0.5, [0.468, 0.532])
+    """
+    lengths, samples = zip(*(_logs(table, column, "a difference of slopes") for table in (first, second)), strict=True)
+    weights = [_weights(each)[-2] for each in lengths]
+    sums, ends = intervals([*samples[0], *samples[1]], [[*weights[0], *-weights[1]]], confidence)
+    return float(sums[0]), tuple(map(float, ends[0]))
 
 
 def intervals(samples, weights, confidence=0.95):

@@ -48,3 +48,24 @@ def test_independent_tokens_come_back(monkeypatch):
     assert len({round(row["lipschitz"], 3) for row in again}) == len(again)
     late = [growth.slope(own[own.length >= 256]).slope for _, own in stored.groupby("layer")]
     assert sorted(late)[3] < 0.25
+
+
+def test_independent_tokens_beside_special_ones_come_back(monkeypatch):
+    stored = results.load("independent-beside-special")
+    draws = independent_tokens.DRAWS_BESIDE
+    assert len(stored) == 6 * len(independent_tokens.BESIDE_SPECIAL) * draws and stored.converged.all()
+    assert draws >= 8
+    pools, sampled = [], []
+    network = independent_tokens.load("minilm", masked=False, dtype="float32")
+    monkeypatch.setattr(independent_tokens, "load", lambda *_, **__: network)
+    original, solve = independent_tokens._pool, independent_tokens._solve
+    monkeypatch.setattr(independent_tokens, "_pool", lambda *a: pools.append(original(*a)) or pools[-1])
+    monkeypatch.setattr(independent_tokens, "_solve", lambda f, x, seed: sampled.append(x) or solve(f, x, seed))
+    monkeypatch.setattr(independent_tokens, "BESIDE_SPECIAL", (8, 32))
+    for row in independent_tokens.beside_special("minilm", 4):
+        kept = stored[(stored.layer == 4) & (stored.length == row["length"]) & (stored.window == row["window"])]
+        assert kept.lipschitz.item() == pytest.approx(row["lipschitz"], rel=2e-2)
+    ends = pools[0][:, [0, -1]].flatten(0, 1)
+    for x in sampled:  # both special tokens of a window, and no other special one
+        special = (x[:, None] == ends).all(-1).any(-1)
+        assert special[:2].all() and not special[2:].any()

@@ -267,6 +267,26 @@ def test_two_groups_are_those_of_welch():
     assert ends[0] == pytest.approx([known.low, known.high])
 
 
+def test_the_difference_of_slopes_is_that_of_welch():
+    """Over one octave, from one unit to two: the slopes are differences of means, and two of them are four groups."""
+    random = np.random.default_rng(3)
+    tables = [
+        pd.DataFrame([(n, w, 2 ** random.normal()) for n in (8, 16) for w in range(5 + 3 * i)],
+                     columns=["length", "window", "lipschitz"])
+        for i in range(2)
+    ]  # fmt: skip
+    logs = [np.log2(table.lipschitz[table.length == n]) for table in tables for n in (8, 16)]
+    errors = np.array([one.var(ddof=1) / one.size for one in logs])
+    freedom = errors.sum() ** 2 / (errors**2 / [one.size - 1 for one in logs]).sum()
+    value, ends = growth.difference(*tables)
+    assert value == pytest.approx(logs[1].mean() - logs[0].mean() - logs[3].mean() + logs[2].mean())
+    half = stats.t.ppf(0.975, freedom) * errors.sum() ** 0.5
+    assert ends == pytest.approx((value - half, value + half))
+    # other lengths on either side have weights of their own
+    longer = tables[1].assign(length=8 * tables[1].length)
+    assert growth.difference(tables[0], longer) == (pytest.approx(value), pytest.approx(ends))
+
+
 def test_equal_values_leave_a_point():
     sums, ends = growth.intervals([np.full(4, 0.1)] * SEVEN, SUMS)
     assert np.abs(sums).max() < 1e-12 and np.abs(ends).max() < 1e-12
