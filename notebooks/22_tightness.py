@@ -458,8 +458,8 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - The rate $\sqrt n$ is reached, at explicit inputs, at every length up to one exponential in $R^2$. Far
-#   beyond it *this* input loses the rate; others keep it up to $e^{2 \gamma^* R^2}$ tokens, and no input does beyond
-#   ({doc}`30_exact_rate`).
+#   beyond it *this* input loses the rate; others keep it up to $e^{2 \gamma^* R^2}$ tokens, and, up to a power of
+#   $\norm A_2 R^2$, no input does at greater lengths ({doc}`30_exact_rate`).
 # - At the promised length our upper bound is tight up to a factor that tends to $\sqrt 2$ for large $R$, if $-\norm
 #   A_2$ is an eigenvalue of $A$. For other matrices the gap is larger: $\gamma$ may be far below $\norm A_2$, or 0.
 # - These inputs are built against one head and are not text; constants on text are in {doc}`41_real_text`.

@@ -16,8 +16,8 @@
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big) .$$
 #
-# Half of the heads of four trained models have a $\gamma^*$ of more than {glue:text}`middle:.1f` times $\gamma$, one of
-# {glue:text}`most:.0f` times ({numref}`fig-30-rate`).
+# In the median head of four trained models $\gamma^*$ is from {glue:text}`middle_least:.1f`
+# to {glue:text}`middle_most:.1f` times $\gamma$, by model, and in one {glue:text}`most:.0f` times ({numref}`fig-30-rate`).
 
 # %% tags=["parameters"]
 s_far = 100.0  # gamma* R^2 at which exponents are compared
@@ -126,7 +126,7 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # :::
 #
 # With $N_j \approx \sigma_j R^2$ the factors beside $e^{\gamma^* R^2}$ grow like a power of $t$,
-# whose {term}`exponent` is at most one and half the rank of $A$. The best $x$ gives $s = \gamma^* R^2$.
+# whose {term}`exponent` is at most one plus half the rank of $A$. The best $x$ gives $s = \gamma^* R^2$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -157,7 +157,9 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # :::
 #
 # By {prf:ref}`exact-rate` the constant of no length exceeds $e^{\gamma^* R^2}$ times a power of $t$: growth like
-# $\sqrt n$ ends near $e^{2 \gamma^* R^2}$ tokens, at these and at all other inputs of the ball.
+# $\sqrt n$ ends near $e^{2 \gamma^* R^2}$ tokens, up to a power of $t$, at these and at all other inputs of the ball.
+# Other inputs do last longer: with $A = -1$, $V = 1$ and $R = 2$, eight tokens at $-R$ and {glue:text}`others:,d` at
+# $R$, {glue:text}`times_promise:.0f` times $e^8$ in all, still have {glue:text}`still:.2f` $\sqrt{n - 1}$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -220,6 +222,12 @@ verified = results.load("verify").query("bound == 'mean_field_upper_exact'")
 glue("verified", int(verified.cases.sum()), display=False)
 glue("verified_most", float(verified.worst_hot.max()), display=False)
 glue("nearly", float(max(minus)), display=False)
+light, others = 8, 71_535
+beyond = constant_at_measure(-eye[:1, :1], eye[:1, :1], torch.tensor([[-2.0], [2.0]]).double(),
+                             torch.tensor([light, others]).double() / (light + others)) / (light + others - 1) ** 0.5  # fmt: skip
+glue("others", others, display=False)
+glue("times_promise", float((light + others) / np.exp(8)), display=False)
+glue("still", float(beyond), display=False)
 
 # %% [markdown]
 # The table of {doc}`29_verification` holds {glue:text}`verified:,d` random, degenerate, structured and ascended
@@ -251,7 +259,14 @@ shorter = short.assign(pair=short["at pair"] / 1e4, clusters=short["at clusters"
 shown = {"layer": "layer", "head": "head", "promised": "log₁₀ length by γ", "true": "log₁₀ length by γ*",
          "pair": "at the pair, over √n", "clusters": "at two clusters, over √n"}  # fmt: skip
 glue("nilpotent_rate", bounds.mean_field_rate(nilpotent).lower, display=False)
-glue("middle", float(np.floor(10 * heads.ratio.median()) / 10), display=False)
+for name, value in trained.set_index("model").middle.items():
+    glue(f"middle_{name}", float(value), display=False)
+glue("middle_least", float(trained.middle.min()), display=False)
+glue("middle_most", float(trained.middle.max()), display=False)
+promised = np.sort(1 + 10.0 ** minilm.promised)
+glue("short_positions", int((promised < 512).sum()), display=False)
+glue("short_first", float(promised[0]), display=False)
+glue("short_next", float(promised[1]), display=False)
 glue("most", float(heads.ratio.max()), display=False)
 glue("clusters", float(short["at clusters"].iloc[0]), display=False)
 glue("clusters_next", float(short["at clusters"].iloc[1]), display=False)
@@ -266,7 +281,9 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 # {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and {glue:text}`clusters_next:.2f` in
 # the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f` $\sqrt n$ in all heads of the model:
 # its shortest length, by $\gamma^*$, is 10 to the power {glue:text}`shortest:.0f`. So the rate $\sqrt n$ is in force at
-# all practical lengths, as the paper says, although the condition that it gives for this fails in some heads.
+# all practical lengths, as the paper says, although the condition that it gives for this, with $\gamma$, fails
+# in {glue:text}`short_positions:d` head at the model's 512 positions: that head is promised {glue:text}`short_first:,.0f`
+# tokens, the next one {glue:text}`short_next:,.0f`.
 #
 # ## Proofs
 #
@@ -357,7 +374,8 @@ assert (exponents.gap < 1e-12).all() and exponents.high.max() < 1.2 and exponent
 assert max(drawn) <= 1 and 0.999 < max(minus) <= 1 and verified.violations.sum() == 0
 assert (heads.upper / heads.lower - 1).max() < 1e-9 and (heads.ratio.dropna() >= 1 - 1e-9).all()
 assert heads.share.between(1 / 8, 1 + 1e-9).all()
-assert heads.ratio.median() > 2 and heads.gamma.notna().all()
+assert trained.middle.min() > 2 and heads.gamma.notna().all() and (promised < 512).sum() == 1
+assert beyond > 0.6 and (light + others) > 23 * np.exp(8)
 assert (minilm["at pair"] >= 0.5 * (1e8 - 1) ** 0.5).all() and minilm.true.min() > 10
 assert (short["at clusters"].iloc[:2] < 10).all()
 print(f"✓ {len(heads)} heads: the interval of the rate is narrow, no rate below the paper's; bounds hold")
@@ -368,10 +386,11 @@ own = {"seen": "ours", "effort": "proved"}
 over = 2 * exponents.norm / exponents.rate
 least = exponents.assign(over=over).iloc[over.argmin()]
 ledger.record(
-    ledger.upper(
-        matching, "exponent of Theorem 3.5 over that of the constant is 1", over, seen="text of the paper",
-        effort="proved", grounds=f"{len(over)} matrices, {least.A} the closest: 2 norm(A) over the true rate",
-        counter_example="A = -I, V = I: exp(2t) stated, exp(t) true; A = e1 e2^T: gamma = 0",
+    ledger.depends(
+        matching, "exponent of Theorem 3.5 against that of the constant",
+        f"equal exponents: no, {over.min():.3g} ({least.A}) to {over.max():.3g} times the true one, {len(over)} matrices; "
+        "up to a constant in the exponent, as section 3.2 says: yes, 2 to 16 times. The bound is that of Geshkovski et "
+        "al. (2023a), whose form is lost in our text, as is that of Theorem 3.5", seen="reconstructed", cases=len(over),
     ),
     ledger.upper(matching, "exponent gamma* (ours)", exponents.measured / exponents.high,
                  grounds=f"two atoms, {len(over)} matrices, gamma* R^2 = {s_far:g}", **own),
@@ -382,18 +401,24 @@ ledger.record(
     ledger.equal(edge, "log of Theorem 3.5 over log of the constant on the ball: 2 norm(A) / gamma*",
                  exponents.measured - 1, within=0.1, grounds=f"two atoms, gamma* R^2 = {s_far:g}", **own),
     ledger.lower(window, "the conclusion: sqrt(n - 1) / 2, MiniLM on text", minilm["at pair"] / (1e8 - 1) ** 0.5 * 2,
-                 seen="text of the paper", effort="structured", grounds=f"{len(minilm)} heads, V = I, n = 1e8"),
+                 seen="reconstructed", effort="structured", grounds=f"{len(minilm)} heads, V = I, n = 1e8"),
 )  # fmt: skip
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The abstract calls the published bounds *matching*, and contribution 3 says that the upper one cannot be
-#   significantly improved. In the {term}`exponent` it can, for every $A$: by a factor of $2 \norm A_2 / \gamma^* \ge
-#   2$. Nor is the lower one the best, unless $\gamma = \gamma^*$.
+# - The abstract calls the bounds *matching*, and contribution 3 says that the upper one, obtained by Geshkovski et al.
+#   (2023a), cannot be significantly improved. The form of that bound is lost in our text; the upper one, as
+#   reconstructed, has an {term}`exponent` $2 \norm A_2 / \gamma^* \ge 2$ times too large for every $A$. So exponents do
+#   not match; up to a constant in the exponent, which section 3.2 allows for, they do: it is at most 16. Nor is the lower
+#   one the best, unless $\gamma = \gamma^*$.
 # - The exponent is settled, the factor beside it is not: where $-\norm A_2$ is no eigenvalue, the two bounds differ
 #   by a power of $t$ that grows with the rank of $A$.
 # - All this is without a {term}`mask <mask (causal)>` and biases. Under masking the proof loses a factor of $\log n$.
+# - Not treated in this book: the rate of the masked bound without that factor; the rest between the bound and the worst
+#   inputs known at a given number of tokens ({doc}`21_general_bound`); in $d_2$, where the masked bound turns from false
+#   to true ({doc}`32_masked_mean_field` leaves a strip); the exact rate of heads with rotary positions; and a bound of
+#   whole layers by a semidefinite program.
 # - Heads are taken as the theorems do; the radius of MiniLM's is the mean one on text. The pair is built against one
 #   head, and no text is near it.
 #

@@ -448,7 +448,8 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - No constant holds on the whole space, with any heads and biases, from three tokens on, unless heads cancel
-#   identically or no score depends on the token that asks ($A_h = 0$). All norms on a space of finite dimension are
+#   identically or all scores are equal ($A_h = 0$ and $c_h = 0$). A query bias alone is enough: with $A = 0$ scores depend
+#   on the token that is asked about, not on the one that asks, and the map has no constant either. All norms on a space of finite dimension are
 #   equivalent, so this is true of each of them.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
 #   shows that the same tokens reach the square of the {term}`radius`.
