@@ -7,7 +7,6 @@ The whole memory policy stands here. What is kept, such as cached products, may 
 import math
 import operator
 import os
-import sys
 from numbers import Real
 
 import torch
@@ -244,10 +243,8 @@ def whole(name, value, least=-math.inf):
 def count(n):
     """The number of tokens, checked."""
     n = number("n", n)
-    if n in (math.inf, -math.inf) or n != n or int(n) != n or n < 1:
+    if not math.isfinite(n) or int(n) != n or n < 1:
         raise ValueError(f"n must be a positive integer, got {n!r}.")
-    if n > sys.float_info.max:
-        raise ValueError("n must be at most 1.8e308, the largest float: bounds are numbers of that kind.")
     return int(n)
 
 

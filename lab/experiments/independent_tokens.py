@@ -12,7 +12,6 @@ __all__ = ["BESIDE_SPECIAL", "DRAWS_BESIDE", "LENGTHS", "POOL", "beside_special"
 MODEL, CORPUS = "minilm", "alice"
 LENGTHS, DRAWS, RTOL = tuple(2**i for i in range(3, 12)), 4, 1e-2  # draws differ by far more
 BESIDE_SPECIAL, DRAWS_BESIDE = tuple(2**i for i in range(3, 10)), 8  # no text is longer than 512 tokens
-RISING = 0, 4  # layers in which draws of 256 to 2,048 tokens rise most; each takes minutes
 POOL = 8, 512  # windows, and tokens in each: what is drawn from
 
 
@@ -90,8 +89,8 @@ def beside_special(model, layer, *, seed=0):
 
 @table(
     "independent-limit",
-    "the constant at all tokens of the pool at once, in two layers: what independent draws from it tend to",
-    over=[(MODEL, layer) for layer in RISING],
+    "the constant at all tokens of the pool at once: what independent draws from it tend to",
+    over=_layers,
     settings=lambda: _settings(),
 )
 def pool_constant(model, layer, *, seed=0):

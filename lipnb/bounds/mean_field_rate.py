@@ -266,7 +266,7 @@ def _at_pair(A, V, R):
     """
     norms(A, V)  # refuse what is no pair of matrices
     A, V, R, rate = square(A).detach(), as_double("V", V).detach(), radius(R), mean_field_rate(A)
-    half_gap, (size, width) = min(logit_bound(rate.lower, R), LARGEST), (part.abs().max().item() for part in (A, V))
+    half_gap, (size, width) = logit_bound(rate.lower, R), (part.abs().max().item() for part in (A, V))
     if not (size and width):
         return half_gap, lambda left: -math.inf
     stretch = _log_length(A / size @ rate.x) + math.log(size) + 2 * log_of(R)
@@ -281,6 +281,6 @@ def _at_pair(A, V, R):
 
 
 def _log_length(vector):
-    """Logarithm of the Euclidean length, divided by the largest entry first: squares leave float64 before entries do."""
+    """Logarithm of the Euclidean length: divided by the largest entry first, since squares leave float64 early."""
     size = vector.abs().max().item()
     return log_of(size) + math.log(torch.linalg.vector_norm(vector / size).item()) if size else -math.inf

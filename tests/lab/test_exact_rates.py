@@ -69,3 +69,18 @@ def test_independent_tokens_beside_special_ones_come_back(monkeypatch):
     for x in sampled:  # both special tokens of a window, and no other special one
         special = (x[:, None] == ends).all(-1).any(-1)
         assert special[:2].all() and not special[2:].any()
+
+
+def test_the_limit_is_the_constant_at_the_whole_pool(monkeypatch):
+    stored = results.load("independent-limit")
+    assert list(stored.layer) == list(range(6)) and stored.converged.all() and set(stored.length) == {4096}
+    monkeypatch.setattr(independent_tokens, "POOL", (2, 16))
+    network = independent_tokens.load("minilm", masked=False, dtype="float32")
+    x = independent_tokens._pool(network, 2, 0)
+    assert x.shape[:2] == (2, 16)
+    row = independent_tokens.pool_constant("minilm", 2)
+    f = network.attention(2)
+    assert row["length"] == 32
+    # a pool given twice has the same constant: it is that of the measure
+    twice = local_lipschitz(f, x.flatten(0, 1).repeat(2, 1), rtol=1e-3).value.item()
+    assert row["lipschitz"] == pytest.approx(twice, rel=2e-2)
