@@ -404,6 +404,13 @@ glue("product-most", float(max(product)), display=False)
 entry_error = max(map(max, errors.values()))
 off = (slopes.slope - 2).abs()
 assert entry_error < 1e-9
+one = torch.eye(2).double()
+lone = Attention(0 * one[None, :1], one[None, :1], one[None], query_bias=torch.ones(1, 1).double())  # A = 0, c = e1
+alone = [
+    torch.linalg.matrix_norm(AttentionJacobian(lone, torch.tensor([[0, s], [0, -s], [-1, 0]]).double()).dense(), 2)
+    for s in (100, 1000)
+]
+assert abs(alone[1] / alone[0] / 10 - 1) < 0.01
 assert max(abs(slope - 2) for slope in ties) < 0.01 and least_query > 0.5
 assert off.max() < 0.01 and len(slopes) == 36
 assert slopes["L2 / bound"].max() <= 1
@@ -448,9 +455,9 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - No constant holds on the whole space, with any heads and biases, from three tokens on, unless heads cancel
-#   identically or all scores are equal ($A_h = 0$ and $c_h = 0$). A query bias alone is enough: with $A = 0$ scores depend
-#   on the token that is asked about, not on the one that asks, and the map has no constant either. All norms on a space of finite dimension are
-#   equivalent, so this is true of each of them.
+#   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A = 0$
+#   and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order $s$.
+#   All norms on a space of finite dimension are equivalent, so this is true of each of them.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
 #   shows that the same tokens reach the square of the {term}`radius`.
 # - Heads may cancel in the block of one token, and then it stays bounded; close by they do not.
