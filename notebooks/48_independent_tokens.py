@@ -51,7 +51,7 @@ looks = {"text": ("#0072b2", "o", "text in order"), "shuffled": ("#e69f00", "s",
          "beside": ("#d55e00", "^", "independent")}  # fmt: skip
 layers = sorted(kinds["text"].layer.unique())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-48-null", "caption": "Small marks: single texts and draws; large ones: geometric means. Independent tokens, beside the two special ones, are drawn with replacement from what the layer receives at {glue:text}`pool:,d` tokens, in {term}`windows <window>` of Alice. In layer 0 they are far above text; elsewhere they rise nearly as text does, and in two layers text bends below them again."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher; in layer 0 they stay above, in the others text meets them between 64 and 256 tokens."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-48-null", "caption": "Small marks: single texts and draws; large ones: geometric means. Independent tokens, beside the two special ones, are drawn with replacement from what the layer receives at {glue:text}`pool:,d` tokens, in {term}`windows <window>` of Alice. In layer 0 they are far above text; elsewhere they begin higher or alike, and text catches up with them."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher or alike; in layer 0 they stay above, in the others text meets or passes them on the way."}}
 axes = figures.panels(3, rows=2, width=3.2, height=2.9)
 for ax, layer in zip(axes, layers, strict=True):
     for kind, (colour, marker, label) in looks.items():
@@ -63,7 +63,7 @@ for ax, layer in zip(axes, layers, strict=True):
     ax.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
     ax.set_yticks([5, 10, 20, 40], ["5", "10", "20", "40"])
     ax.minorticks_off()
-axes[-1].legend(loc="lower right", fontsize=9)
+axes[-1].legend(loc="upper left", fontsize=9)
 plt.show()
 
 # %% [markdown]
