@@ -154,7 +154,7 @@ shown = pd.DataFrame({"layer": slopes.layer} | {
            for value, ends in zip(slopes[name], slopes[f"{name} interval"], strict=True)]
     for name in (*kinds, "less", "less late")
 })  # fmt: skip
-for kind in kinds:
+for kind in ("text", "beside"):
     glue(f"slope_{kind}", float(slopes[kind].median()), display=False)
 glue("more", len(more), display=False)
 glue("layers", len(layers), display=False)
