@@ -68,7 +68,7 @@ class ContractiveAttention(_Heads):
     p : {2, math.inf}
         Norm of all coordinates of a sequence in which the layer is a contraction.
     bound : {"theorem", "sharp"}
-        The bound of kim2021lipschitz, or the sharper one of page 62, which is Euclidean.
+        The bound of kim2021lipschitz, or the sharper one of page 52, which is Euclidean.
     masked : bool
         Whether token i sees only tokens j <= i.
     seed : int

@@ -183,7 +183,7 @@ plt.show()
 # %% [markdown]
 # For $R = 2$ the votes are even at {glue:text}`root-end:,.0f` tokens. The constant peaks near
 # {glue:text}`root-top:,.0f` tokens, at {glue:text}`root-top-constant:.0f`; no input of any length exceeds
-# {glue:text}`root-ceiling:.0f` ({doc}`30_exact_rate`).
+# {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
 #
 # **For any $A$** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, where
 #
@@ -192,7 +192,7 @@ plt.show()
 # is the **exact rate**: how much more a token at $x$ likes the best place of the ball than its own place, halved. With
 # $V = I$, tokens at two places keep at least $\frac12 \sqrt{n - 1}$ up to $n = 1 + e^{2 \gamma^* R^2}$; no input of any
 # length has a constant above $e^{\gamma^* R^2}$ times a power of $t$. For $A = -I$, $\gamma^* = 1$. (The paper's own
-# inputs follow an eigenvector of $A$, with a rate $\gamma \le \gamma^*$: {doc}`22_tightness`, {doc}`30_exact_rate`.)
+# inputs follow an eigenvector of $A$, with a rate $\gamma \le \gamma^*$: {doc}`22_tightness`, {doc}`29_exact_rate`.)
 #
 # ## What this shows and does not show
 #

@@ -80,7 +80,7 @@ plt.show()
 # each head by $\norm W_2$, with $W$ its part of the output projection, and add. That is how Theorem 3.3 gets
 # {glue:text}`three-stated:,.0f` in the lower row. The sum is usually too high, since what is worst for one head is not
 # for another; our bound takes all heads together ({doc}`21_general_bound`, {doc}`26_multi_head`), and
-# {doc}`73_worst_inputs` has every head of three models.
+# {doc}`66_worst_inputs` has every head of three models.
 #
 # ## The constant at one text
 #
@@ -111,7 +111,7 @@ print(f"at most  {lip.upper:.4f}, with probability {lip.confidence:.6f}")
 #
 # So the constant is {glue:text}`three-constant:.1f`: the value in the lower row above, and the star in
 # {numref}`fig-03-growth` below. If chance and rounding must be excluded, too, there is the *bracket* of
-# {doc}`72_certified_bracket`: a proof in floating-point numbers. It is wider, because it bounds all directions by
+# {doc}`62_certified_bracket`: a proof in floating-point numbers. It is wider, because it bounds all directions by
 # formulas instead of searching for the worst one: here, in its quickest form, from
 # {glue:text}`three-certain-low:.2f` to {glue:text}`three-certain-high:.2f`.
 #

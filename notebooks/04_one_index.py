@@ -194,7 +194,7 @@ figures.table(pd.DataFrame(near), names | {"released": "reported within 0.1 of 1
 # :::
 #
 # BERT itself we have not run, because this book was made without a network; MiniLM is a smaller model of its kind.
-# Where there is one, `make results MODEL=bert-base-uncased` measures it. {doc}`45_released_code` measures what else
+# Where there is one, `make results MODEL=bert-base-uncased` measures it. {doc}`46_released_code` measures what else
 # differs from the paper. No theorem rests on an experiment: the $\sqrt n$ of {doc}`02_square_root` stands.
 #
 # ## On Monday: a layer of your own
@@ -239,14 +239,14 @@ print(found)
 # `lipnb scan FOLDER --text my.txt --lengths 8,32,128`
 #
 # measures every layer, with certificates, bounds and a control of random weights, and writes a report to read in a
-# browser ({doc}`74_scan_your_model`; {doc}`../book/read_and_run` installs it).
+# browser ({doc}`05_scan_your_model`; {doc}`../book/read_and_run` installs it).
 # :::
 #
 # :::{grid-item-card} Four rules
 # 1. Take the *tangent*, not the output.
 # 2. Start several times; keep the largest.
 # 3. Several windows at each length, none longer than the model's training texts; give the interval.
-# 4. Say nothing of the worst input: that needs a search and a bound ({doc}`73_worst_inputs`).
+# 4. Say nothing of the worst input: that needs a search and a bound ({doc}`66_worst_inputs`).
 # :::
 # ::::
 #

@@ -385,7 +385,7 @@ print("  its bounds fail no more than allowed; routes:", ", ".join(sorted({lip.r
 #   that you choose yourself voids it. All items of a batch share one start: a statement about $M$ values together needs
 #   a confidence of $1 - \delta/M$.
 # - It is no proof for one given run. A {term}`bracket`, from both sides and with proof, is the subject of
-#   {doc}`72_certified_bracket`.
+#   {doc}`62_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem covers all of them.
 # - The check on segments samples 101 points and can miss a peak between them by a little; hence its tolerance.
 #

@@ -588,10 +588,10 @@ ledger.record(
 #   forks give lower bounds only. If also $\abs{A^\top e_2} = \norm A_2$, the group of
 #   the fork can move, too, and its constant is about $t \sqrt{n/2}$: with {glue:text}`few_tokens` tokens and $t = 30$
 #   it is {glue:text}`moving_ratio:.3f` of the bound, and {glue:text}`still_ratio:.3f` if $A^\top e_2 = 0$. Lengths
-#   beyond $e^{2t}$ need {doc}`30_exact_rate`.
+#   beyond $e^{2t}$ need {doc}`29_exact_rate`.
 # - The form that fails is that of the released code. We do not know whether Theorem C.3 reads so.
 # - Lengths stay below 513, but for one fork. How loose the bounds are for inputs met in practice is measured in
-#   {doc}`72_certified_bracket`.
+#   {doc}`62_certified_bracket`.
 #
 # **One thing to try.** Set `ascent_steps = 400` and see whether the black marks of {numref}`fig-21-ball` move up.
 #

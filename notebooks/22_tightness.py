@@ -14,7 +14,7 @@
 # together, far from it. Every token of the cluster attends to the lone one, so moving that one moves all their outputs.
 # The growth lasts for a number of tokens that is exponential in $R^2$. For clusters along an eigenvector of $A$ this is
 # the *promised length*, and their growth ends soon after ({numref}`fig-22-window`); clusters that
-# follow no eigenvector keep the rate for longer ({doc}`30_exact_rate`).
+# follow no eigenvector keep the rate for longer ({doc}`29_exact_rate`).
 
 # %% tags=["parameters"]
 radii = [1.0, 2.0, 3.0]  # in the figure
@@ -267,7 +267,7 @@ figures.table(ends, names=names)
 # $n = 1 + e^{2 \gamma R^2}$. With $\kappa = \norm{A}_2 / \gamma$, {prf:ref}`two-clusters` makes this explicit: in the
 # limit the general bound is at most $4 \sqrt 3\, \kappa$ times too high, and the logarithm of the mean-field bound
 # $2 \kappa$ times that of the constant at the two clusters. (For that of the whole ball replace $\gamma$ by the rate
-# $\gamma^* \ge \gamma$ of {doc}`30_exact_rate`.) The table has the largest $\gamma R^2$ that we tried, measured
+# $\gamma^* \ge \gamma$ of {doc}`29_exact_rate`.) The table has the largest $\gamma R^2$ that we tried, measured
 # against these limits:
 
 # %% tags=["hide-input"]
@@ -294,7 +294,7 @@ figures.table(last, names=names, digits=4)
 #
 # We build the same inputs against the heads of MiniLM with the shortest promised lengths, with $V = I$ and each head's
 # mean {term}`radius` on text. Most heads have a promised length far beyond any text: {doc}`42_adversarial_inputs` shows
-# all of them. What ends here is the growth at these clusters, not that of the head: {doc}`30_exact_rate` has inputs
+# all of them. What ends here is the growth at these clusters, not that of the head: {doc}`29_exact_rate` has inputs
 # against the same heads at which $\sqrt n$ lasts beyond $10^8$ tokens.
 
 # %% tags=["hide-input"]
@@ -459,7 +459,7 @@ ledger.record(
 #
 # - The rate $\sqrt n$ is reached, at explicit inputs, at every length up to one exponential in $R^2$. Far
 #   beyond it *this* input loses the rate; others keep it up to $e^{2 \gamma^* R^2}$ tokens, and, up to a power of
-#   $\norm A_2 R^2$, no input does at greater lengths ({doc}`30_exact_rate`).
+#   $\norm A_2 R^2$, no input does at greater lengths ({doc}`29_exact_rate`).
 # - At the promised length our upper bound is tight up to a factor that tends to $\sqrt 2$ for large $R$, if $-\norm
 #   A_2$ is an eigenvalue of $A$. For other matrices the gap is larger: $\gamma$ may be far below $\norm A_2$, or 0.
 # - These inputs are built against one head and are not text; constants on text are in {doc}`41_real_text`.

@@ -13,7 +13,7 @@
 # {term}`Measures <measure>` have no $n$, so we ask for the constant of {term}`attention` over all measures in a ball,
 # that is, over all sequences of all lengths at once. It is finite and at most exponential in the {term}`logit range`
 # $t = \norm{A}_2 R^2$. This page tests the published bounds, upper and lower, and halves the {term}`exponent` of the
-# upper one; {doc}`30_exact_rate` has the true exponent, for every $A \ne 0$. At the radii of a trained layer none of
+# upper one; {doc}`29_exact_rate` has the true exponent, for every $A \ne 0$. At the radii of a trained layer none of
 # these bounds is of practical use.
 
 # %% tags=["parameters"]
@@ -439,7 +439,7 @@ ledger.record(
 #   ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
 #   known up to a factor of 1.54, for large radii.
 # - For other matrices the exponents on this page differ: where $A$ is symmetric and positive definite, $\gamma$ is an
-#   eighth of $\norm{A}_2$. The truth is in {doc}`30_exact_rate`: there the lower one is right, but not for most $A$.
+#   eighth of $\norm{A}_2$. The truth is in {doc}`29_exact_rate`: there the lower one is right, but not for most $A$.
 #   For the matrix *not symmetric* above, $\gamma$ is {glue:text}`shear_gamma:.3f` and the true rate
 #   {glue:text}`shear_rate:.3f`.
 # - We reconstructed the lower bound from its proof. The paper's text names two assumptions whose formulas are lost;
@@ -448,6 +448,6 @@ ledger.record(
 # - The real heads are taken without their biases, and their radius comes from one window.
 #
 # **One thing to try.** Add `diag(1, -1/8)` to the list of matrices. Which of the two measures is used there, and
-# would the other one give as much? (The best two {term}`atoms <atom>`, {doc}`30_exact_rate`, give more than either.)
+# would the other one give as much? (The best two {term}`atoms <atom>`, {doc}`29_exact_rate`, give more than either.)
 #
 # **Next:** {doc}`24_large_radius`: what happens when the tokens of one input are scaled up.

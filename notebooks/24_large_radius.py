@@ -363,7 +363,7 @@ ledger.record(
                  grounds="random inputs, one long token", seen="text of the paper", effort="proved"),
     ledger.undecided("castin.sec-3-intuition", "followers and growth on text",
                      "in the limit one token sets the rate; text is far from the limit, and how far popular tokens "
-                     "predict its growth is measured on pages 43 and 46", seen="text of the paper"),
+                     "predict its growth is measured on page 43", seen="text of the paper"),
     ledger.lower("castin.rem-3.7", "not 1-sparse: most rows have no weight over 0.9",
                  sparse["no weight over 0.9"] / 0.5, grounds=text, **said),
     ledger.depends("castin.rem-3.7", "sparse", few, seen="text of the paper", cases=len(sparse)),

@@ -406,4 +406,4 @@ ledger.record(
 # **One thing to try.** Let the inner radius of the ring go to zero, but keep the slit. What happens to the largest
 # local constant, and does the lemma hold then?
 #
-# **Next:** {doc}`30_exact_rate`: the true {term}`exponent` of the mean-field bound.
+# **Next:** {doc}`29_exact_rate`: the true {term}`exponent` of the mean-field bound.

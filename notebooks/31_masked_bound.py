@@ -309,7 +309,7 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 #   large radius. There the ends of the band depend on the draw, because few of the inputs reach them.
 # - The {term}`mean field` bound, which does not grow with $n$, does *not* hold unchanged with the mask: see the next
 #   page.
-# - Random maps of few tokens are not trained layers; {doc}`72_certified_bracket` measures some, with and without the
+# - Random maps of few tokens are not trained layers; {doc}`62_certified_bracket` measures some, with and without the
 #   mask.
 #
 # **One thing to try.** Reverse the order of the tight input, so that the first token comes last. What is left of

@@ -396,7 +396,7 @@ plt.show()
 # So the largest constant in $d_2$ of all heads with the same norms is known within that factor, for $t$ from
 # {glue:text}`curve_from:g` to {glue:text}`curve_to:g`. It shows what the mask costs: at $t = 3$ two clusters approach
 # {glue:text}`masked_three:.0f` with it, in $d_2$, and without it no measure can exceed {glue:text}`free_three:.0f`
-# ({doc}`30_exact_rate`).
+# ({doc}`29_exact_rate`).
 #
 # Random measures stay below it too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight tokens in one to
 # three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is

@@ -15,7 +15,7 @@
 # {glue:text}`minilm_constant_near:.0f` of {glue:text}`minilm_layers:.0f` layers, with and without a {term}`mask`, and
 # up to 512 tokens in {glue:text}`minilm_constant_near_512:.0f`. For other models no: in
 # {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers ({numref}`fig-41-atlas`). And the
-# released code does not measure the constant: the {term}`released quantity` ({doc}`45_released_code`) is that close in
+# released code does not measure the constant: the {term}`released quantity` ({doc}`46_released_code`) is that close in
 # {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no slope of the constant
 # is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f` ({numref}`fig-41-two-quantities`).
 #
@@ -63,7 +63,7 @@ plt.show()
 #
 # Two tokens make the {term}`Jacobian` small enough to write out by automatic differentiation. The constant is its
 # largest singular value. The {term}`released quantity`, which the paper's code reports in its place, comes from the
-# same matrix and the output ({doc}`45_released_code`). Change the layer or the number of tokens and run the cell again.
+# same matrix and the output ({doc}`46_released_code`). Change the layer or the number of tokens and run the cell again.
 
 # %%
 corpus = corpora.available(*texts)

@@ -251,7 +251,7 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # ## The released panel
 #
 # In the released panel of the random GPT-2 the tokens belong to no head: its $A$ is cut from rows of a weight matrix
-# whose heads are columns ({doc}`45_released_code`). The curve of its constant is no straight line. With its seed, 320,
+# whose heads are columns ({doc}`46_released_code`). The curve of its constant is no straight line. With its seed, 320,
 # it is flat up to 22 tokens, and steeper than $\sqrt n$ from there on. So one fitted slope would say little, and one
 # seed too. Here are both parts, over {glue:text}`panel_seeds:.0f` seeds of the weights, for those tokens and for the
 # true head 0, which is what the paper's text defines:
@@ -342,7 +342,7 @@ shown = {"model": "model", "radius": "radius", "n": "positions", "smallest": "sm
 shown |= {"share": "share of heads, 2γR²", "if gamma R^2": "share, if γR²"}
 figures.table(shares, names=shown)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "How many heads have which $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`30_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "How many heads have which $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`29_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
 figures.adversarial.scaling_factors(windows)
 plt.show()
 
@@ -492,7 +492,7 @@ ledger.record(
 #   need be able to make them: this does not show that a text could come near.
 # - Two heads, one of MiniLM and one of masked MiniLM, have promised lengths below the model's positions at their mean
 #   token norm on text. Its conclusion holds there, too, at the tokens of
-#   {doc}`30_exact_rate`. For GPT-2 the radius is what its LayerNorm allows.
+#   {doc}`29_exact_rate`. For GPT-2 the radius is what its LayerNorm allows.
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?
 #

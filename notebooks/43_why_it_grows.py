@@ -366,7 +366,7 @@ ledger.record(
 # ## With the residual connection and the norm
 #
 # The released code measures the sub-layer, attention with its residual connection and its {term}`layer normalisation`
-# ({doc}`45_released_code`), and everything above is about attention alone. Does the rest change the growth? In BERT the
+# ({doc}`46_released_code`), and everything above is about attention alone. Does the rest change the growth? In BERT the
 # norm comes last, $x \mapsto \mathrm{LN}(x + f(x))$; in the other models first, $x \mapsto x + f(\mathrm{LN}(x))$.
 
 # %% tags=["hide-input"]
@@ -539,4 +539,4 @@ print("✓ the sum of the three terms bounds the constant; the sentences on slop
 # **One thing to try.** In the example at the top, let the tokens give a tenth of their attention to $a$ instead of
 # half: which of the two terms is then the larger one?
 #
-# **Next:** {doc}`48_independent_tokens`.
+# **Next:** {doc}`44_independent_tokens`.

@@ -45,7 +45,7 @@ def row_sum(x):
 
     Notes
     -----
-    Proved in the book, page 63.
+    Proved in the book, page 54.
     """
     weights = torch.exp(-x.square())
     P = weights / (1 + weights.sum(-1, keepdim=True))
@@ -70,7 +70,7 @@ def largest_row(n):
 
     Notes
     -----
-    Ours, proved in the book, page 63. The theorem of kim2021lipschitz has :math:`e^{-1}` in place of
+    Ours, proved in the book, page 54. The theorem of kim2021lipschitz has :math:`e^{-1}` in place of
     :math:`e^{-3/2}`.
     """
     return 1 + 4 * _excess(n)

@@ -60,7 +60,7 @@ def by_layer(table, columns):
 
 @figure(
     "kv-rounding",
-    page="80_kv_rounding",
+    page="64_kv_rounding",
     tables=("kv-rounding",),
     about="loss by rounding one layer's keys or values, against the constant and the change of the residual stream",
 )
@@ -95,7 +95,7 @@ def ranks(table, bits=3, model="smollm2"):
 
 @figure(
     "kv-rounding-depth",
-    page="80_kv_rounding",
+    page="64_kv_rounding",
     tables=("kv-rounding",),
     about="constants, norms of the residual stream and loss by rounding, layer by layer",
 )

@@ -12,7 +12,7 @@ __all__ = ["bound_exponents", "inversion", "tightness"]
 
 @figure(
     "l2-exponents",
-    page="62_l2_attention",
+    page="52_l2_attention",
     tables=("l2-bounds",),
     about="L2 attention over its bounds with two exponents",
     live="two tokens in width one",
@@ -59,7 +59,7 @@ def bound_exponents(table, sweep=None, example=None):
 
 @figure(
     "l2-tightness",
-    page="63_l2_tightness",
+    page="54_l2_tightness",
     tables=("l2-tightness",),
     about="ascents of the row sum, the bound and the constant",
 )
@@ -111,7 +111,7 @@ def tightness(table):
 
 @figure(
     "inversion-curves",
-    page="64_invertible_attention",
+    page="55_invertible_attention",
     tables=("inversion-curves",),
     about="error of the inverse against iterations",
 )

@@ -16,7 +16,7 @@ NAMES = {"kneser-ney 3": "trigram, smoothed", "kneser-ney 4": "4-gram, smoothed"
 
 @figure(
     "gpt2-mini-training",
-    page="44_gpt2_positions",
+    page="45_gpt2_positions",
     tables=("gpt2-mini-training", "gpt2-mini-baselines"),
     about="the loss of gpt2-mini while it was trained, and that of n-grams",
 )
@@ -47,7 +47,7 @@ def training(curve, baselines):
 
 @figure(
     "position-norms",
-    page="44_gpt2_positions",
+    page="45_gpt2_positions",
     tables=("position-norms",),
     about="norm of the learned position of each place",
 )
@@ -76,7 +76,7 @@ def norms(table):
 
 @figure(
     "positions",
-    page="44_gpt2_positions",
+    page="45_gpt2_positions",
     tables=("positions",),
     about="constants and norms with positions as trained and changed",
 )

@@ -13,7 +13,7 @@ LOOKS = {"released": ("released", "C1", "s"), "defined": ("lipschitz", "C0", "o"
 
 @figure(
     "released-code",
-    page="45_released_code",
+    page="46_released_code",
     tables=("released-text", "released-adversarial"),
     about="what the released loop reports, beside the constant",
 )

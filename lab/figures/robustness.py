@@ -25,7 +25,7 @@ ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "wo
 
 @figure(
     "robustness-attacks",
-    page="75_robustness",
+    page="63_robustness",
     tables=("robustness",),
     about="attacks and bounds over the first-order prediction",
 )
@@ -78,7 +78,7 @@ def worst(table):
 
 @figure(
     "robustness-ranks",
-    page="75_robustness",
+    page="63_robustness",
     tables=("one-word",),
     about="how far a vector and a word move every layer, against the constant times the length of the change",
 )

@@ -35,7 +35,7 @@ def _controls(ax, ends):
 
 @figure(
     "language-model",
-    page="65_language_model",
+    page="56_language_model",
     tables=("language-model",),
     about="losses of several kinds of attention by depth, with curves",
 )
@@ -79,7 +79,7 @@ def losses(table):
 
 @figure(
     "language-model-layers",
-    page="65_language_model",
+    page="56_language_model",
     tables=("language-model",),
     about="local constants of the trained layers, below their bounds",
 )
@@ -113,7 +113,7 @@ def constants(table):
 
 @figure(
     "training-stability",
-    page="66_training_stability",
+    page="57_training_stability",
     tables=("training-stability", "training-controls"),
     about="which kinds still train at a fixed rate, by depth",
 )
@@ -159,7 +159,7 @@ def stability(table, controls=None):
 
 @figure(
     "training-factorial",
-    page="66_training_stability",
+    page="57_training_stability",
     tables=("training-factorial",),
     about="the loss by kind of attention, start and place of LayerNorm",
 )
@@ -200,7 +200,7 @@ def factorial(table):
 
 @figure(
     "training-layers",
-    page="66_training_stability",
+    page="57_training_stability",
     tables=("training-stability",),
     about="constants of the trained layers, and the spread they pass on",
 )

@@ -13,7 +13,7 @@ KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 
 @figure(
     "twins",
-    page="44_gpt2_positions",
+    page="45_gpt2_positions",
     tables=("twins",),
     about="how the constant grows in twins with learned, no and rotary positions",
 )

@@ -30,7 +30,7 @@ def bound_titles():
 
 @figure(
     "verification",
-    page="29_verification",
+    page="71_verification",
     tables=("verify",),
     about="the worst of many inputs against each upper bound",
 )
@@ -61,7 +61,7 @@ def worst_cases(table):
 
 @figure(
     "brackets",
-    page="72_certified_bracket",
+    page="62_certified_bracket",
     tables=("bracket-minilm", "bracket-gpt2"),
     about="certified brackets of every layer, below published bounds",
 )

@@ -60,7 +60,7 @@ def medians(table):
 
 @figure(
     "zoo-text",
-    page="71_every_bound",
+    page="67_every_bound",
     tables=("zoo-text",),
     about="all bounds of one layer of MiniLM against the length of its text",
 )
@@ -112,7 +112,7 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
 
 @figure(
     "zoo-growth",
-    page="71_every_bound",
+    page="67_every_bound",
     tables=("zoo-growth",),
     about="bounds of one head over its constant, by length and radius",
 )

@@ -141,6 +141,10 @@ def contents(root):
         yield f"_toc.yml: {name} has no source"
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield f"_toc.yml: {name} stands twice"
+    numbered = [name for name in listed if name.startswith("notebooks/")]
+    for name, after in zip(numbered, numbered[1:], strict=False):
+        if name > after:
+            yield f"_toc.yml: {after} follows {name}: numbers of pages rise along the contents"
     for name, after in zip(listed, [*listed[1:], None], strict=True):
         path = root / f"{name}.py" if name.startswith("notebooks/") else root / f"{name}.md"
         text = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -207,7 +207,7 @@ def l2_growth_sharp(n: int, masked: bool = True) -> float:
 
     Notes
     -----
-    Proved in the book, page 67, with tokens at which the constant is of this order, :math:`n^{1/4} \sqrt{\log n}`.
+    Proved in the book, page 58, with tokens at which the constant is of this order, :math:`n^{1/4} \sqrt{\log n}`.
 
     Examples
     --------

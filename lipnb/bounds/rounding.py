@@ -1,6 +1,6 @@
 r"""Rounding, counted: computed norms as upper bounds, and how far the linearization that float64 has is from the truth.
 
-Lines 1 to 8 are those of the proof in the book, "Rounding, line by line" (notebooks/72_certified_bracket.py), where
+Lines 1 to 8 are those of the proof in the book, "Rounding, line by line" (notebooks/62_certified_bracket.py), where
 stands what is assumed of float64 and the libraries. With :math:`u = 2^{-53}` a sum of c products errs by at most
 :math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any order (higham2002accuracy, section
 3.1); hats are computed. Everything is counted to every order.

@@ -7,7 +7,7 @@ Block (i, j) of the Jacobian of multi-head attention, with :math:`z_{ij} = P_{ij
 
 values, keys and queries. Here the norms are those of :math:`J\,(E \otimes F)`, where :math:`E = I - S S^\top` and
 :math:`F = I - Y Y^\top` remove some token directions and some feature directions (none, by default). Steps are those
-of the proof in the book, notebooks/72_certified_bracket.py.
+of the proof in the book, notebooks/62_certified_bracket.py.
 """
 
 from typing import NamedTuple

@@ -17,12 +17,12 @@ PAGES = {
     "12_local_lipschitz": "The local Lipschitz constant",
     "41_real_text": "Growth on real text (Figure 1)",
     "43_why_it_grows": "Why the constant grows",
-    "64_invertible_attention": "Attention that can be inverted",
-    "71_every_bound": "Every bound side by side",
-    "72_certified_bracket": "A certified bracket of the local constant",
-    "74_scan_your_model": "Scan your own model",
-    "75_robustness": "How far an attack moves the output",
-    "80_kv_rounding": "Rounded caches: what ranks the layers?",
+    "55_invertible_attention": "Attention that can be inverted",
+    "67_every_bound": "Every bound side by side",
+    "62_certified_bracket": "A certified bracket of the local constant",
+    "05_scan_your_model": "Scan your own model",
+    "63_robustness": "How far an attack moves the output",
+    "64_kv_rounding": "Rounded caches: what ranks the layers?",
 }
 NUMBER = re.compile(r"\((\d\d)\)")  # of a page, in what a finding means
 WHERE = "Numbers in parentheses: pages of the book, notebooks/NN_*.ipynb in a clone of lipnb; `make html` renders them."
@@ -63,12 +63,12 @@ def findings(found: Any) -> list[Finding]:
     summary, settings = found.summary, found.about["settings"]
     good, passed, trained = measured(summary), int(summary.passed.sum()), settings["weights"] != "random"
     if summary.self_check.isna().all():
-        means = "The reason is named above; what the same command cannot mend, another --dtype or model may (74)."
+        means = "The reason is named above; what the same command cannot mend, another --dtype or model may (05)."
         return [Finding("No layer could be measured.", means)]
     if not passed:
-        means = "lipnb does not compute what this network computes, so it says nothing about it (74)."
+        means = "lipnb does not compute what this network computes, so it says nothing about it (05)."
         return [Finding("No layer passed its self-check: nothing was measured.", means)]
-    means = "What was measured is the model's own attention: same output, same mask (74)."
+    means = "What was measured is the model's own attention: same output, same mask (05)."
     said = [Finding(f"{passed} of {len(summary)} layers and lengths passed the self-check.", means)]
     if len(good):
         said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, trained)]
@@ -185,9 +185,9 @@ def _roughest(good, closely=""):
     said += (f", {beside}" if beside else "") + "." + closely
     yield Finding(
         said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
-        "No fault by itself: that is the worst small change of the tokens, and most changes do far less (75). "
+        "No fault by itself: that is the worst small change of the tokens, and most changes do far less (63). "
         + _baselines(there)
-        + "Attention that is smooth by construction can do less (64).",
+        + "Attention that is smooth by construction can do less (55).",
     )
     if several and longest.relative.notna().any():
         most = longest.loc[longest.relative.idxmax()]
@@ -198,7 +198,7 @@ def _roughest(good, closely=""):
             else f"In units of their tokens layers are alike: {largest}.",
             f"At {largest} a small change by one part in a thousand of the tokens can move the outputs by {largest} "
             "parts in a thousand of theirs. The number to rank layers by where vectors are changed; it need not rank "
-            "them where words are replaced (75) or caches rounded (80).",
+            "them where words are replaced (63) or caches rounded (64).",
         )
 
 
@@ -247,7 +247,7 @@ def _bounds(good, trained=True):
         yield Finding(
             f"Certified upper bounds lie within a factor of {fmt.up(good.certified_over.max())} of the constant.",
             "Proved, in the windows certified: no small change of the tokens is amplified more. For short windows "
-            "lipnb.certify without columns=0 comes nearer, and takes longer (72).",
+            "lipnb.certify without columns=0 comes nearer, and takes longer (62).",
         )
     if len(found := closest(good)):
         first, *others = found.title.value_counts().items()
@@ -259,7 +259,7 @@ def _bounds(good, trained=True):
             f'Of bounds in closed form "{first[0]}" comes closest{where}{";" if others else ","}'
             f"{' the closest is' if others else ''} {far} times too high{known}.",
             f"Usual{' on trained layers' if trained else ''}: such a formula is simple, or holds for the worst input "
-            "of all. For a number to rely on take the certified one (71).",
+            "of all. For a number to rely on take the certified one (67).",
         )
 
 
@@ -272,7 +272,7 @@ def _heads(heads):
         usual *= len(beside) > 1
         yield Finding(
             f"Roughest head alone: {where}, {figures(top.lipschitz)} at {many(top.length, 'token')}{usual}.",
-            "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (74).",
+            "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (05).",
         )
 
 
@@ -307,7 +307,7 @@ def _whole(whole, count):
         yield Finding(
             f"Whole layers, with residuals, norms and MLP: {spread} at {many(top.length, 'token')}"
             + (f", the largest in layer {top.layer}." if " to " in spread else "."),
-            "What a layer does with all that it has; the constants above are of its attention alone (74).",
+            "What a layer does with all that it has; the constants above are of its attention alone (05).",
         )
     for row in ends.itertuples():
         rest = "" if row.converged else " (at least: not converged)"
@@ -318,12 +318,12 @@ def _whole(whole, count):
         )
         sentence += short(row.relative)
         means = {
-            "layers": "That is before the final norm, or whatever else follows the last layer (74).",
-            "hidden": "What follows the last layer, such as a final norm, is in it (74).",
-            "logits": "Of all logits together, whose number and scale are large: compare the relative number (74).",
+            "layers": "That is before the final norm, or whatever else follows the last layer (05).",
+            "hidden": "What follows the last layer, such as a final norm, is in it (05).",
+            "logits": "Of all logits together, whose number and scale are large: compare the relative number (05).",
         }[row.part]
         if row.part == "hidden" and row.composed:
-            means = "What the worst small change of the embeddings does at the end (74)."
+            means = "What the worst small change of the embeddings does at the end (05)."
         if multiplied:
             sentence += f"; the product of its layers, an upper bound, is about {figures(layers.lipschitz.prod())}"
             means += " Layers do not amplify the same change: a product of constants says little."

@@ -106,7 +106,7 @@ def test_the_bounds_of_the_theorem_are_its_formulas():
 
 
 def test_star_reaches_the_order():
-    """The formula of the book, page 67, against the Jacobian; and its limit."""
+    """The formula of the book, page 58, against the Jacobian; and its limit."""
 
     def formula(a, m, h, rho):
         b, c = math.exp(-h * h - rho * rho), math.exp(-2 * rho * rho)

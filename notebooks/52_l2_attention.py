@@ -1,0 +1,291 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # L2 attention has a constant (Kim, Thm 3.2)
+#
+# If a {term}`token` attends to tokens *near* it, with the same matrix for queries and keys, then {term}`attention` has
+# a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space: far tokens get almost no weight, and a
+# token keeps some for itself. Of the two {term}`bounds <bound>` in the paper as we reconstruct them, the one in the
+# maximum norm holds. The Euclidean one fails with the {term}`exponent` that we recall, 2, and holds with 4; only the
+# text of the paper can settle which exponent it has.
+
+# %% tags=["parameters", "hide-input"]
+table_name = "l2-bounds"
+again = [("random", 8), ("random", 39), ("structured", 3), ("structured", 62)]
+fresh = [("random", 5000), ("structured", 5001), ("ascended", 5000), ("ascended", 5002)]
+
+spreads = 20000  # random s against the lemma
+
+seed = 0
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from myst_nb import glue
+
+from lab import figures, ledger, results
+from lab.experiments.l2_bounds import l2_rows
+from lipnb import Attention, AttentionJacobian, bounds
+from lipnb import local_lipschitz as constant
+from lipnb.worst_case import gaussian
+
+figures.house_style()
+generator = torch.Generator().manual_seed(seed)
+unit = torch.ones(1, 1, 1, dtype=torch.float64)
+normal = gaussian(generator)
+
+# %% tags=["hide-input"]
+four, table = 4 * unit, results.load(table_name)
+weights = (four, unit, None, 2)
+J = AttentionJacobian(Attention.l2(four, unit), torch.zeros(2, 1).double()).dense()
+true = torch.linalg.matrix_norm(J, 2).item()
+said = {
+    "e = 2": bounds.printed_l2_upper(*weights),
+    "e = 4": bounds.l2_upper(*weights),
+    "tighter (ours)": bounds.l2_upper_sharp(*weights, masked=False),
+}
+example = f"N = 2, D = H = 1, W_Q = 4, equal tokens: {true:.4g} > {said['e = 2']:.4g}"
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-52-exponents", "caption": "Left: the largest ratio of each map of the table. With $e = 2$ (orange) some maps with large query matrices lie above the dashed line, where a bound fails; with $e = 4$ none does. Right: one head of width one and two tokens, where only their distance matters, so that a scan finds the constant: its slope is 2, that of the bound with $e = 2$ only 1. So an exponent below 4 cannot be right. Dashed green: our tighter bound. Triangle: the two equal tokens below."}, "image": {"alt": "two panels on log-log axes against the norm of the query matrix. Left, a point for each random map: measured constants over the bound with exponent 2 pass 1 for large matrices, those over the bound with exponent 4 stay below. Right, one head and two tokens: the constant and the bounds with exponent 4 have slope 2, the bound with exponent 2 has slope 1 and crosses below the constant."}}
+gap = torch.linspace(0, 3, 601, dtype=torch.float64)
+pairs = torch.stack([0 * gap, gap], -1)[..., None]
+most = constant(Attention.l2(unit, unit), pairs).value.max().item()  # of W_Q = 1
+queries = np.geomspace(0.1, 10, 41)
+sweep = []
+for q in queries:
+    equal = constant(Attention.l2(q * unit, unit), torch.zeros(2, 1).double())
+    apart = constant(Attention.l2(q * unit, unit), pairs / q).value.max().item()
+    bound = [b(q * unit, unit, None, 2) for b in (bounds.printed_l2_upper, bounds.l2_upper)]
+    sharp = bounds.l2_upper_sharp(q * unit, unit, None, 2, masked=False)
+    sweep.append((q, equal.value.item(), apart, *bound, sharp))
+names = ["query", "equal tokens", "largest", "e = 2", "e = 4", "sharper"]
+sweep = pd.DataFrame(sweep, columns=names)
+fails = bounds.printed_l2_upper(unit, unit, None, 2) / most
+for key, value in {"l2-scan": most, "l2-fails": fails, "l2-recalled": said["e = 2"]}.items():
+    glue(key, float(value), display=False)
+figures.l2.bound_exponents(table, sweep, example=(4, true))
+plt.show()
+
+# %% [markdown]
+# ## Two tokens by hand
+#
+# Take $N = 2$ tokens of width one, one head and $W_Q = 4$. Where both tokens are equal, all weights are $\frac12$ and
+# all differences 0: the {term}`Jacobian` is $W_Q^2$ times a matrix of halves, whose norm is one. With
+# $\varphi^{-1}(1) = 0.2785$ the bound with $e = 2$ is {glue:text}`l2-recalled:.2f`, which is less.
+
+# %%
+four = 4 * unit
+equal = torch.zeros(2, 1, dtype=torch.float64)
+J = AttentionJacobian(Attention.l2(four, unit), equal).dense()
+print(J.numpy(), f"norm {torch.linalg.matrix_norm(J, 2):.4f}", sep="\n")
+print(f"bound with e = 2: {bounds.printed_l2_upper(four, unit, None, 2):.4f}")
+print(f"bound with e = 4: {bounds.l2_upper(four, unit, None, 2):.4f}")
+
+# %% [markdown]
+# Over all distances of two tokens the constant is {glue:text}`l2-scan:.4f` $W_Q^2$ (the scan of the figure), and the
+# bound with $e = 2$ fails from $W_Q =$ {glue:text}`l2-fails:.2f` on.
+#
+# ## The statement
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:definition} L2 attention {cite}`kim2021lipschitz`
+# :label: l2-attention
+#
+# Heads with matrices $W_Q^h \in \R^{k \times d}$, which make queries *and* keys, $W_V^h$ and $W_O^h$ send tokens
+# $x_1, \dots, x_N$ to
+#
+# $$F(X)_i = \sum_h W_O^h\, W_V^h\, A_h \sum_j P^h_{ij}\, x_j, \qquad A_h = \frac{W_Q^{h\top} W_Q^h}{\sqrt k},$$
+#
+# $$P^h_{ij} \propto e^{- \abs{W_Q^h x_i - W_Q^h x_j}^2 / \sqrt k} .$$
+# :::
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Constants of L2 attention {cite}`kim2021lipschitz`, Theorem 3.2
+# :label: l2-constants
+#
+# Let $F$ be {prf:ref}`l2-attention` without a mask, with any number of heads, and $W_O$ its output matrices side by
+# side.
+# Let $\varphi(x) = x e^{x + 1}$ and $z = \varphi^{-1}(N - 1) = W_0\big(\frac{N - 1}e\big)$, with the function $W_0$ of
+# Lambert. On all sequences of $N$ tokens in $\R^d$
+#
+# $$\begin{aligned} \Lip_\infty(F) \le \Big(4 z + \frac1{\sqrt k}\Big)
+#   &\max_h \norm{W_Q^h}_\infty \norm{W_Q^{h\top}}_\infty \\
+#   &\times \max_h \norm{W_V^h}_\infty\, \norm{W_O}_\infty , \end{aligned}$$
+#
+# $$\begin{aligned} \Lip_2(F) \le \sqrt{\frac Nk}\, (4 z + 1)\,
+#   \Big(\sum_h &\norm{W_Q^h}_2^{e}\, \norm{W_V^h}_2^2\Big)^{1/2} \\ &\times \norm{W_O}_2 . \end{aligned}$$
+#
+# The exponent $e = 2$ is recalled, not seen in the paper. With it the second bound is false, with $e = 4$ it is true.
+# :::
+#
+# The reason for $e = 4$ is short. With $s W_Q$ in place of $W_Q$, $F(X)$ becomes $s F(sX)$: its constant is multiplied
+# by $s^2$, the bound with $e = 2$ by $s$ only. Behind both bounds stands one lemma: a token cannot give much weight to
+# tokens that are far away.
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:lemma} The spread that attention can see {cite}`kim2021lipschitz`
+# :label: l2-spread
+#
+# For every $N \ge 2$
+#
+# $$\max_{s \ge 0} \frac{\sum_{j=1}^{N-1} s_j e^{-s_j}}{1 + \sum_{j=1}^{N-1} e^{-s_j}} = \varphi^{-1}(N - 1),$$
+#
+# attained where all $s_j = 1 + \varphi^{-1}(N - 1)$.
+# :::
+#
+# ## Measured against stated
+#
+# We measured both norms of the Jacobian at {glue:text}`l2-inputs:,.0f` inputs of two tokens or more, in float64: random
+# maps of up to three heads, with query matrices of many sizes, without a {term}`mask` and with a
+# {term}`causal one <mask
+# (causal)>`. The inputs are
+# random; structured (equal tokens, pairs, one token between {term}`two clusters`); or found by {term}`gradient ascent`
+# on the
+# norm. Ratios are measured over bound: where one exceeds 1, the bound fails.
+
+# %%
+ratios = ["inf", "two", "sharp", "printed"]
+more = table[table.n > 1]
+worst = more.groupby(["kind", "masked"])[ratios].max().reset_index()
+
+# %% tags=["hide-input"]
+worst["kind"] = worst.kind.replace({"ascended": "gradient ascent"})
+headings = {"kind": "inputs", "masked": "causal mask", "inf": "maximum norm", "two": "Euclidean, e = 4"}
+headings |= {"sharp": "tighter (ours)", "printed": "Euclidean, e = 2"}
+figures.table(worst, names=headings, digits=3, bold=worst.printed == worst.printed.max())
+
+# %% tags=["hide-input"]
+over = table[table.printed > 1]
+live = pd.DataFrame([row for key in again for row in l2_rows(*key)])
+stored = pd.concat([table[(table.kind == a) & (table.number == b)] for a, b in again])
+repeated = np.abs(live[ratios].to_numpy() / stored[ratios].to_numpy() - 1).max()
+new = pd.DataFrame([row for key in fresh for row in l2_rows(*key)])[ratios].max()
+glue("l2-inputs", len(more), display=False)
+glue("l2-over", len(over), display=False)
+glue("l2-over-from", float(over["query"].min()), display=False)
+glue("l2-new", float(new.drop("printed").max()), display=False)
+
+# %% [markdown]
+# With $e = 2$ the bound is exceeded {glue:text}`l2-over:,.0f` times, at norms of $W_Q$ from about
+# {glue:text}`l2-over-from:.2f` on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest
+# of their ratios is {glue:text}`l2-new:.3f`. The tighter bound is ours; {doc}`58_euclidean_growth` proves it. A single
+# token attends to itself alone: $F$ is linear. One head with $W_Q = cI$ then has the bounds with $e = 4$ as its
+# constants if $\norm{W_O W_V} = \norm{W_O} \norm{W_V}$ in the norm of the bound, and less otherwise: nothing at all
+# with $W_V = \operatorname{diag}(1, 0)$ and $W_O = \operatorname{diag}(0, 1)$. Inputs of one token are therefore left
+# out of the table above.
+#
+# No random $s$ that we tried exceeds the maximum of the lemma, and the stated point reaches it (folded).
+
+# %% tags=["hide-input"]
+lemma, attained = [], []
+for n in (2, 3, 5, 10, 100, 1000):
+    z = bounds.phi_inverse(n - 1)
+    best = torch.full((n - 1,), 1 + z).double()
+    wide = torch.rand(spreads // n, n - 1, generator=generator) * (1 + z) * 2
+    near = (best + 10 ** -torch.linspace(0, 4, 100)[:, None] * normal(100, n - 1)).abs()
+    for s, into in ((wide.double(), lemma), (near, lemma), (best, attained)):
+        seen = (s * torch.exp(-s)).sum(-1) / (1 + torch.exp(-s).sum(-1))
+        into += (seen.reshape(-1) / z).tolist()
+
+# %% tags=["hide-input"]
+scaled, first, last = 3 * torch.eye(2).double()[None], *torch.eye(2).double().diag_embed()[:, None]
+single = []
+for p in (2, np.inf):
+    for output in (first, last):
+        head = AttentionJacobian(Attention.l2(scaled, first, output), torch.ones(1, 2).double()).dense()
+        single.append(torch.linalg.matrix_norm(head, p).item() / bounds.l2_upper(scaled, first, output, 1, p))
+
+# %% tags=["hide-input", "nbval-check-output"]
+assert np.allclose(single, [1, 0, 1, 0])  # one token: W_O W_V = W_V, then 0
+below = table[["inf", "two", "sharp"]], new[["inf", "two", "sharp"]]
+assert max(lemma) <= 1 + 1e-12 and abs(min(attained) - 1) < 1e-12
+assert (table.n > 1).sum() >= 10000 and max(part.max().max() for part in below) <= 1 + 1e-12
+assert repeated < 1e-3 and over["query"].min() > 1
+assert abs(true - 16) < 1e-12 and 11.95 < said["e = 2"] < 11.96
+fails_there = f"exponent 2 fails: {true:.0f} > {said['e = 2']:.2f}"
+print(f"✓ {len(table)} inputs below both bounds with exponent 4; {fails_there}")
+
+# %% [markdown]
+# ::::{dropdown} Proof of the lemma
+# :::{prf:proof}
+# $(s - z)\, e^{-s}$ is largest at $s = 1 + z$, where it is $e^{-1-z}$.
+#
+# So $\sum s_j e^{-s_j} \le z \sum e^{-s_j} + (N - 1)\, e^{-1-z}$.
+#
+# The last term is $z$ because $N - 1 = z e^{z+1}$.
+# :::
+# ::::
+#
+# ::::{dropdown} Proof of both bounds, with e = 4 (ours)
+# :::{prf:proof}
+# Write $q_j = W_Q x_j$, $\mu_i = \sum_j P_{ij} q_j$. With $s_j = \abs{q_i - q_j}^2 / \sqrt k$ the lemma says
+# $\sum_j P_{ij} \abs{q_i - q_j}^2 \le \sqrt k\, z$, and the covariance of the $q_j$ is no larger.
+#
+# For an input $u$ with $w_j = W_Q u_j$, row $i$ of $Ju$ is (the Jacobian is derived in {doc}`53_l2_jacobian`)
+#
+# $$\begin{aligned}
+# \tfrac1{\sqrt k} W_Q^\top \Big[\sum_j P_{ij} w_j
+#   &+ \tfrac2{\sqrt k} \sum_j P_{ij} (q_j - \mu_i)\, (q_i - q_j)^\top w_j \\
+#   &+ \tfrac2{\sqrt k} \sum_j P_{ij} (q_j - \mu_i)(q_j - \mu_i)^\top w_i\Big] .
+# \end{aligned}$$
+#
+# *Maximum norm.* If $\norm{u_j}_\infty \le 1$, then $\norm{w_j}_\infty \le \norm{W_Q}_\infty$. In these units the first
+# sum in the bracket has entries of at most 1.
+#
+# In the other two, $\abs{(q_i - q_j)^\top w} \le \sqrt k\, \abs{q_i - q_j}$, and likewise for $q_j - \mu_i$. By Cauchy
+# and Schwarz each sum is at most $\frac2{\sqrt k} \cdot \sqrt k \cdot \sqrt k z$.
+#
+# Altogether $\frac1{\sqrt k} (1 + 4 \sqrt k z) = 4z + \frac1{\sqrt k}$.
+#
+# *Euclidean norm.* A row-stochastic $P$ has $\norm P_2 \le \sqrt N$. The rows of the other sums are no longer than
+# $2 z \max_j \abs{w_j}$ and $2 z \abs{w_i}$.
+#
+# So the three are at most $\sqrt N$, $2 z \sqrt N$ and $2 z$ times $\abs w$.
+#
+# As $\norm{A_h}_2 = \norm{W_Q^h}_2^2 / \sqrt k$, a head has at most $\sqrt N (4 z + 1) \norm{A_h}_2$, and heads side by
+# side add in squares. The square of $\norm{W_Q^h}_2^2$ is $e = 4$.
+# :::
+# ::::
+
+# %% tags=["hide-input"]
+inputs = "table of inputs, two or more tokens"
+form, ours = {"seen": "reconstructed"}, {"seen": "ours"}
+proved, built = {"effort": "proved"}, {"effort": "structured"}
+two, recalled = "kim.thm-3.2-two", "exponent 2, as recalled"
+settles = f"{inputs}; the formula in the paper would settle whose exponent it is"
+near = {"grounds": "random s, near the maximiser", **form, **proved}
+ledger.record(
+    ledger.upper("kim.lem-spread", "the maximum", lemma, **near),
+    ledger.upper("kim.thm-3.2-inf", "as reconstructed", more.inf, grounds=inputs, **form, **proved),
+    ledger.upper(two, recalled, more.printed, grounds=settles, counter_example=example, **form, **built),
+    ledger.upper(two, "exponent 4", more.two, grounds=inputs, **ours, **proved),
+    ledger.upper(two, "tighter (ours)", more.sharp, grounds=inputs, **ours, **proved),
+)
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - {term}`L2 attention` is Lipschitz in both norms, by a short proof; no input of the table exceeds the bound in the
+#   maximum norm or the Euclidean one with $e = 4$. That the exponent of the paper is 2 is recalled, not read, so what
+#   fails is our reconstruction.
+# - The bounds hold for tied matrices and for masks that keep the own token. {doc}`53_l2_jacobian` drops each condition.
+# - How close the bound in the maximum norm comes is the subject of {doc}`54_l2_tightness`; the Euclidean one is far
+#   from tight for many tokens ({doc}`58_euclidean_growth`).
+# - With several heads and random matrices the ratios are small because norms of matrices are multiplied. That is a
+#   weakness of all such bounds.
+#
+# **One thing to try.** Change `equal` to two different tokens: is the constant larger or smaller than at equal
+# tokens?
+#
+# **Next:** {doc}`53_l2_jacobian`

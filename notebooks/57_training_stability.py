@@ -1,0 +1,514 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Training deep networks at a fixed rate
+#
+# Which kinds of {term}`attention` still train when the network is deep and the rate is fixed from the first step? **A
+# run counts as trained when its test loss is below that of the bigram**, the frequencies after the character before:
+# the best that a network can do in which no position sees another one. By this count, after {glue:text}`steps:s` steps
+# at the rate {glue:text}`rate`, tied {term}`L2 attention` and contractive attention, which is tied too, train at no
+# depth, and dot products at every depth to {glue:text}`dot_to`: the opposite of the claim, at our size. With
+# {glue:text}`deepest` layers dot products fail at the same rate in {glue:text}`dot-fails` runs, and end above networks
+# without attention in {glue:text}`dot-above` runs, while tied and contractive networks stay beside those, as the claim
+# has it. Untied L2 attention, which is no part of the claim, trains to {glue:text}`untied_to` layers.
+#
+# **These counts are of short runs.** With {glue:text}`deepest` layers and {glue:text}`longer-steps` steps, both runs of
+# dot products that we made and both of tied L2 attention pass the bigram, dot products farther
+# ({numref}`fig-57-longer`): at this rate both kinds were slow, and neither was stuck. The one contractive network did
+# not pass it.
+#
+# At two other rates, {glue:text}`rate-slow` and {glue:text}`rate-fast`, one network of each kind but the untied one was
+# trained at {glue:text}`rate-depths` layers. At the smaller rate dot products train with {glue:text}`slow-trained`
+# layers alone, by {glue:text}`barely:.3f` nats; at the larger with {glue:text}`fast-trained` alone. There, with
+# {glue:text}`collapse:.0f` and more, they end at least {glue:text}`collapse-by:.1f` nats above networks without
+# attention.
+#
+# A factorial design at {glue:text}`factorial-layers:.0f` layers, the rate {glue:text}`rate` and as few steps says what
+# hinders there: the tying (of keys, and of values through $A$, together), not the distances, the start or the place of
+# LayerNorm.
+
+# %% tags=["parameters", "hide-input"]
+names = ["training-stability", "training-controls"]
+margin = 0.1  # nats below the frequencies of characters: what counts as not collapsed
+live_steps = 24
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from myst_nb import glue
+
+from lab import figures, ledger, results
+from lab.experiments import language_model
+from lab.factorial import effects
+from lab.training import ATTENTIONS, WITHOUT, CharacterTransformer, batch_of
+from lipnb import bounds, corpora, local_lipschitz
+
+figures.house_style()
+kinds, lipschitz_or_dot = list(ATTENTIONS), ["dot", "l2-tied", "contractive"]  # the latter: those of the claim
+shown = [*kinds, *WITHOUT]
+
+# %% tags=["hide-input"]
+stored = results.load(names[0])
+controls = results.load(names[1])
+birth = results.provenance(names[0])
+settings, sizes = birth["settings"], birth["settings"]["sizes"]
+frequencies, pairs = (stored[stored.part == p].nats.item() for p in ("unigram", "bigram"))
+alive = frequencies - margin  # a run that diverged has no loss, and is not below it
+runs = stored[stored.part == "fixed"].astype({"layers": int, "seed": int})
+ends, layers = (runs[runs.row == row] for row in ("test", "layer"))
+layers = layers.assign(layer=layers.layer.astype(int) + 1)
+layers["passed"] = layers.output_spread / layers.input_spread
+seeds, depths = sorted(set(ends.seed.tolist())), sorted(set(ends.layers.tolist()))
+deepest = depths[-1]
+(text, _, _), vocabulary = language_model.texts("python_reference")
+settings_of = results.provenance("training-factorial")["settings"]
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-stability", "caption": "Test loss by depth at three fixed rates: a dot for each run, lines through the means. At the outer rates there is one run for each kind at {glue:text}`rate-depths` layers, and none of untied L2. Grey: no attention. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed: frequencies after the character before, which need no attention. In the middle panel tied and contractive networks lie above the dashed line at every depth, beside those without attention. With {glue:text}`deepest` layers {glue:text}`dot-fails` runs of dot products lie above it too; all that have a partner without attention, {glue:text}`dot-above-runs`, end above that."}, "image": {"alt": "three panels, one for each fixed rate, of the test loss against depth. In the middle panel only dot products and untied L2 attention lie below the dashed line of the bigram; at the largest depth all but one run of dot products lie above it, most of them higher than all other kinds. Tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey marks of networks without attention."}}
+figures.training.stability(stored, controls)
+plt.show()
+
+# %% [markdown]
+# ## The claim, and what counts as trained
+#
+# Neither threshold nor rates were fixed before the first runs. When the first three seeds were stored, on 21 November
+# 2026, a run counted as trained if it was *alive*, as defined below. Every run is, even without attention. So the
+# bigram took its place on 22 November, with the results in view; two seeds more were run on 23 November, for the kinds
+# of the claim at three depths. By themselves these two give the same order: {glue:text}`later-dot` runs of dot products
+# train, {glue:text}`later-lipschitz` of tied and contractive networks do. The rates were chosen because in the first
+# run dot products of 16 layers trained at the middle one.
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:observation} The claim {cite}`kim2021lipschitz`
+# :label: training-stability-claim
+#
+# With Adam at a fixed rate on the characters of the Penn Treebank, Transformers of dot-product attention train up to 10
+# layers, those of tied L2 and of contractive L2 attention up to 18, the most that fitted. The best test losses are
+# nearly equal.
+# :::
+#
+# A run is *alive* {glue:text}`margin` nats below the frequencies of single characters, as {glue:text}`alive-runs` of
+# {glue:text}`all-runs` runs are at this rate. In this weak sense all kinds are stable at this rate, even without
+# attention; passing the bigram asks for more. The kinds and
+# the controls without attention are those of {doc}`56_language_model`: {term}`LayerNorm <layer normalisation>` after
+# each addition, none in the contractive kind. Where the paper had it we do not know.
+#
+# :::{dropdown} Test losses of the paper, as recalled and not verified; nothing here is compared with them
+# <!-- typed: test losses of the paper as recalled and not verified -->
+# | layers | dot product | L2, tied | contractive L2 |
+# | --- | --- | --- | --- |
+# | 2 | 1.061 | 1.168 | 1.246 |
+# | 4 | 1.032 | 1.040 | 1.135 |
+# | 6 | 1.021 | 1.023 | 1.103 |
+# | 8 | 1.017 | 1.024 | 1.079 |
+# | 10 | 1.025 | 1.019 | 1.072 |
+# | 12 | – | 1.008 | 1.060 |
+# | 14 | – | 1.018 | 1.039 |
+# | 16 | – | 1.027 | 1.029 |
+# | 18 | – | 1.034 | 1.031 |
+# :::
+#
+# ## One layer at the start, by hand
+#
+# Take one attention layer at random weights, and {term}`tokens <token>` of length about $\sqrt d$ as LayerNorm leaves
+# them. How large is what attention adds, compared with the token it is added to? With entries uniform in
+# $\pm 1/\sqrt d$, of variance $1/(3d)$, two matrices turn a token of size 1 into one of size $1/3$, and averaging over
+# tokens makes it smaller. Tied values pass through $A = W_Q^\top W_Q / \sqrt k$ first. Where a token attends mostly to
+# itself, this multiplies the size by another factor: $\mathbb E\, A = \frac{\sqrt k}{3 d} I$, and all of $A$ has the
+# size $\big(\mathbb E\, \norm{A}_F^2 / d\big)^{1/2} \approx \frac1{3\sqrt d}\sqrt{1 + k / d}$.
+
+# %%
+size, k = sizes["width"], sizes["width"] // sizes["heads"]
+windows = corpora.windows(text, sizes["length"], 4)
+added, start = {}, []
+for kind in kinds:
+    network = CharacterTransformer(vocabulary, attention=kind, layers=4, **sizes)
+    x = network.activations(windows)[-1].double()
+    added[kind] = (network.attention(3)(x).norm() / x.norm()).item()
+    local = local_lipschitz(network.attention(3), x).value.median().item()
+    start.append({"attention": kind, "added": added[kind], "local": local})
+W = network.blocks[0].attention.query[:k].double()
+A = W.T @ W / k**0.5
+expected = (1 + k / size) ** 0.5 / (3 * size**0.5)
+
+# %% tags=["hide-input"]
+glue("steps", int(settings["training"]["steps"]), display=False)
+glue("margin", float(margin), display=False)
+glue("rate", float(settings["rate"]), display=False)
+glue("A-size", A.norm().item() / size**0.5, display=False)
+glue("A-expected", float(expected), display=False)
+glue("times", added["dot"] / added["l2-tied"], display=False)
+headings = {"attention": "attention", "added": "added / token", "local": "local constant"}
+figures.table(pd.DataFrame(start), names=headings, digits=3)
+
+# %% [markdown]
+# The measured size of $A$ is {glue:text}`A-size:.3f`, estimated {glue:text}`A-expected:.3f`. At the start dot
+# products add {glue:text}`times:.0f` times as much to a token as tied L2 attention.
+#
+# ## Measured: which networks train, and how deep
+#
+# The first table has the test loss in nats per character, as the mean over the seeds; frequencies of characters alone
+# give {glue:text}`loss-single:.3f`, the bigram {glue:text}`loss-pairs:.3f`.
+
+# %% tags=["hide-input"]
+by = ends.groupby(["layers", "attention"]).nats
+adam = settings["training"]
+print(
+    f"text: {corpora.describe(settings['corpus'])}; {len(ends)} runs, {birth['seconds'] / 3600:.1f} hours of one core"
+)
+print(f"width {sizes['width']}, {sizes['heads']} heads; {adam['steps']} steps, batches of {adam['batch']} windows")
+
+
+def counted(limit):
+    """How many of the seeds of each depth and kind are below a loss."""
+    share = by.agg(lambda nats: (nats < limit).sum()).astype(int).astype(str)
+    said = (share + " of " + by.size().astype(str)).unstack()
+    return said.reindex(columns=shown).fillna("–").reset_index()
+
+
+mean = by.mean().unstack().reindex(columns=shown)
+whole = by.agg(lambda nats: (nats < pairs).all()).unstack().reindex(columns=shown)
+glue("dot_to", int(max(d for d in depths if whole.loc[:d, "dot"].all())), display=False)
+glue("untied_to", int(max(d for d in depths if whole.loc[:d, "l2-untied"].all())), display=False)
+glue("loss-single", float(frequencies), display=False)
+glue("loss-pairs", float(pairs), display=False)
+glue("alive-runs", int((ends.nats < alive).sum()), display=False)
+glue("all-runs", len(ends), display=False)
+names_of = {"layers": "layers"} | {kind: kind.replace("none-", "none, ") for kind in shown}
+figures.table(mean.reset_index(), names=names_of, digits=4)
+
+# %% [markdown]
+# The next table counts the seeds that trained. The kinds of the claim have five seeds at three of the depths:
+
+# %% tags=["hide-input"]
+seed_by_seed = ends.pivot_table(index=["layers", "seed"], columns="attention", values="nats")
+partner = {"dot": "none", "l2-tied": "none", "contractive": "none-contractive"}
+behind = pd.DataFrame({kind: seed_by_seed[kind] - seed_by_seed[none] for kind, none in partner.items()})
+fails, above = seed_by_seed.loc[deepest, "dot"] > pairs, behind["dot"].loc[deepest].dropna() > 0.02
+assert 2 * fails.sum() > fails.size and above.all() and behind.drop(columns="dot").max(axis=None) < 0.02
+assert (ends.nats < alive).all()  # so this threshold tells nothing
+glue("deepest", int(deepest), display=False)
+for key, runs_so in {"dot-fails": fails, "dot-above": above}.items():
+    glue(key, f"{runs_so.sum()} of {runs_so.size}", display=False)
+    glue(f"{key}-count", int(runs_so.sum()), display=False)  # for the front page
+    glue(f"{key}-runs", len(runs_so), display=False)
+glue("l2-behind", float(behind.drop(columns="dot").max(axis=None)), display=False)
+figures.table(counted(pairs), names=names_of)
+
+# %% [markdown]
+# ## Five times as many steps
+#
+# {glue:text}`steps:s` steps are few, and the loss of deep dot products was still falling. We trained
+# {glue:text}`longer-kinds` kinds with {glue:text}`deepest` layers for {glue:text}`longer-steps` steps at the same rate,
+# with the first seed, and dot products and tied L2 attention with the second one too. Up to {glue:text}`steps:s` steps
+# these are the runs above.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-longer", "caption": "Learning curves with {glue:text}`deepest` layers at the rate {glue:text}`rate`, a line for each run. Dotted: where the runs of the other figures end. Dashed: the bigram. Dot products begin higher than all others and end lowest."}, "image": {"alt": "validation loss against steps. Two curves of dot products start high and fall below all others; two of tied L2 attention stay level for some hundred steps and then fall below the dashed line as well; no attention and contractive attention stay just above it."}}
+longer, later = results.load("training-longer").astype({"seed": int}), ends[ends.seed >= 3]
+curves = longer[longer.row == "evaluation"].pivot(index="step", columns=["attention", "seed"], values="validation_loss")
+fig, ax = plt.subplots(figsize=(6.2, 3.5))
+for kind, seed in curves:
+    look = {"color": figures.training.KINDS.get(kind, "0.5"), "label": None if seed else names_of[kind]}
+    ax.plot(curves[kind, seed], marker={"dot": "o", "l2-tied": "s"}.get(kind), ms=3, **look)
+ax.axhline(pairs, color="0.3", ls="--", lw=1)
+ax.axvline(settings["training"]["steps"], color="0.3", ls=":", lw=1)
+ax.set(xlabel="steps", ylabel="validation loss, nats")
+ax.legend()
+plt.show()
+
+# %% tags=["hide-input"]
+short = runs[(runs.row == "evaluation") & (runs.layers == deepest) & (runs.step == settings["training"]["steps"])]
+short = short.set_index(["attention", "seed"]).validation_loss.reindex(curves.columns)
+assert (curves.loc[settings["training"]["steps"]] / short - 1).abs().max() < 1e-2, "not the same runs"
+assert longer.rate.eq(settings["rate"]).all() and longer.layers.eq(deepest).all()
+longest = int(curves.index.max())
+long_ends = longer[longer.row == "test"].set_index(["attention", "seed"]).nats
+assert (long_ends[["dot", "l2-tied"]] < pairs).all() and long_ends["dot"].max() < long_ends["l2-tied"].min()
+assert long_ends[["none", "contractive"]].min() > pairs and len(long_ends["dot"]) == len(long_ends["l2-tied"]) == 2
+glue("longer-steps", f"{longest:,}", display=False)
+glue("longer-kinds", longer.attention.nunique(), display=False)
+for key, chosen in {"dot": ["dot"], "lipschitz": lipschitz_or_dot[1:]}.items():
+    of = later[later.attention.isin(chosen)]
+    glue(f"later-{key}", f"{(of.nats < pairs).sum()} of {len(of)}", display=False)
+for key, kind in {"dot": "dot", "tied": "l2-tied"}.items():
+    glue(f"longer-{key}-least", float(long_ends[kind].min()), display=False)
+    glue(f"longer-{key}-most", float(long_ends[kind].max()), display=False)
+glue("longer-ahead", float(long_ends["l2-tied"].min() - long_ends["dot"].max()), display=False)
+glue("middle-depth", int(depths[len(depths) // 2]), display=False)
+for kind in ("none", "contractive"):
+    glue(f"longer-{kind}", float(long_ends[kind].item()), display=False)
+beside = pd.DataFrame({"short": ends[ends.layers == deepest].set_index(["attention", "seed"]).nats, "long": long_ends})
+beside = beside.dropna().reset_index()
+heads = {"attention": "attention", "seed": "seed", "short": f"test loss, {settings['training']['steps']} steps"}
+figures.table(beside, names=heads | {"long": f"{longest:,} steps"}, digits=4)
+
+# %% [markdown]
+# With {glue:text}`longer-steps` steps dot products end at {glue:text}`longer-dot-least:.2f` and
+# {glue:text}`longer-dot-most:.2f` nats, and tied L2 attention at {glue:text}`longer-tied-least:.2f` and
+# {glue:text}`longer-tied-most:.2f`, well below the {glue:text}`loss-pairs:.2f` of the bigram. Without attention the
+# loss is {glue:text}`longer-none:.2f`, and contractive attention stays beside it with
+# {glue:text}`longer-contractive:.2f`. So for dot products and tied L2 attention the counts above show how fast they
+# learn, not how deep they can be. Dot products are ahead at the end, by {glue:text}`longer-ahead:.2f` nats at least.
+# These are few runs of one depth and one rate: three seeds, {glue:text}`middle-depth` layers, all kinds, and ten times
+# the steps were left out for want of time.
+#
+# ## What goes wrong at the largest depth
+#
+# We train the deepest network for a few steps on the text that comes with Python. After each step, how different are
+# the tokens that the last layer receives? We divide their root mean square distance from their mean by their size: 1
+# for tokens without a common part, 0 where all are the same. Once all tokens coincide, the network learns no more than
+# frequencies until they separate.
+
+
+# %%
+def spread_while_training(kind, **changes):
+    """Relative spread of the tokens that the last layer receives, after each step."""
+    network = CharacterTransformer(vocabulary, attention=kind, layers=deepest, **changes)
+    adam = torch.optim.Adam(network.parameters(), lr=settings["rate"], betas=(0.9, 0.98))
+    spreads = []
+    for step in range(live_steps + 1):
+        x = network.activations(windows)[-1]
+        spreads.append(((x - x.mean(1, keepdim=True)).norm() / x.norm()).item())
+        inputs, targets = batch_of(text, 8, windows.shape[1], 0, step)
+        logits = network(inputs).flatten(0, 1)
+        adam.zero_grad()
+        torch.nn.functional.cross_entropy(logits, targets.flatten()).backward()
+        adam.step()
+    return spreads
+
+
+shapes = {"dot": {}, "l2-tied": {}, "dot, small start": {"start": 1 / 16}}
+live = pd.DataFrame({name: spread_while_training(name.split(",")[0], **s) for name, s in shapes.items()})
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-spread", "caption": "Spread of the tokens that the last of the layers receives, in the first steps of training, of one network each. All three lose spread at first. With tied L2 attention or a small start the tokens separate again; with dot products they do not."}, "image": {"alt": "relative spread of the tokens against training steps, logarithmic. The curve of dot products falls at every step; those of tied L2 attention and of dot products with a small start fall at first, rise again and end far higher."}}
+fig, ax = plt.subplots(figsize=(6.2, 3.5))
+looks = (("#0072b2", "-"), ("#009e73", "-"), ("#0072b2", "--"))
+for (label, values), (colour, line) in zip(live.items(), looks, strict=True):
+    ax.plot(values, color=colour, ls=line, label=label)
+ax.set(yscale="log", xlabel="steps", ylabel="relative spread of tokens")
+ax.legend()
+plt.show()
+
+# %% [markdown]
+# ## Is it the distances, the start, or the place of LayerNorm?
+#
+# Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
+# queries with values that pass through $A$, and it adds little at the start. A factorial design takes them
+# apart. Three kinds of attention start so that they add little or much (output matrices of tied
+# L2 times {glue:text}`factor:.0f`, those of the others divided by it, or as they are), with LayerNorm after or before
+# each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2 attention divided by its
+# {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-factorial", "caption": "Test loss of {glue:text}`factorial-layers:.0f` layers, a mark for each seed. Full: LayerNorm after each part; hollow: before. Dashed: the bigram. The kind decides on which side of it a run lies; start and LayerNorm move the loss less."}, "image": {"alt": "test losses in eight groups. Dot products and untied L2 attention lie below the dashed line of the character before, untied the lower, whatever the start and the place of LayerNorm. Tied, divided and no attention lie above it, close together."}}
+factorial = results.load("training-factorial")
+assert factorial.start.max() == 1 / factorial.start.min()
+glue("factor", float(factorial.start.max()), display=False)
+by_rate = controls[(controls.part == "rate") & (controls.row == "test")].set_index(["attention", "rate", "layers"]).nats
+slow, fast = (by_rate["dot"][rate] for rate in by_rate["dot"].index.unique("rate").sort_values())
+glue("barely", float(pairs - slow.min()), display=False)
+fastest = by_rate["dot"].index.get_level_values("rate").max()
+falls = fast - by_rate["none"][fastest]  # the same network without attention
+collapsed = falls[falls > 0.1]
+assert [*collapsed.index] == [*falls.index[-len(collapsed) :]] and (fast > by_rate["contractive"][fastest])[1:].all()
+glue("collapse", float(collapsed.index.min()), display=False)
+glue("collapse-by", float(collapsed.min()), display=False)
+assert (by_rate.groupby(level=["attention", "rate", "layers"]).size() == 1).all()
+glue("rate-slow", float(by_rate["dot"].index.get_level_values("rate").min()), display=False)
+glue("rate-fast", float(fastest), display=False)
+tried_depths = [int(depth) for depth in fast.index]
+glue("rate-depths", f"{', '.join(map(str, tried_depths[:-1]))} and {tried_depths[-1]}", display=False)
+for name, at in {"slow": slow, "fast": fast}.items():
+    glue(f"{name}-trained", int(at[at < pairs].index.item()), display=False)
+worse = by_rate.xs(fastest, level="rate").unstack()
+worse = worse[deepest] - worse.drop(columns=deepest).max(axis=1)
+assert worse[["l2-tied", "none"]].min() > 0.3 and worse[["contractive", "none-contractive"]].max() < 0.01
+figures.training.factorial(factorial)
+plt.show()
+
+# %% [markdown]
+# The table has the change of the loss that each exchange makes, as a mean over all runs that differ in nothing else,
+# with Student's interval over seeds for each. Where it depends on the kind, it is given for each kind.
+
+# %% tags=["hide-input"]
+effect = effects(factorial[factorial.row == "test"])
+deep = controls[(controls.part == "control") & (controls.row == "test") & (controls.attention == "dot")]
+deep = deep[deep.start == 1].assign(trained=deep.nats < pairs).groupby("norm").trained.agg(["sum", "size"])
+for norm in ("after", "before"):
+    glue(f"deep-{norm}", "{} of {}".format(*deep.loc[norm]), display=False)
+small = effect[effect.index.str.startswith(("a start", "LayerNorm"))].change
+words = {"distances": "distances in place of dot products", "tying": "tied: keys are queries, values pass through A"}
+words |= {"divided": "tied L2 divided by its bound", "over-none": "tied L2 that adds little, for no attention"}
+words |= {"much": "a start that adds much: tied L2"}
+for key, label in words.items():
+    glue(key, float(effect.change[label]), display=False)
+glue("others", float(np.ceil(1000 * small.abs().max()) / 1000), display=False)
+cell = factorial[factorial.row == "test"].pivot_table(
+    index=["norm", "seed"], columns=["attention", "start"], values="nats"
+)
+gaps = {"gained-much": cell["none"][1] - cell["l2-tied"][16], "divided-none": cell["l2-divided"][1] - cell["none"][1]}
+for key, gap in gaps.items():
+    glue(key, float(gap.mean()), display=False)
+glue("factorial-seeds", int(effect.seeds.iloc[0]), display=False)
+glue("factorial-layers", int(settings_of["layers"]), display=False)
+said = effect.assign(up=[f"{row.up:.0f} of {row.seeds:.0f}" for row in effect.itertuples()]).reset_index()
+headings = {"effect": "exchanged", "change": "change of the loss, nats", "low": "95 % from"}
+figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger loss"}, digits=3)
+
+# %% [markdown]
+# Distances in place of dot products change the loss by {glue:text}`distances:+.3f` nats, tying by
+# {glue:text}`tying:+.3f`; no start and no place of LayerNorm changes it by more than {glue:text}`others:.3f`. A
+# start that adds much helps tied L2 ({glue:text}`much:+.3f`; it then gains {glue:text}`gained-much:.3f` over no
+# attention), and hurts the other two.
+#
+# What does the constant do by itself? Tied L2 attention that adds little changes the loss of no attention by
+# {glue:text}`over-none:+.4f` nats, its division by the bound, with all else kept, by {glue:text}`divided:+.4f`:
+# divided, it differs from no attention by {glue:text}`divided-none:+.4f`.
+#
+# At the largest depth and rate, dot products train in {glue:text}`deep-after` runs with LayerNorm after each part and
+# in {glue:text}`deep-before` with LayerNorm before: there its place does decide.
+#
+# ## Every trained layer, measured
+#
+# The solver measures each attention layer of the deepest networks after training, at {term}`windows <window>` of the
+# test text. The spread of a layer's outputs over that of its inputs tells how much of the tokens' differences it passes
+# on.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-layers", "caption": "Attention layers of the deepest networks after training. Left: local constants at real text, with the {term}`bounds <bound>` of the tied and the contractive kind, valid for all inputs, dashed; text stays far below them. Dot products and untied L2 attention have no such bound. Right: how much of the spread of tokens attention passes on. Lines: medians; shades: all seeds."}, "image": {"alt": "two panels against the layer of the deepest networks. Left, local Lipschitz constants on a logarithmic axis, with dashed bounds for tied L2 and contractive L2 attention far above. Right, spread of the outputs over spread of the inputs, on a logarithmic axis, for the four kinds."}}
+figures.training.trained_layers(stored)
+plt.show()
+
+# %% tags=["hide-input"]
+passes, rows = {}, []
+for kind in mean.dropna(axis=1, how="all"):
+    trained = max((d for d in depths if whole.loc[:d, kind].eq(True).all()), default=0)
+    row = {"attention": kind, "trained": str(trained or "none"), "best": mean[kind].min(), "at": mean[kind].idxmin()}
+    at = layers[(layers.attention == kind) & (layers.layers == deepest)]
+    if not at.empty:  # there is attention
+        used = (at.highest / at.bound).max()
+        passes[kind] = f"{kind} {at.passed.median():.2g}"
+        row["constants"] = f"{at.lowest.min():.2g} to {at.highest.max():.2g}"
+        row["used"] = None if np.isnan(used) else f"{used:.2g}"
+        row["passed"] = f"{at.passed.min():.2g} to {at.passed.max():.2g}"
+    rows.append(row)
+headings = {"attention": "attention", "trained": "all seeds train to layers", "best": "best mean loss, nats"}
+headings |= {"at": "with layers", "constants": "local constants", "used": "largest share of the bound"}
+rows = pd.DataFrame(rows).astype(object).where(lambda frame: frame.notna(), None)
+figures.table(rows, names=headings | {"passed": "spread passed on"}, digits=4)
+
+# %% [markdown]
+# The first steps of one run of each kind are trained again when this page runs, and must give the stored losses.
+
+# %% tags=["hide-input", "nbval-check-output"]
+again, same_text = language_model.first_steps("fixed", stored, settings)
+difference = (again.now / again.stored - 1).abs().max()
+assert added["dot"] > 8 * added["l2-tied"] > 0
+assert abs(A.norm() / size**0.5 / expected - 1) < 0.2
+other = controls[(controls.part == "rate") & (controls.row == "test") & (controls.attention == "dot")]
+assert (other.assign(trained=other.nats < pairs).groupby("rate").trained.sum() == 1).all()
+assert not same_text or (len(again) == 2 * len(kinds) and difference < 1e-3)
+per = ends.groupby(["layers", "attention"]).seed.nunique().unstack()
+assert (per.loc[depths[::4], lipschitz_or_dot] == len(seeds)).all(axis=None) and per.min(axis=None) >= 3
+guaranteed = runs[runs.row == "feed-forward"].bound
+assert len(guaranteed) and guaranteed.between(0.998, 1).all()
+measured = layers[layers.bound.notna()]
+assert layers.converged.all() and (measured.highest <= measured.bound).all()
+assert bounds.l2_growth(sizes["length"]) == settings["growth"]
+assert effect.high.iloc[0] < 0 < effect.low.iloc[1] and effect.change.iloc[1] > 4 * small.abs().max()
+assert list(ends[(ends.layers == deepest) & (ends.nats < pairs)].attention) == ["dot"]
+assert whole.loc[depths[:-1], kinds[:2]].astype(bool).all(axis=None)
+assert (effect.seeds == 5).all() and abs(effect.change.iloc[-2:].sum()) < 1e-3
+assert live["dot"].iloc[-1] < 0.1 * min(live["l2-tied"].iloc[-1], live.iloc[-1, 2])
+glue("guaranteed", float(guaranteed.max()), display=False)
+print("✓ the first steps come out again; no layer exceeds its bound; deep dot-product tokens coincide")
+
+# %% tags=["hide-input"]
+size = f"width {size}, {settings['training']['steps']} steps, rate {settings['rate']:g}"
+loss = ends.set_index(["attention", "layers", "seed"]).nats.fillna(frequencies)
+lipschitz, dot = loss[["l2-tied", "contractive"]], loss["dot"]
+without = {"l2-tied": "none", "contractive": "none-contractive"}
+better = pd.concat({k: loss[k] / loss[n] for k, n in without.items()}).dropna()
+ten, most = dot[dot.index.get_level_values("layers") <= 10], dot.xs(deepest, level="layers")
+gained = "{}, {} layers, seed {}: ".format(*better.idxmax()) + f"{better.max():.4f} of the loss without attention"
+worst = "{}, {} layers, seed {}: ".format(*lipschitz.idxmax()) + f"{lipschitz.max():.3f} nats"
+stuck = "{} layers, seed {}: ".format(*ten.idxmax()) + f"{ten.max():.3f} nats"
+lucky = f"seed {most.idxmin()}: {most.min():.3f} nats"
+which = f"test loss over {pairs:.3f}, the bigram's; {size}"
+beside = f"test loss over that without attention; {size}"
+table, figure = "kim.tab-stability", "kim.fig-spread"
+at = f"at our size, in {settings['training']['steps']} steps at the rate {settings['rate']:g},"
+train = f"{at} tied and contractive train at every depth to {deepest}"
+attend = f"{at} tied and contractive beat the same network without attention"
+shallow = f"{at} dot products train at every depth to 10"
+deep = f"{at} dot products do not train with {deepest} layers"
+why = f"sizes are not known, losses not certain; counts at {size} instead"
+in_time = f"on the steps: in {settings['training']['steps']} no tied run and {(most < pairs).sum()} of {len(most)} of "
+in_time += f"dot products; in {longest:,} all that were run, {len(long_ends[['dot', 'l2-tied']])} of both"
+own = "not known; spread of outputs over that of inputs, median over layers: "
+own += ", ".join(passes.values())
+ours = {"seen": "ours", "effort": "structured"}
+
+# %% tags=["hide-input"]
+ledger.record(
+    ledger.unchecked(table, "its losses, at its size", why, seen="reconstructed"),
+    ledger.upper(table, train, lipschitz / pairs, grounds=which, counter_example=worst, **ours),
+    ledger.upper(table, attend, better, grounds=beside, counter_example=gained, **ours),
+    ledger.upper(table, shallow, ten / pairs, grounds=which, counter_example=stuck, **ours),
+    ledger.lower(table, deep, most / pairs, grounds=which, counter_example=lucky, **ours),
+    ledger.depends(table, f"at our size, which kinds train with {deepest} layers", in_time, seen="ours"),
+    ledger.unchecked(figure, "its values", own, seen="reconstructed"),
+)
+
+# %% [markdown]
+# ## Which recalled sentences hold at this size
+
+# %% tags=["hide-input"]
+past = dot[dot.index.get_level_values("layers") > 10]
+rows = [("dot products train up to 10 layers", ten < pairs, True), ("and not with more", past < pairs, False)]
+rows += [(f"{name} trains up to {deepest} layers", loss[kind] < pairs, True)
+         for kind, name in (("l2-tied", "tied L2"), ("contractive", "contractive L2"))]  # fmt: skip
+found = [
+    {"said": said, "here": "holds" if (trained == wanted).all() else "does not hold",
+     "number": f"{trained.sum()} of {len(trained)} runs train"}
+    for said, trained, wanted in rows
+]  # fmt: skip
+best, apart = mean.min(), (by.max() - by.min()).unstack()
+for kind in ("l2-tied", "contractive"):
+    gap, seen = best[kind] - best["dot"], apart.loc[mean["dot"].idxmin(), "dot"]
+    near = "holds" if abs(gap) <= seen else "does not hold"
+    number = f"{gap:+.3f} nats; seeds of the best dot products differ by {seen:.3f}".replace("-", "−")
+    found.append({"said": f"the best loss of {kind} is near that of dot", "here": near, "number": number})
+asked = ("the losses themselves", "18 layers as the most that fit in memory", "what training to the end does")
+found += [{"said": what, "here": "cannot be asked", "number": None} for what in asked]
+figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this size", "number": "number"})
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - The networks are small and saw little text; the paper's were larger and trained to the end. So this does not refute
+#   its table. Five times the steps already change what is counted here.
+# - By our threshold, chosen after the first runs, the order of the claim is reversed. It is not if we ask which
+#   networks fall behind those without attention after {glue:text}`steps:s` steps: at the largest depth dot products do,
+#   and tied and contractive networks at no depth by more than {glue:text}`l2-behind:.3f` nats. At a higher and falling
+#   rate, too, tied L2 does pass the bigram ({doc}`56_language_model`).
+# - The factorial design is of one depth and one rate; elsewhere its effects may differ.
+# - At the rate {glue:text}`rate` these runs are no evidence that a Lipschitz constant helps deep networks to train.
+#   What hinders there is the tying, which the constant needs; and once the constant is divided out, what tied attention
+#   gained is gone.
+# - At the rate {glue:text}`rate-fast` the contractive network with {glue:text}`deepest` layers keeps the loss of
+#   shallow ones, where dot products, tied L2 and no attention lose it. So does the contractive network without
+#   attention: this stability, of one run each, is not owed to attention.
+# - Each part of the contractive networks has a constant of at most 1 on every input, up to the
+#   rounding that the margin covers: {glue:text}`guaranteed:.5f` is the largest product of norms of the trained
+#   feed-forward parts, computed from their weights.
+#
+# **One thing to try.** Give `spread_while_training` the kind `"contractive"`, or dot products with `norm="before"`.
+#
+# **Next:** {doc}`58_euclidean_growth`
