@@ -51,7 +51,7 @@ plt.show()
 # Now move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large
 # with $R$ fixed, and watch the weight that the crowd still gives to the one.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens moves. The constant (blue) first rises like $\\sqrt n$, then above it, peaks, and falls back to 1."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens moves. The constant (blue) first rises like $\\sqrt n$, for $R^2 > \\frac12$ then above it, peaks, and falls towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
 
@@ -140,7 +140,7 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 #
 # ## Why the square root must end: the crowd outvotes the one
 #
-# So far the constant grows with $n$. It cannot go on, for *any* input, and two lines say why.
+# So far the constant grows with $n$. Without a {term}`mask` it cannot go on, for *any* input, and two lines say why.
 #
 # 1. All scores lie between $-t$ and $t$, so no token gets more than $e^{2t}$ times the vote of another:
 #    $P_{ij} \le e^{2t}/n$, and **no column of $P$ sums to more than $e^{2t}$**, however many tokens there are.
@@ -149,10 +149,10 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 #
 # So there are three regimes ({numref}`fig-02-regimes`). While $n \ll e^{2R^2}$, everybody follows the one: $\sqrt n$.
 # Near $e^{2R^2}$ votes are close, a small push swings them, and the factor $1 + 2R^2(1-p)$ of the formula counts: for
-# $R^2 \ge \frac12$ the constant rises to $(1 + 2R^2)^2 / (8R^2)$ times $\sqrt n$, about $\frac12 R^2 \sqrt n$. Beyond,
-# $n - 1$ weak votes outweigh the strong one: $p$ falls like $1/n$, and the constant falls back to $\norm V_2$.
+# $R^2 \ge \frac12$ the ratio of the constant to $\sqrt n$ rises to $(1 + 2R^2)^2 / (8R^2)$, about $\frac12 R^2$.
+# Beyond, $n - 1$ weak votes outweigh the strong one: $p$ falls like $1/n$, and the constant falls back to $\norm V_2$.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: white while they give the lone token more than nine tenths of their attention, grey down to one tenth, white beyond. The horizontal line is a bound for *all* inputs of *any* length in the ball. The peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: white while they give the lone token more than nine tenths of their attention, grey down to one tenth, white beyond. The horizontal line is a bound for *all* inputs of *any* length in the ball, finer than that of the two lines ({doc}`29_exact_rate`). The peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
 gamma = bounds.mean_field_rate(A).lower  # the exact rate of this A
 end, ceiling = 1 + math.exp(2 * gamma * R**2), bounds.mean_field_upper_exact(A, V, R)
 n = np.unique(np.geomspace(2, 3e6 * end, 80).round())
@@ -198,8 +198,9 @@ plt.show()
 #
 # - The $\sqrt n$ is real, up to a length **exponential in $R^2$**, at inputs built for the purpose. Text need not look
 #   like them; the next page measures text.
-# - With a {term}`mask`, token $i$ sees only tokens $j \le i$. The same bound holds ({doc}`31_masked_bound`), and a
-#   lone token that stands first is still seen by all.
+# - With a {term}`mask`, token $i$ sees only tokens $j \le i$. Theorem 3.3 holds ({doc}`31_masked_bound`), and a lone
+#   token that stands first is still seen by all. The two lines change: row $i$ has $i$ weights, so a column may sum to
+#   $e^{2t} (1 + \log n)$.
 #
 # **One thing to try.** Set `R = 1.0`: which of the five lengths still keep half of $\sqrt n$?
 #

@@ -11,9 +11,9 @@
 #
 # The theorem allows $\sqrt n$ and special inputs reach it. What does a trained layer do on text? We take layer
 # {glue:text}`three-layer` of MiniLM (`sentence-transformers/all-MiniLM-L6-v2`), a small BERT without a {term}`mask`,
-# and one sentence of *Alice's Adventures in Wonderland*. {numref}`fig-03-axis` has all numbers of the last pages on one
-# axis: a random push is hardly amplified, the worst push at this text much more, the worst *input* a hundred times more
-# again, and the theorem lies above all.
+# and one sentence of *Alice's Adventures in Wonderland*. {numref}`fig-03-axis` sets all such
+# numbers on one axis: a random push is hardly amplified, the worst push at this text much more, the worst *input* a
+# hundred times more again, and the theorem lies above all.
 
 # %% tags=["parameters", "remove-input"]
 layer, head = 3, 3
@@ -70,11 +70,11 @@ plt.show()
 # %% [markdown]
 # ## What the bounds need
 #
-# For one head: the number $n$ of tokens, the longest one $R$, the norms $\norm V_2$ and $\norm A_2$ with
-# $A = K^\top Q / \sqrt k$. Biases of values and outputs change no derivative; one of keys shifts each row of scores and
-# changes nothing; one of queries, $b$, adds $\abs{K^\top b} R / \sqrt k$ to $t$. Here $R =$
-# {glue:text}`three-radius:.1f`, and $t$ is {glue:text}`three-t:.0f`: on such a ball attention may be as sharp as it
-# likes.
+# For one head: the number $n$ of tokens, the largest norm $R$ of one, the norms $\norm V_2$ and $\norm A_2$ with
+# $A = K^\top Q / \sqrt k$. Biases of values and outputs change no derivative; a bias of keys shifts each row of scores
+# and changes nothing; a bias $b$ of queries adds $\abs{K^\top b} R / \sqrt k$ to $t$. Here $R =$
+# {glue:text}`three-radius:.1f`, and $t$ is {glue:text}`three-t:.0f`: on such a ball a row of $P$ may be all but 0 and
+# 1.
 #
 # For a layer, {term}`bounds <bound>` on heads *add up*, because its output is the sum of theirs: multiply the bound on
 # each head by $\norm W_2$, with $W$ its part of the output projection, and add. That is how Theorem 3.3 gets
@@ -161,7 +161,7 @@ plt.show()
 # So far one length. {numref}`fig-03-growth` has four or eight {term}`windows <window>` of *Alice* at each length, from
 # random places of the book ({doc}`41_real_text`).
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-growth", "caption": "Local constants on Alice: one mark for each window, and lines through their means. From the beginning of each line, dotted, goes the slope $\\frac12$ of $\\sqrt n$. The star is the sentence measured above. The random GPT-2 (layer 6 of the model's 124M size, masked) is a model of the paper."}, "image": {"alt": "Marks and a line through their means against the number of tokens, for three layers, each with a dotted line that rises more steeply. Those of MiniLM's layer 3 rise; those of its layer 0 stay nearly level; those of the random GPT-2 lie far below and rise a little. A star lies among the marks of layer 3."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-growth", "caption": "Local constants on Alice: one mark for each window, and lines through their means. Dotted lines have the slope $\\frac12$ of $\\sqrt n$. The star is the sentence measured above. The random GPT-2 (layer 6 of the model's 124M size, masked) is a model that the paper uses."}, "image": {"alt": "Marks and a line through their means against the number of tokens, for three layers, each with a dotted line that rises more steeply. Those of MiniLM's layer 3 rise; those of its layer 0 stay nearly level; those of the random GPT-2 lie far below and rise a little. A star lies among the marks of layer 3."}}
 longest, laws = 128, []  # MiniLM's training texts had no more tokens
 series = {
     "MiniLM, layer 0": ("atlas-minilm", "pretrained", 0, "C0", "o"),
@@ -180,7 +180,7 @@ for name, (table, weights, place, colour, marker) in series.items():
     ax.plot(means.index, means.iloc[0] * (means.index / means.index[0]) ** 0.5, color=colour, ls=":", lw=1.3)
     ax.annotate(name, (longest, means[longest]), (6, 0), textcoords="offset points", color=colour, va="center")
 ax.plot(n, lip.value.item(), "*", color="black", ms=11, zorder=5)
-ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(7, 400))
+ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(7, 3 * longest))
 ax.set_xticks(means.index, means.index)
 ax.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], [0.2, 0.5, 1, 2, 5, 10, 20])
 ax.minorticks_off()
