@@ -10,7 +10,8 @@
 # # Why the square root of n (Theorem 3.3)
 #
 # How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? The
-# theory says: at most of order $\sqrt n\, R^2$, and some inputs reach it. One picture explains the $\sqrt n$. Many
+# theory says: at most of order $\sqrt n\, R^2$, and some inputs reach it, up to a number of tokens exponential in
+# $R^2$. One picture explains the $\sqrt n$. Many
 # tokens attend to one; move that one by 1, and **all their outputs move by about 1 each**. In the Frobenius norm that
 # is $\sqrt n$.
 
@@ -36,7 +37,7 @@ from lipnb.worst_case import tight_input
 
 figures.house_style()
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-fan", "caption": "One arrow in, nine out. The blue token stands alone; nine others stand together elsewhere (not drawn) and give it nearly all of their attention (grey). Push it, and each of their nine outputs (green) follows."}, "image": {"alt": "A fan: one point on the left with an orange arrow, lines from it to nine squares on the right, and an orange arrow of the same length at each square."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-fan", "caption": "One arrow in, nine out. The blue token stands alone; nine others stand together elsewhere (not drawn) and give it nearly all of their attention (grey). Push it, and each of their nine outputs (green), which lie in one place and are drawn apart, follows."}, "image": {"alt": "A fan: one point on the left with an orange arrow, lines from it to nine squares on the right, and an orange arrow of the same length at each square."}}
 A, V = -torch.eye(2).double(), torch.eye(2).double()
 head = Attention.from_matrices(A, V)
 x = tight_input(A, drawn, R)  # one token at -R u, the others at R u

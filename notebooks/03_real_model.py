@@ -12,7 +12,7 @@
 # The theorem allows $\sqrt n$ and special inputs reach it. What does a trained layer do on text? We take layer
 # {glue:text}`three-layer` of MiniLM (`sentence-transformers/all-MiniLM-L6-v2`), a small BERT without a {term}`mask`,
 # and one sentence of *Alice's Adventures in Wonderland*. {numref}`fig-03-axis` sets all such
-# numbers on one axis: a random push is hardly amplified, the worst push at this text much more, the worst *input* a
+# numbers on one axis: a random push shrinks, the worst push at this text much more, the worst *input* a
 # hundred times more again, and the theorem lies above all.
 
 # %% tags=["parameters", "remove-input"]
@@ -74,7 +74,7 @@ plt.show()
 # $A = K^\top Q / \sqrt k$. Biases of values and outputs change no derivative; a bias of keys shifts each row of scores
 # and changes nothing; a bias $b$ of queries adds $\abs{K^\top b} R / \sqrt k$ to $t$. Here $R =$
 # {glue:text}`three-radius:.1f`, and $t$ is {glue:text}`three-t:.0f`: on such a ball a row of $P$ may be all but 0 and
-# 1.
+# 1, and the length where $\sqrt n$ must end is beyond any text.
 #
 # For a layer, {term}`bounds <bound>` on heads *add up*, because its output is the sum of theirs: multiply the bound on
 # each head by $\norm W_2$, with $W$ its part of the output projection, and add. That is how Theorem 3.3 gets
@@ -111,8 +111,8 @@ print(f"at most  {lip.upper:.4f}, with probability {lip.confidence:.6f}")
 #
 # So the constant is {glue:text}`three-constant:.1f`: the value in the lower row above, and the star in
 # {numref}`fig-03-growth` below. If chance and rounding must be excluded, too, there is the *bracket* of
-# {doc}`62_certified_bracket`: a proof in floating-point numbers. It is wider, because it bounds all directions by
-# formulas instead of searching for the worst one: here, in its quickest form, from
+# {doc}`62_certified_bracket`: a proof that counts the rounding of every step. It is wider, because it bounds all
+# directions by formulas instead of searching for the worst one: here, in its quickest form, from
 # {glue:text}`three-certain-low:.2f` to {glue:text}`three-certain-high:.2f`.
 #
 # ## The worst push, word by word
@@ -135,10 +135,10 @@ figures.token_line.TokenLine(words, share, moved)
 #
 # ## How the worst push is found
 #
-# Among thousands of directions, too many to try: apply the {term}`Jacobian` to any push, its transpose to the result,
-# and repeat. This *power iteration* pulls it towards the top {term}`singular vector`.
+# Among directions in thousands of dimensions, too many to try: apply the {term}`Jacobian` to any push, its transpose to
+# the result, and repeat. This *power iteration* pulls it towards the top {term}`singular vector`.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-pulled", "caption": "Random pushes (left end) start far below the constant (line), and come up to it as they are pulled towards the worst one."}, "image": {"alt": "A dozen curves that start together near the bottom and rise within a few rounds towards a horizontal line, the constant."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-pulled", "caption": "Random pushes (left end) start far below the constant (line), and come up to it, one or two of them late, as they are pulled towards the worst one."}, "image": {"alt": "A dozen curves that start together near the bottom and rise within a few rounds towards a horizontal line, the constant."}}
 J = AttentionJacobian(attention, x)
 u = torch.randn(starts, *x.shape, generator=torch.Generator().manual_seed(seed))
 gains = []
