@@ -141,7 +141,8 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 #
 # ## Why the square root must end: the crowd outvotes the one
 #
-# So far the constant grows with $n$. Without a {term}`mask` it cannot go on, for *any* input, and two lines say why.
+# In the table the constant grows with $n$, and then falls. Without a {term}`mask` it cannot go on growing, for *any*
+# input, and two lines say why.
 #
 # 1. All scores lie between $-t$ and $t$, so no token gets more than $e^{2t}$ times the vote of another:
 #    $P_{ij} \le e^{2t}/n$, and **no column of $P$ sums to more than $e^{2t}$**, however many tokens there are.
