@@ -199,12 +199,13 @@ figures.table(pd.DataFrame(near), names)
 #   {glue:text}`four-first:.2f`, and grows beyond.
 # - **For a layer like BERT's the index can make the rate by itself.** The released quantity of the *sub-layer* is within
 #   0.1 of $\frac14$ in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models, whatever their constants do:
-#   those are in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. In MiniLM it is in
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512 tokens, their
+#   constants in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. In MiniLM it is in
 #   {glue:text}`four-sub-wide` of {glue:text}`four-sub-layers` layers up to 512 tokens
 #   ({glue:text}`four-sub-low:.2f` to {glue:text}`four-sub-high:.2f`), in {glue:text}`four-sub-short` up to
 #   {glue:text}`four-longest`; its constant is there in {glue:text}`four-sub-constant-wide` and
-#   {glue:text}`four-sub-constant-short`. So the curves of BERT in the paper do not tell which of the two grows.
+#   {glue:text}`four-sub-constant-short`. So a reported rate near $\frac14$ does not tell how
+#   the constant of such a layer grows.
 # - **On the random GPT-2 the index is the reason.** The constant has about {glue:text}`four-random:.2f` in every layer,
 #   the released quantity about {glue:text}`four-random-released:.2f`: near $\frac14$ in {glue:text}`four-random-near` of
 #   {glue:text}`four-random-layers` layers, and the constant in none.

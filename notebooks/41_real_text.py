@@ -21,9 +21,9 @@
 # ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
 # {term}`layer normalisation`: its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
-# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models, its constant in
-# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. For layers like BERT's the index can make the rate by
-# itself.
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512
+# tokens, its constant in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. For layers like BERT's the
+# index can make the rate by itself.
 #
 # Over all {glue:text}`growth-layers:.0f` trained layers as run ({glue:text}`growth-weights:.0f` different ones of
 # {glue:text}`growth-models:.0f` models) slopes run from {glue:text}`growth-least:.2f` to
@@ -297,7 +297,9 @@ of_layers = table[(table.case == "as read") & (table.corpus == table["map"].map(
 together = {place: slope(rows, confidence=level).interval for place, rows in of_layers}
 ends = [together[place] for place in zip(trained["map"], trained.layer, strict=True)]
 trained["together_low"], trained["together_high"] = np.transpose(ends)
-weights = trained["map"].str.removesuffix(", masked") + " " + trained.layer.astype(str).where(trained["map"] != "ALBERT", "")
+weights = (
+    trained["map"].str.removesuffix(", masked") + " " + trained.layer.astype(str).where(trained["map"] != "ALBERT", "")
+)
 pictures = trained["map"] == "DINOv2"
 moved, albert = moved.set_index("changed"), summary.set_index("map").loc["ALBERT"]
 
