@@ -437,7 +437,8 @@ of_bert = "adversarial, panels 4 and 5: n^(1/2), BERT"
 of_forks = {
     "seen": "ours",
     "effort": "structured",
-    "grounds": f"{len(of_kind['fork'])} layers of MiniLM and GPT-2, slopes 7 to 97, a difference of {layer_growth.CLOSE} allowed",
+    "grounds": f"{len(of_kind['fork'])} layers of MiniLM and GPT-2, slopes 7 to 97, a difference of"
+    f" {layer_growth.CLOSE} allowed",
 }
 whole_layers = of_forks | {
     "counter_example": f"{len(of_kind['clusters']) - near['clusters']} of {len(of_kind['clusters'])} are farther;"
