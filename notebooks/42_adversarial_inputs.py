@@ -13,10 +13,12 @@
 # {term}`attention head` of MiniLM and GPT-2, in the ball that its own {term}`layer normalisation` allows, and of one
 # layer of a random GPT-2, at the {term}`radius` 100 of the released script, we build {term}`tokens <token>` on which
 # the {term}`local Lipschitz constant` of the head grows like $\sqrt n$. These inputs are {term}`two clusters`. Built
-# against the worst head anew at each length, they give whole layers a median slope of {glue:text}`own_clusters:.2f`;
-# {term}`forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of $\sqrt{n - 2}$ ({glue:text}`own_law:.2f`;
-# {numref}`fig-42-own`). Two clusters are not the worst: in MiniLM, at the mean token norm of text, forks have
-# constants tens to hundreds of times larger, at the median head a fifth of what Theorem 3.3 allows.
+# against one head, the same at all lengths, they give whole layers slopes from {glue:text}`followed_low:.2f` to
+# {glue:text}`followed_high:.2f`, with median {glue:text}`followed_mid:.2f`; against the worst head anew at each length,
+# a median of {glue:text}`own_clusters:.2f`. {term}`Forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of
+# $\sqrt{n - 2}$ ({glue:text}`own_law:.2f`; {numref}`fig-42-own`). Two clusters are not the worst: in MiniLM, at the
+# mean token norm of text, forks have constants tens to hundreds of times larger, at the median head a fifth of what
+# Theorem 3.3 allows.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now
@@ -25,13 +27,15 @@ context = {"minilm": 512, "gpt2-124m-attention": 1024}  # positions of each mode
 seed = 0
 
 # %% tags=["hide-input"]
+import itertools
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, head_rates, ledger, results
+from lab import figures, head_rates, layer_growth, ledger, results
 from lab.experiments import adversarial, scaling_factor
 from lab.experiments.two_clusters import cluster_constants, cluster_input, fork_constant, fork_rows, head_of, matrices
 from lipnb import AttentionJacobian, corpora, local_lipschitz, models
@@ -200,9 +204,10 @@ figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper"
 #
 # ## Whole layers, by their own worst
 #
-# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens of one head. Here all heads of a
-# layer are attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks.
-# Controls are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes.
+# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens of one head; section 5.2 takes any
+# one. Here it is the worst at the longest input, *followed* through all lengths. As a control, all heads of a layer are
+# attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks. Further controls
+# are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes.
 
 # %% tags=["hide-input"]
 rates = head_rates.own_slopes(own, layers)
@@ -219,6 +224,8 @@ numbers |= {"own_forks": of_kind["fork"].median()}
 numbers |= {"own_change": changing.sum(), "own_layers": len(changing), "own_random": of_kind["random"].median()}
 numbers |= {"own_law": np.log(95 / 5) / 2 / np.log(97 / 7), "fork_all": len(of_kind["fork"])}
 numbers |= {"fork_law": ((of_kind["fork"] - numbers["own_law"]).abs() < 0.02).sum()}
+near = {kind: ((slopes - 0.5).abs() <= layer_growth.CLOSE).sum() for kind, slopes in of_kind.items()}
+numbers |= {"followed_near": near["followed"], "followed_layers": len(of_kind["followed"])}
 numbers |= {
     f"followed_{end}": getattr(of_kind["followed"], how)()
     for end, how in (("low", "min"), ("high", "max"), ("mid", "median"))
@@ -242,7 +249,8 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 
 # %% [markdown]
 # Followed in one head, layers have slopes from {glue:text}`followed_low:.2f` to {glue:text}`followed_high:.2f`, with
-# median {glue:text}`followed_mid:.2f`. Their own worst two clusters, of another head or sign at another length in
+# median {glue:text}`followed_mid:.2f`; {glue:text}`followed_near:.0f` of {glue:text}`followed_layers:.0f` are within
+# 0.1 of one half. Their own worst two clusters, of another head or sign at another length in
 # {glue:text}`own_change:.0f` of {glue:text}`own_layers:.0f` layers, have a median of {glue:text}`own_clusters:.2f`;
 # random directions, against no head, {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. So
 # at two clusters the slope of a whole layer is no sign of an attack. Forks are a median of {glue:text}`fork_over:.0f`
@@ -253,17 +261,17 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # In the released panel of the random GPT-2 the tokens belong to no head: its $A$ is cut from rows of a weight matrix
 # whose heads are columns ({doc}`46_released_code`). The curve of its constant is no straight line. With its seed, 320,
 # it is flat up to 22 tokens, and steeper than $\sqrt n$ from there on. So one fitted slope would say little, and one
-# seed too. Here are both parts, over {glue:text}`panel_seeds:.0f` seeds of the weights, for those tokens and for the
-# true head 0, which is what the paper's text defines:
+# seed too. Here are both parts, fitted to all stored lengths (every fifth), over {glue:text}`panel_seeds:.0f` seeds of
+# the weights, for those tokens and for the true head 0, which is what the paper's text defines:
 
 # %% tags=["hide-input"]
 ends = {"early": (7, 22), "late": (22, 97), "whole": (7, 97)}
 curves = seeds.pivot(index=["input", "seed"], columns="length", values=["lipschitz", "released"])
-panel = {
-    name: np.log(curves.xs(b, axis=1, level=1) / curves.xs(a, axis=1, level=1)) / np.log(b / a)
-    for name, (a, b) in ends.items()
-}
-panel = pd.concat(panel, axis=1).swaplevel(axis=1)  # quantity, range -> slopes by input and seed
+panel = {}  # quantity, range -> slopes by input and seed, of all stored lengths in the range
+for quantity, (name, (a, b)) in itertools.product(("lipschitz", "released"), ends.items()):
+    part = np.log(curves[quantity].loc[:, a:b])
+    panel[quantity, name] = pd.Series(np.polyfit(np.log(part.columns.astype(float)), part.T, 1)[0], part.index)
+panel = pd.DataFrame(panel)
 shown = []
 for quantity, said_of in (("lipschitz", "constant"), ("released", "released quantity")):
     for which, said_too in (("columns", "true head 0"), ("rows", "released: rows, no head")):
@@ -287,7 +295,10 @@ of_panel = {"panel_seeds": len(of_head)}
 for which, of in (("head", of_head), ("rows", of_rows)):
     of_panel |= {f"panel_{which}_{name}": of[name].median() for name in ends}
     of_panel |= {f"panel_{which}_low": of.whole.min(), f"panel_{which}_high": of.whole.max()}
-    of_panel |= {f"panel_{which}_close": ((of.whole - 0.5).abs() <= 0.1).sum()}
+    of_panel |= {f"panel_{which}_close": ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum()}
+of_panel["panel_head_slow"] = (of_head.whole < 0.5).sum()
+for R, (of_layer, of_one) in smaller.items():
+    of_panel |= {f"radius_{R:.0f}_layer": of_layer, f"radius_{R:.0f}_head": of_one}
 for name, number in of_panel.items():
     glue(name, float(number), display=False)
 
@@ -295,10 +306,16 @@ for name, number in of_panel.items():
 # From 7 to 97 tokens the constant of the layer at a true head has slopes of {glue:text}`panel_head_low:.2f` to
 # {glue:text}`panel_head_high:.2f`, with median {glue:text}`panel_head_whole:.2f`, and {glue:text}`panel_head_close:.0f`
 # of {glue:text}`panel_seeds:.0f` within 0.1 of one half; at tokens that belong to no head
-# {glue:text}`panel_rows_low:.2f` to {glue:text}`panel_rows_high:.2f`, with median {glue:text}`panel_rows_whole:.2f`.
-# Steep and flat parts follow each other in both orders. So for the layer, in this range, $\sqrt n$ is what some seeds
-# give and others not; a head alone has it (the table of heads above). At smaller radii the constants of head 0 of
-# seed 320 and of its layer grow more slowly: the promised length is below the longest inputs.
+# {glue:text}`panel_rows_low:.2f` to {glue:text}`panel_rows_high:.2f`, with median {glue:text}`panel_rows_whole:.2f`,
+# and {glue:text}`panel_rows_close:.0f` of {glue:text}`panel_seeds:.0f` within 0.1. Steep and flat parts follow each
+# other in both orders. So for the layer, in this range, $\sqrt n$ is what some seeds give and others not, with the
+# tokens of a true head as with those of none; a head alone has it (the table of heads above).
+#
+# Do smaller radii make the growth slower? For seed 320, head 0 alone has slope {glue:text}`radius_100_head:.2f` at
+# radius 100, {glue:text}`radius_10_head:.2f` at 10 and {glue:text}`radius_3_head:.2f` at 3: there the promised length
+# is below the longest inputs. Its layer has {glue:text}`radius_100_layer:.2f`, {glue:text}`radius_10_layer:.2f` and
+# {glue:text}`radius_3_layer:.2f`. But this is one seed, and for {glue:text}`panel_head_slow:.0f` of
+# {glue:text}`panel_seeds:.0f` seeds the layer is below one half at radius 100 already. So for layers we leave it open.
 #
 # ## How long does the growth last? (Figure 2)
 #
@@ -387,7 +404,7 @@ kept = results.load("released-adversarial").query("model == 'gpt2, random'").set
 same = seeds[seeds.seed == 320].set_index(["input", "length"]).loc[kept.index]
 assert (same[["lipschitz", "released"]] / kept[["lipschitz", "released"]] - 1).abs().max(axis=None) < 1e-3
 assert seeds.converged.all() and abs(of_rows.early[320]) < 0.05 < 0.5 < of_rows.late[320]
-assert of_head.whole.min() < 0.25 < 0.65 < of_head.whole.max() and of_rows.whole.max() < 0.6
+assert of_head.whole.min() < 0.25 < 0.65 < of_head.whole.max() and of_rows.whole.max() < 0.7
 assert all((of.late > of.early).any() and (of.late < of.early).any() for of in (of_head, of_rows))
 assert (over.stated >= 1 - 1e-6).all() and over.upper.max() < 1
 assert over.clusters.min() > 20 and over.tighter.median() > 0.6
@@ -407,17 +424,24 @@ assert numbers["fork_law"] >= numbers["fork_all"] - 2 and rates.model[of_kind["f
 assert 0.4 < ratio.median() < 1 < ratio.max() and (own.clusters < own.fork).all() and of_kind["fork"].min() > 0.45
 assert of_kind["clusters"].median() < 0.45 and of_kind["followed"].max() > 0.7
 least = rates.loc[of_kind["clusters"].idxmin()]
-at_clusters = "adversarial: n^(1/2), whole layers at two clusters, head and sign anew at each length"
-at_forks = "adversarial: n^(1/2), whole layers at forks"
+on_followed = "adversarial: n^(1/2), whole layers at two clusters of one head, the same at all lengths"
+at_clusters = "adversarial, a control: n^(1/2), whole layers at two clusters, head and sign anew at each length"
+at_forks = "adversarial: like sqrt(n - 2), whole layers at forks"
+followed_why = (
+    f"on the layer: slopes {numbers['followed_low']:.2f} to {numbers['followed_high']:.2f}, median"
+    f" {numbers['followed_mid']:.2f}, 7 to 97 tokens; {near['followed']} of {len(of_kind['followed'])} within"
+    f" {layer_growth.CLOSE} of 1/2; MiniLM and GPT-2, the head with the largest constant at 97 tokens"
+)
 true_head = "adversarial, panel 6: n^(1/2), random GPT-2, true head"
 of_bert = "adversarial, panels 4 and 5: n^(1/2), BERT"
 of_forks = {
     "seen": "ours",
     "effort": "structured",
-    "grounds": f"{len(of_kind['fork'])} layers of MiniLM and GPT-2, slope 7 to 97",
+    "grounds": f"{len(of_kind['fork'])} layers of MiniLM and GPT-2, slopes 7 to 97, a difference of"
+    f" {layer_growth.CLOSE} allowed",
 }
 whole_layers = of_forks | {
-    "counter_example": f"{((of_kind['clusters'] - 0.5).abs() > 0.075).sum()} of {len(of_kind['clusters'])} are farther;"
+    "counter_example": f"{len(of_kind['clusters']) - near['clusters']} of {len(of_kind['clusters'])} are farther;"
     f" {least.model}, layer {least.layer}, {least['at']}: slope {least.slope:.2f}"
 }
 assert (on_text.s < np.log(context["minilm"] - 1)).sum() == 2
@@ -439,10 +463,15 @@ def over_range(of):
     """What the slopes of one kind of tokens depend on."""
     spread = "{0} to {1} tokens {2:.2f} ({3:.2f} to {4:.2f})".format
     parts = (spread(*ends[name], *of[name].quantile([0.5, 0, 1])) for name in ends)
-    close = ((of.whole - 0.5).abs() <= 0.1).sum()
+    close = ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum()
     return f"on the range and the seed, median slopes (over {len(of)} seeds): {', '.join(parts)}; {close} within 0.1 of 1/2"
 
 
+slower = "; ".join(f"radius {R:.0f} {of_one:.2f} and {of_layer:.2f}" for R, (of_layer, of_one) in smaller.items())
+slower = (
+    f"slopes from 7 to 97 tokens of head 0 alone and of its layer: {slower}; but one seed, 320, and at radius 100 the"
+    f" layer is below 1/2 in {(of_head.whole < 0.5).sum()} of {len(of_head)} seeds already"
+)
 low, middle, high = on_text[~on_text.masked].s.quantile([0, 0.5, 1])
 gpt2, short = mean[mean.model == head_rates.GPT2].s, on_text.loc[on_text.s.idxmin()]
 instead = (
@@ -462,15 +491,17 @@ ledger.record(
     ledger.upper("castin.thm-4.3", "at the worst inputs known of heads", off_mask.upper, **forks_of[1]),
     ledger.depends("castin.fig-1", "adversarial, panel 6: n^(1/2), random GPT-2, tokens as released", over_range(of_rows),
                    seen="released code", cases=len(of_rows), variant=True),
-    ledger.equal("castin.fig-1", at_clusters, of_kind["clusters"] / 0.5 - 1, within=0.15, **whole_layers),
-    ledger.equal("castin.fig-1", at_forks, of_kind["fork"] / 0.5 - 1, within=0.15, **of_forks),
+    ledger.depends("castin.fig-1", on_followed, followed_why, seen=said, cases=len(of_kind["followed"]), variant=True),
+    ledger.equal("castin.fig-1", at_clusters, of_kind["clusters"] / 0.5 - 1, within=layer_growth.CLOSE / 0.5,
+                 **whole_layers),
+    ledger.equal("castin.fig-1", at_forks, of_kind["fork"] / numbers["own_law"] - 1,
+                 within=round(layer_growth.CLOSE / numbers["own_law"], 2), **of_forks),
     ledger.depends("castin.fig-1", true_head, over_range(of_head), seen=said, cases=len(of_head)),
     ledger.unchecked("castin.fig-1", of_bert, "its weights are not available", seen="released code"),
     ledger.depends("castin.sec-5.2-ascent", "ascent of one head of the random GPT-2",
                    f"poor beside a fork, better than the two clusters: {listed}", seen=said),
-    ledger.upper("castin.sec-5.2-radius", "random GPT-2 at radii 3 and 10: slower than sqrt(n)",
-                 np.ravel([smaller[3.0], smaller[10.0]]) / 0.5, seen=said, effort="structured",
-                 grounds="slopes from 7 to 97 tokens, head 0 alone and its layer, seed 320 of the panel"),
+    ledger.undecided("castin.sec-5.2-radius", "random GPT-2 at radii 3 and 10: slower than sqrt(n)", slower,
+                     seen=said, cases=4),
     ledger.unchecked("castin.fig-2", "gamma R^2 of each head of BERT", instead, seen=said),
     ledger.unchecked(window, "for BERT and the pretrained GPT-2 on text", "neither reads a text here", seen=said),
     ledger.lower(window, "2 gamma R^2 >= log(n - 1), MiniLM on text", on_text.s / np.log(context["minilm"] - 1),
