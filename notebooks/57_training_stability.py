@@ -270,9 +270,8 @@ figures.table(beside, names=heads | {"long": f"{longest:,} steps"}, digits=4)
 # {glue:text}`longer-contractive:.3f`. Its own control, the contractive network without attention, has no run of this
 # length, so whether contractive attention gained anything is not known. For dot products and tied L2 attention the
 # counts above show how fast they learn, not how deep they can be. Dot products are ahead at the end, by
-# {glue:text}`longer-ahead:.2f` nats at least.
-# These are few runs of one depth and one rate: three seeds, {glue:text}`middle-depth` layers, all kinds, and ten times
-# the steps were left out for want of time.
+# {glue:text}`longer-ahead:.2f` nats at least. These are few runs of one depth and one rate: three seeds,
+# {glue:text}`middle-depth` layers, all kinds, and ten times the steps were left out for want of time.
 #
 # ## What goes wrong at the largest depth
 #
@@ -511,8 +510,9 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 #   its table. Five times the steps already change what is counted here.
 # - By our threshold, chosen after the first runs, the order of the claim is reversed. It is not if we ask which
 #   networks fall behind those without attention after {glue:text}`steps:s` steps: at the largest depth dot products do
-#   in {glue:text}`dot-above` runs, and tied and contractive networks at no depth by more than {glue:text}`l2-behind:.3f` nats. At a higher and falling
-#   rate, too, tied L2 does pass the bigram ({doc}`56_language_model`).
+#   in {glue:text}`dot-above` runs, and tied and contractive networks at no depth by more than
+#   {glue:text}`l2-behind:.3f` nats. At a higher and falling rate, too, tied L2 does pass the bigram
+#   ({doc}`56_language_model`).
 # - The factorial design is of one depth and one rate; elsewhere its effects may differ.
 # - At the rate {glue:text}`rate` these runs are no evidence that a Lipschitz constant helps deep networks to train.
 #   What hinders there is the tying, which the constant needs; and once the constant is divided out, what tied attention

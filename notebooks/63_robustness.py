@@ -480,11 +480,11 @@ plt.show()
 # {glue:text}`page-63-first-minilm:.2f` in MiniLM and {glue:text}`page-63-first-mini:.2f` in gpt2-mini. Part of it is
 # the length, which has {glue:text}`page-63-length-far:.2f` by itself, since tokens of different layers have different
 # norms. Where the ranks of the length are held fixed, {glue:text}`page-63-given-length:.2f` is left (partial
-# correlation over all inputs of both models). Within a layer the constant still ranks changes of a tenth of a token norm
-# ({glue:text}`page-63-first-tenth:.2f`), and at one token norm hardly: {glue:text}`page-63-first-within:.2f`
+# correlation over all inputs of both models). Within a layer the constant still ranks changes of a tenth of a token
+# norm ({glue:text}`page-63-first-tenth:.2f`), and at one token norm hardly: {glue:text}`page-63-first-within:.2f`
 # [{glue:text}`page-63-first-within-low:.2f`, {glue:text}`page-63-first-within-high:.2f`], an interval that ends at zero
-# up to what another draw of the bootstrap moves it by. The relative constant seems
-# to do better there ({glue:text}`page-63-relative-within:.2f`), but the ratio of norms without any constant has more
+# up to what another draw of the bootstrap moves it by. The relative constant seems to do better there
+# ({glue:text}`page-63-relative-within:.2f`), but the ratio of norms without any constant has more
 # ({glue:text}`page-63-size-within:.2f`).
 #
 # For one word no interval of the constants is clear of zero (with another draw of the bootstrap their ends move by some

@@ -147,8 +147,8 @@ figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for nam
 # the layer's index are held fixed, its partial correlation is {glue:text}`page-64-partial-keys:.2f` for keys and
 # {glue:text}`page-64-partial-values:.2f` for values, within chance. Nor does the depth add to the constant: given that,
 # it has {glue:text}`page-64-depth-partial-keys:.2f` and {glue:text}`page-64-depth-partial-values:.2f`. The two have a
-# rank correlation of {glue:text}`page-64-together:.2f`, so these layers cannot tell them apart. The size of the error ranks the keys
-# ({glue:text}`page-64-error-keys:.2f`) and puts the values in nearly the opposite order
+# rank correlation of {glue:text}`page-64-together:.2f`, so these layers cannot tell them apart. The size of the error
+# ranks the keys ({glue:text}`page-64-error-keys:.2f`) and puts the values in nearly the opposite order
 # ({glue:text}`page-64-error-values:.2f`). Multiplied by the constant it ranks neither, and dividing by the norm of the
 # residual stream does not mend that. Only the relative error has the right sign in all four columns, weakly for keys
 # ({glue:text}`page-64-relative-keys:.2f`); on gpt2-mini it has the wrong one there.
