@@ -117,11 +117,11 @@ def compared(rows, outcome="kl"):
     return pd.concat(found, names=["kind", "bits"])
 
 
-def beyond_depth(rows):
-    """Partial rank correlation of the constant with the KL over the layers, the index of the layer held fixed."""
-    r = by_layer(rows, ["lipschitz", "kl", "depth"]).corr("spearman")
-    with_kl, with_depth, kl_depth = r.lipschitz.kl, r.lipschitz.depth, r.kl.depth
-    return (with_kl - with_depth * kl_depth) / ((1 - with_depth**2) * (1 - kl_depth**2)) ** 0.5
+def partial(rows, predictor, fixed):
+    """Partial rank correlation of a predictor with the KL over the layers, another one held fixed."""
+    r = by_layer(rows, [predictor, "kl", fixed]).corr("spearman")
+    with_kl, with_fixed, kl_fixed = r.loc[predictor, "kl"], r.loc[predictor, fixed], r.loc["kl", fixed]
+    return (with_kl - with_fixed * kl_fixed) / ((1 - with_fixed**2) * (1 - kl_fixed**2)) ** 0.5
 
 
 def shown(found):
@@ -145,8 +145,10 @@ figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for nam
 #
 # Nothing known in advance ranks both keys and values well. What does the constant add to the depth? Where the ranks of
 # the layer's index are held fixed, its partial correlation is {glue:text}`page-64-partial-keys:.2f` for keys and
-# {glue:text}`page-64-partial-values:.2f` for values, within chance. The size of the error ranks the keys
-# ({glue:text}`page-64-error-keys:.2f`) and puts the values in nearly the opposite order
+# {glue:text}`page-64-partial-values:.2f` for values, within chance. Nor does the depth add to the constant: given that,
+# it has {glue:text}`page-64-depth-partial-keys:.2f` and {glue:text}`page-64-depth-partial-values:.2f`. The two have a
+# rank correlation of {glue:text}`page-64-together:.2f`, so these layers cannot tell them apart. The size of the error
+# ranks the keys ({glue:text}`page-64-error-keys:.2f`) and puts the values in nearly the opposite order
 # ({glue:text}`page-64-error-values:.2f`). Multiplied by the constant it ranks neither, and dividing by the norm of the
 # residual stream does not mend that. Only the relative error has the right sign in all four columns, weakly for keys
 # ({glue:text}`page-64-relative-keys:.2f`); on gpt2-mini it has the wrong one there.
@@ -197,9 +199,11 @@ told = {"keys": rho["keys", bits, "lipschitz"], "values": rho["values", bits, "l
 told |= {f"stream-{kind}": rho[kind, bits, "stream_change"] for kind in ("keys", "values")}
 told |= {f"error-{kind}": rho[kind, bits, "error"] for kind in ("keys", "values")}
 told |= {f"depth-{kind}": rho[kind, bits, "depth"] for kind in ("keys", "values")}
-told |= {
-    f"partial-{kind}": beyond_depth(smol[(smol.kind == kind) & (smol.bits == bits)]) for kind in ("keys", "values")
-}
+for kind in ("keys", "values"):
+    of_kind = smol[(smol.kind == kind) & (smol.bits == bits)]
+    told[f"partial-{kind}"] = partial(of_kind, "lipschitz", "depth")
+    told[f"depth-partial-{kind}"] = partial(of_kind, "depth", "lipschitz")
+told |= {"together": by_layer(of_kind, ["lipschitz", "depth"]).corr("spearman").lipschitz.depth}
 told |= {f"keys-{end}": found.loc[("keys", bits, "lipschitz"), end] for end in ("low", "high")}
 told |= {"mini-residual": small["keys", bits, "by_residual"]}
 told |= {f"mini-{kind}": small[kind, bits, "lipschitz"] for kind in ("keys", "values")}
@@ -225,6 +229,7 @@ for key, value in counts.items():
 # %% tags=["hide-input", "nbval-check-output"]
 assert rho.xs("depth", level="predictor").lt(0).all(), "the index has the sign of the constant"
 assert max(abs(told[f"partial-{kind}"]) for kind in ("keys", "values")) < told["chance"], "the constant adds to depth"
+assert max(abs(told[f"depth-partial-{kind}"]) for kind in ("keys", "values")) < told["chance"] < told["together"]
 assert abs(told["keys"]) < told["chance"] and told["keys-high"] < 0, "the two yardsticks differ for keys"
 assert drift.max() < 0.02, "a stored row does not hold"
 assert (table.length == length).all()
