@@ -486,7 +486,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--text", "nowhere/x.txt"], 1, "built-in texts are alice, ag_news, ptb"),
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
         (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
-        (["minilm", "--text", "FOLDER"], 1, "minilm reads text, not images, and 'folder' is no text file: give a text"),
+        (["minilm", "--text", "FOLDER"], 1, "minilm reads text, not images, and 'FOLDER' is no text file: give a text"),
         (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
         (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
         (
@@ -513,6 +513,8 @@ def test_how_many_times(log10, said):
         (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here (there is no such kind)"),
         (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
         (["nobody/nothing"], 1, "could not be found on the Hugging Face hub"),
+        (["smolm2"], 1, "config.json and model.safetensors. Did you mean smollm2?"),
+        (["minilm", "--against", "nowhere"], 1, "safetensors. OTHER may also be the folder of a scan"),
         (["gpt2-mini", "--tokenizer", "nobody/nothing"], 1, "no tokenizer 'nobody/nothing' could be found"),
     ],
 )
