@@ -143,7 +143,7 @@ def _how_far(longest, top, whole):
     most = longest.loc[longest.relative.idxmax()]
     where = f"in layer {most.layer}, where that is most" if len(longest) > 1 else f"in layer {most.layer}"
     said = "In units of the tokens a small error, from rounding or from an attack, is multiplied by up to "
-    mean = f", on average over {most.measured} windows" * (most.measured > 1)
+    mean = f", on average over {most.measured} windows" * bool(most.measured > 1)
     said += f"{short(most.relative)} {where} (at {many(most.length, 'token')}{mean}"
     said += "" if most.layer == top.layer else f"; the constant itself is largest in layer {top.layer}"
     said += ")"
@@ -214,8 +214,9 @@ def _roughest(good, closely=""):
             if smallest != largest
             else f"In units of their tokens layers are alike: {largest}.",
             f"At {largest} a small change by one part in a thousand of the tokens can move the outputs by {largest} "
-            f"parts in a thousand of theirs{', on average over windows' if most.measured > 1 else ''}. The number to rank layers by where vectors are changed; it need not rank "
-            "them where words are replaced (63) or caches rounded (64).",
+            f"parts in a thousand of theirs{', on average over windows' if most.measured > 1 else ''}. The number to "
+            "rank layers by where vectors are changed; it need not rank them where words are replaced (63) or "
+            "caches rounded (64).",
         )
 
 

@@ -105,7 +105,7 @@ def show_comparison(
     file: TextIO | None = None,
     width: int | None = None,
 ) -> None:
-    """Print a comparison of two scans, from `lipnb.scanning.compare`, and what they are called; `more` sentences follow."""
+    """Print a comparison of two scans, from `lipnb.scanning.compare`, and their names; `more` sentences follow."""
     console = console_for(file, width)
     lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():

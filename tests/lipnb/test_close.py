@@ -16,7 +16,6 @@ import pytest
 import torch
 from cases import KINDS, every_kind
 from hub import tiny_bert, tiny_gpt2
-from markupsafe import escape
 
 import lipnb
 from lab.verification import families, model_types

@@ -486,7 +486,11 @@ def test_how_many_times(log10, said):
         (["minilm", "--text", "nowhere/x.txt"], 1, "built-in texts are alice, ag_news, ptb"),
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
         (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
-        (["minilm", "--text", "FOLDER"], 1, "minilm reads text, not images, and 'FOLDER' is no text file: give a text"),
+        (
+            ["minilm", "--text", "FOLDER"],
+            1,
+            "minilm reads text, not images, and './folder' is no text file: give a text",
+        ),
         (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
         (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
         (
@@ -529,7 +533,7 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
         (tmp_path / file).write_bytes(content)
         arguments = [file if argument == name else argument for argument in arguments]
     (tmp_path / "folder").mkdir()
-    arguments = ["folder" if argument == "FOLDER" else argument for argument in arguments]
+    arguments = ["./folder" if argument == "FOLDER" else argument for argument in arguments]
     try:
         got = main(["scan", *arguments])
     except SystemExit as stop:
