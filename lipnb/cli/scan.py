@@ -3,6 +3,7 @@
 import sys
 from argparse import Action
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 
 from lipnb.cli.words import Stopped, Unknown, known
@@ -123,7 +124,6 @@ def run(arguments):
     from lipnb.origin import extra
 
     with extra("scan"):
-        from lipnb.models.loading import layer_count
         from lipnb.scanning import compare, terminal
         from lipnb.scanning.folder import folder_of
         from lipnb.scanning.planning import planned
@@ -133,8 +133,9 @@ def run(arguments):
     _check_text(text)
     places = [place for place in (model, against) if place is not None]
     stored = [_stored(place) for place in places]
-    if against is not None and stored[1] is None:
-        layer_count(against, options.random)  # what is not there is said before anything is measured
+    for place, one in zip(places, stored, strict=True):
+        if one is None:
+            _check_model(place, options.random, other=place is against)
     if arguments.dry_run:
         print("\n".join(planned(begin(model, text, options))))
         if against is not None and stored[1] is None:
@@ -155,6 +156,8 @@ def run(arguments):
         folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
         folder.mkdir(parents=True, exist_ok=True)
     report = found.report(folder)
+    if against is not None:
+        print(f"Below: {model}. Its comparison with {against} comes last.\n")
     terminal.show(found)
     print(f"\nReport: {report}")
     scans = [found]
@@ -184,6 +187,23 @@ def _check_text(text):
         )
     if text not in PICTURES:
         known("file or corpus", [text], [*corpora.NAMES, "pictures", "random"], every=True)
+
+
+def _check_model(place, random, other):
+    """Say that a model is not there before anything is measured, with the nearest name that lipnb knows."""
+    from lipnb.models.fetching import SOURCES
+    from lipnb.models.loading import layer_count
+
+    names = ["minilm", "gpt2-mini", *SOURCES]
+    try:
+        layer_count(place, random)
+    except FileNotFoundError as error:
+        near = get_close_matches(place, names, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        hint += " OTHER may also be the folder of a scan, with its SHA256SUMS." * other
+        if place in names or not hint:
+            raise
+        raise FileNotFoundError(f"{error}{hint}") from None
 
 
 def _stored(place):
@@ -231,11 +251,12 @@ def _compare(scans, places, folder):
     from lipnb import recording
     from lipnb.scanning import compare, terminal
     from lipnb.scanning.report import write_report
+    from lipnb.scanning.summary import unpaired
 
     names = [Path(place).resolve().name if Path(place).exists() else place for place in places]  # no path in a report
     names = names if names[0] != names[1] else places
     table = compare(*scans)
     recording.write(folder / "against.csv", table.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
     print()
-    terminal.show_comparison(table, *names)
+    terminal.show_comparison(table, *names, more=unpaired(*scans))
     print(f"\nReport, with the comparison: {write_report(scans[0], folder, scans[1], names)}")

@@ -126,7 +126,7 @@ def prepare(model, text, options):
     if not itself and not Path(text).is_file() and str(text) in ("random", "pictures", *PICTURES):
         raise ValueError(f"{model.name} reads text, and {str(text)!r} is for a model that reads images: {TEXTS}.")
     if not itself and (Path(text).is_dir() or Path(text).suffix.lower() in ENDINGS):
-        raise ValueError(f"{model.name} reads text, not images, and {Path(text).name!r} is no text file: {TEXTS}.")
+        raise ValueError(f"{model.name} reads text, not images, and {str(text)!r} is no text file: {TEXTS}.")
     lengths = options.lengths or [length for length in DEFAULT if length <= model.longest] or [model.longest]
     if max(lengths) > model.longest:
         raise ValueError(

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from lipnb import corpora, recording
 from lipnb.scanning import figures, fmt, sentences
 from lipnb.scanning.catalogue import SCANNED, SOURCES, TITLES
-from lipnb.scanning.summary import COLUMNS, compare, compared, measured
+from lipnb.scanning.summary import COLUMNS, compare, compared, measured, unpaired
 
 __all__ = ["PLOTTED", "html", "write_report"]
 
@@ -159,7 +159,7 @@ def _against(found, other, names):
         "before": before,
         "after": after,
         "rows": _records(table),
-        "said": " ".join(compared(table)),
+        "said": " ".join([*compared(table)[::-1], *unpaired(found, other)]),  # the factor comes first
         "plot": Markup(figures.in_report(figures.comparison, table, (before, after))),
         "caption": f"Every layer at {fmt.many(table.length.max(), 'token')}, before and after, logarithmic scale.",
     }

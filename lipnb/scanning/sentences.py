@@ -61,7 +61,8 @@ def findings(found: Any) -> list[Finding]:
     list of Finding
     """
     summary, settings = found.summary, found.about["settings"]
-    good, passed, trained = measured(summary), int(summary.passed.sum()), settings["weights"] != "random"
+    good, passed = measured(summary), int(summary.passed.sum())
+    trained = settings["weights"] != "random" and not _as_random(good)
     if summary.self_check.isna().all():
         means = "The reason is named above; what the same command cannot mend, another --dtype or model may (05)."
         return [Finding("No layer could be measured.", means)]
@@ -81,6 +82,12 @@ def findings(found: Any) -> list[Finding]:
     return said
 
 
+def _as_random(good):
+    """Whether every layer is as rough as random weights of its shape: then nothing is told from training."""
+    over = good.over_random.dropna() if "over_random" in good else []
+    return len(over) > 0 and bool(over.between(1 / LITTLE, LITTLE).all())
+
+
 def answer(found: Any) -> list[tuple[str, str]]:
     """What a scan means for its model: three questions, each with a sentence; nothing where nothing was measured."""
     good = measured(found.summary)
@@ -88,21 +95,24 @@ def answer(found: Any) -> list[tuple[str, str]]:
         return []
     longest, top = good[good.length == good.length.max()], roughest(good)
     return [
-        ("How rough is it?", _how_rough(longest, top)),
+        ("How rough is it?", _how_rough(longest, top, found.table)),
         ("Is that much?", _how_unusual(good, top)),
-        ("What does it do?", _how_far(longest, found.whole)),
+        ("What does it do?", _how_far(longest, top, found.whole)),
     ]
 
 
-def _how_rough(longest, top):
+def _how_rough(longest, top, table):
     """The worst small change in the roughest layer, how sure that is, and the smoothest layer."""
     low = longest.loc[longest.lipschitz.idxmin()]
     large, least = (range_of(figures(row.low), figures(row.high)) for row in (top, low))
     said = f"At {many(top.length, 'token')} the worst small change of what layer {top.layer} receives comes out "
     said += f"{'' if top.converged else 'at least '}{large} times as large"
     said += f", the most of {len(longest)} layers (the least, in layer {low.layer}: {least})" * (len(longest) > 1)
-    proved = f"; none comes out more than {fmt.up(top.certified_over)} times that, proved in the windows certified"
-    return said + (proved if pd.notna(top.certified_over) else "") + "."
+    if pd.notna(top.certified_over):
+        tried = table[(table.layer == top.layer) & (table.length == top.length)].certified
+        said += f"; none comes out more than {fmt.up(top.certified_over)} times that, proved in "
+        said += f"{tried.notna().sum()} of {many(len(tried), 'window')}"
+    return f"{said}."
 
 
 def _how_unusual(good, top):
@@ -112,11 +122,11 @@ def _how_unusual(good, top):
     if pd.notna(random):
         why = "training made it so" if random > TWICE else "its shape alone makes it so"
         why = "training made it smoother" if random < 1 / TWICE else why
-        parts.append(f"it is {short(random)} times that of random weights of the same shape ({why})")
+        parts.append(f"it is {_times(random)} that of random weights of the same shape ({why})")
     if pd.notna(shuffled):
         little = 1 / LITTLE < shuffled < LITTLE
         why = " (their order matters little)" if little else ""
-        parts.append(f"{'' if parts else 'it is '}{short(shuffled)} times that of the same tokens in random order{why}")
+        parts.append(f"{'' if parts else 'it is '}{_times(shuffled)} that of the same tokens in random order{why}")
     said = " and ".join(parts)
     first, last, growth = _grown(good)
     if len(growth):
@@ -126,21 +136,29 @@ def _how_unusual(good, top):
     return f"{said[0].upper()}{said[1:]}."
 
 
-def _how_far(longest, whole):
+def _how_far(longest, top, whole):
     """What becomes of a small error in units of the tokens, in a layer and from end to end."""
     if longest.relative.isna().all():
-        return "The worst small error grows as said; most grow far less."
+        return "The worst small error grows as said; most grow far less (63)."
     most = longest.loc[longest.relative.idxmax()]
     where = f"in layer {most.layer}, where that is most" if len(longest) > 1 else f"in layer {most.layer}"
     said = "In units of the tokens a small error, from rounding or from an attack, is multiplied by up to "
-    said += f"{short(most.relative)} {where}"
+    mean = f", on average over {most.measured} windows" * bool(most.measured > 1)
+    said += f"{short(most.relative)} {where} (at {many(most.length, 'token')}{mean}"
+    said += "" if most.layer == top.layer else f"; the constant itself is largest in layer {top.layer}"
+    said += ")"
     ends = whole[whole.part.isin(ENDS)]
     if len(ends):
         end = min(ends.itertuples(), key=lambda row: ("hidden", "layers", "logits").index(row.part))
         least = "" if end.converged else "at least "
         said += f", and from end to end, to the {ENDS[end.part]}, by up to {least}{short(end.relative)}"
-        said += "" if end.length == most.length else f" (at {many(end.length, 'token')})"
-    return f"{said}; most errors grow far less, and another word or patch is no small change."
+        said += f" (at {many(end.length, 'token')}, in the first window)"
+    return f"{said}; most errors grow far less (63), and another word or patch is no small change."
+
+
+def _times(value):
+    """How many times as large, in words that "that of" follows."""
+    return "as large as" if short(value, 2) == "1" else f"{short(value)} times"
 
 
 def roughest(good: pd.DataFrame) -> pd.Series:
@@ -174,8 +192,7 @@ def _roughest(good, closely=""):
     low = longest.loc[longest.lipschitz.idxmin()]
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
     there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
-    far = {name: "as large as" if short(value, 2) == "1" else f"{short(value)} times" for name, value in there.items()}
-    beside = " and ".join(f"{said} {words[name]}" for name, said in far.items())
+    beside = " and ".join(f"{_times(value)} {words[name]}" for name, value in there.items())
     several, at = len(longest) > 1, f"at {many(top.length, 'token')}"
     said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
     said += f"constant {figures(top.lipschitz)}"
@@ -197,8 +214,9 @@ def _roughest(good, closely=""):
             if smallest != largest
             else f"In units of their tokens layers are alike: {largest}.",
             f"At {largest} a small change by one part in a thousand of the tokens can move the outputs by {largest} "
-            "parts in a thousand of theirs. The number to rank layers by where vectors are changed; it need not rank "
-            "them where words are replaced (63) or caches rounded (64).",
+            f"parts in a thousand of theirs{', on average over windows' if most.measured > 1 else ''}. The number to "
+            "rank layers by where vectors are changed; it need not rank them where words are replaced (63) or "
+            "caches rounded (64).",
         )
 
 
@@ -303,10 +321,11 @@ def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
         top = layers.loc[layers.lipschitz.idxmax()]
-        spread = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz))
+        spread, far = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz)), layers.relative.notna().any()
         yield Finding(
             f"Whole layers, with residuals, norms and MLP: {spread} at {many(top.length, 'token')}"
-            + (f", the largest in layer {top.layer}." if " to " in spread else "."),
+            + (f", the largest in layer {top.layer}" if " to " in spread else "")
+            + (f"; in units of their tokens up to {short(layers.relative.max())}." if far else "."),
             "What a layer does with all that it has; the constants above are of its attention alone (05).",
         )
     for row in ends.itertuples():

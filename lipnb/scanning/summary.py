@@ -224,6 +224,17 @@ def _unlike(name, old, new):
     return f"{named} is {one} in the first and {other} in the second; scan both with one --{name}"
 
 
+def unpaired(before: Any, after: Any) -> list[str]:
+    """Of two scans with other layers, how many of each are not compared, in sentences."""
+    one, other = ({*scan.summary.layer} for scan in (before, after))
+    return [
+        f"{len(mine - theirs)} of {many(len(mine), 'layer')} of the {which} scan have no partner in the other: layers "
+        "are compared by their number."
+        for which, mine, theirs in (("first", one, other), ("second", other, one))
+        if mine - theirs
+    ]
+
+
 def compared(table: pd.DataFrame) -> list[str]:
     """What a comparison found, in sentences."""
     higher, lower = (table[table.differs == word] for word in ("higher", "lower"))

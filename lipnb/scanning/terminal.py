@@ -97,9 +97,15 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
 
 
 def show_comparison(
-    table: pd.DataFrame, before: str, after: str, *, file: TextIO | None = None, width: int | None = None
+    table: pd.DataFrame,
+    before: str,
+    after: str,
+    *,
+    more: Sequence[str] = (),
+    file: TextIO | None = None,
+    width: int | None = None,
 ) -> None:
-    """Print a comparison of two scans, from `lipnb.scanning.compare`, and what they are called."""
+    """Print a comparison of two scans, from `lipnb.scanning.compare`, and their names; `more` sentences follow."""
     console = console_for(file, width)
     lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():
@@ -108,7 +114,7 @@ def show_comparison(
         lines.append((cells, {}))
     headings = ["layer", "n", "before", "after", "ratio", "error", "relative", "after", "differs"]
     print_table(console, f"before: {before}, after: {after}", headings, lines)
-    _say(console, compared(table))
+    _say(console, [*compared(table), *more])
 
 
 def _say(console, sentences, **look):

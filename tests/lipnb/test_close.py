@@ -16,7 +16,6 @@ import pytest
 import torch
 from cases import KINDS, every_kind
 from hub import tiny_bert, tiny_gpt2
-from markupsafe import escape
 
 import lipnb
 from lab.verification import families, model_types
@@ -250,12 +249,20 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     section = page[page.index('id="against"') : page.index("<h2>Every layer")]
     assert section.count("<svg") == 1 and section.count('<td class="text">higher</td>') == 2
     assert section.count('<td class="main">2</td>') == 2 and "Of 4 layers and lengths 2 are higher" in section
+    assert "<title>small against after</title>".replace("small", bert.name) in page
+    assert page.index("Farthest: layer 1") < page.index("Of 4 layers and lengths") < page.index('class="tiles"')
+    assert said.startswith(f"Below: {bert}. Its comparison with {after} comes last.\n")
     assert 'href="#against"' in page and str(tmp_path) not in page
     table = pd.read_csv(tmp_path / "first" / "against.csv", keep_default_na=False)
     assert table.differs.tolist() == ["", "", "higher", "higher"]
     assert table.ratio.tolist() == pytest.approx([1, 1, 2, 2], rel=1e-4)
     before, other = (scanning.load(folder) for folder in (tmp_path / "first", second))
     assert scanning.compare(other, before).differs.tolist() == ["", "", "lower", "lower"]
+    assert summary.unpaired(before, other) == []
+    fewer = SimpleNamespace(summary=other.summary[other.summary.layer == 0])
+    assert summary.unpaired(before, fewer) == [
+        "1 of 2 layers of the first scan have no partner in the other: layers are compared by their number."
+    ]
     other.about["settings"]["seed"] = 5
     with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
         scanning.compare(before, other)
@@ -586,17 +593,26 @@ def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
     )
     assert (
         f"in layer {low.layer}: {fmt.figures(low.low)} to" in rough
-        and f"{fmt.up(top.certified_over)} times that" in rough
+        and f"{fmt.up(top.certified_over)} times that, proved in 1 of 2 windows." in rough
     )
     assert f"{top.over_random:.3g} times that of random weights" in much and "from 5 to 9 tokens" in much
     end = scan.whole[scan.whole.part == "hidden"].iloc[0]
-    assert f"up to {good.relative.max():.3g} in layer" in does and f"by up to {end.relative:.3g} (at 5 tokens)" in does
+    most = good.loc[good.relative.idxmax()]
+    assert (
+        f"up to {most.relative:.3g} in layer {most.layer}, where that is most (at 9 tokens, on average over 2" in does
+    )
+    assert f"by up to {end.relative:.3g} (at 5 tokens, in the first window); most errors grow far less (63)" in does
+    other = sentences._how_far(good.assign(relative=good.lipschitz.iloc[::-1].to_numpy()), top, scan.whole)
+    assert f"in layer {low.layer}, where" in other and f"constant itself is largest in layer {top.layer})" in other
+    assert "by up to" in other and "itself" not in sentences._how_far(
+        good.assign(relative=good.lipschitz), top, scan.whole
+    )
     page = report.html(scan)
-    assert page.index(str(escape(does))) < page.index('class="tiles"') < page.index("What was found")
+    assert page.index(str(report._linked(does))) < page.index('class="tiles"') < page.index("What was found")
 
     one = scan.summary[(scan.summary.length == 9) & (scan.summary.layer == top.layer)]
     one = one.assign(certified_over=np.nan, converged=False, low=2.0, high=2.0).drop(columns="over_random")
-    bare = SimpleNamespace(summary=one.drop(columns="over_shuffled"), whole=scan.whole[:0])
+    bare = SimpleNamespace(summary=one.drop(columns="over_shuffled"), whole=scan.whole[:0], table=scan.table)
     rough, much, does = (sentence for _, sentence in sentences.answer(bare))
     assert (
         rough
@@ -606,7 +622,7 @@ def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
     for random, order, said in (
         (3, 1, "(training made it so)"),
         (1.5, 1.3, "(its shape"),
-        (0.4, 1, "smoother) and 1 times"),
+        (0.4, 1, "smoother) and as large as that of the same"),
     ):
         bare.summary = one.assign(over_random=random, over_shuffled=order)
         told = sentences.answer(bare)[1][1]
@@ -664,7 +680,9 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
     assert alike.certified_over.max() <= within < alike.certified_over.max() * 1.01
     assert not any("at most" in one or re.search(r"(\d\S*) to \1[ ,.]", one) for one in told)
     whole = pd.DataFrame({"part": "layer", "layer": [0, 1], "length": 8, "lipschitz": 2.0, "relative": 1.0})
-    assert [one.sentence for one in sentences._whole(whole, 2)][0].endswith("MLP: 2 at 8 tokens.")
+    assert [one.sentence for one in sentences._whole(whole, 2)][0].endswith(
+        "MLP: 2 at 8 tokens; in units of their tokens up to 1."
+    )
     page = report.html(SimpleNamespace(**{**vars(scan), "summary": alike}))
     assert '<td class="text">100</td>' in page and "100 to 100" not in page
 
@@ -674,8 +692,13 @@ def test_nothing_is_said_of_training_where_there_was_none(found):
     about = {**scan.about, "settings": scan.about["settings"] | {"weights": "random"}}
     trained, random = (
         " ".join(f"{one.sentence} {one.means}" for one in sentences.findings(SimpleNamespace(**{**vars(scan), **more})))
-        for more in ({}, {"about": about, "summary": scan.summary.drop(columns="over_random")})
+        for more in (
+            {"summary": scan.summary.assign(over_random=3.0)},
+            {"about": about, "summary": scan.summary.drop(columns="over_random")},
+        )
     )
+    assert sentences._as_random(scan.summary.assign(over_random=1.05))
+    assert not sentences._as_random(scan.summary.assign(over_random=[1.0, 1.0, 1.0, 2.0]))
     assert "Usual on trained layers" in trained and "Trained layers often lean" in trained
     assert "on trained layers" not in random and "often lean" not in random and "Training made" not in random
 

@@ -486,7 +486,11 @@ def test_how_many_times(log10, said):
         (["minilm", "--text", "nowhere/x.txt"], 1, "built-in texts are alice, ag_news, ptb"),
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
         (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
-        (["minilm", "--text", "FOLDER"], 1, "minilm reads text, not images, and 'folder' is no text file: give a text"),
+        (
+            ["minilm", "--text", "FOLDER"],
+            1,
+            "minilm reads text, not images, and './folder' is no text file: give a text",
+        ),
         (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
         (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
         (
@@ -513,6 +517,8 @@ def test_how_many_times(log10, said):
         (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here (there is no such kind)"),
         (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
         (["nobody/nothing"], 1, "could not be found on the Hugging Face hub"),
+        (["smolm2"], 1, "config.json and model.safetensors. Did you mean smollm2?"),
+        (["minilm", "--against", "nowhere"], 1, "safetensors. OTHER may also be the folder of a scan"),
         (["gpt2-mini", "--tokenizer", "nobody/nothing"], 1, "no tokenizer 'nobody/nothing' could be found"),
     ],
 )
@@ -527,7 +533,7 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
         (tmp_path / file).write_bytes(content)
         arguments = [file if argument == name else argument for argument in arguments]
     (tmp_path / "folder").mkdir()
-    arguments = ["folder" if argument == "FOLDER" else argument for argument in arguments]
+    arguments = ["./folder" if argument == "FOLDER" else argument for argument in arguments]
     try:
         got = main(["scan", *arguments])
     except SystemExit as stop:
