@@ -72,8 +72,8 @@ def power_iteration(f, x, index, rounds=100):
 #
 # ## 3. Uniform attention tells them apart
 #
-# Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The two quantities could not be more
-# different.
+# Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The two quantities grow
+# differently.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
 A, V = torch.zeros(d, d).double(), normal(d, d)  # A = 0: uniform attention
@@ -130,7 +130,8 @@ plt.show()
 #
 # $$\rho_X(f)^2 \le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M .$$
 #
-# If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$. Random heads show both: over
+# If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$ in the end (an exponent fitted to
+# few lengths may lie above). Random heads show both rates: over
 # {glue:text}`four-draws` of them, what the code reports has the exponent $\frac14$ at uniform attention, and more than
 # that, by its interval, from a {term}`logit range` of {glue:text}`four-sharp` on. The constant goes from level to as
 # steep as $\frac14$ and more.
@@ -146,9 +147,10 @@ figures.movable.released(sharp)
 # alone: we measured its constant, and the released quantity of attention alone, on the same {term}`windows <window>` of
 # {glue:text}`four-layers` trained layers, as run, and of a random GPT-2, a model of the paper ({numref}`fig-04-honest`,
 # {doc}`41_real_text`). For BERT, though, the released code measures the whole sub-layer: attention, residual connection
-# and {term}`layer normalisation`. The lower rows of the table below have that, on fewer windows ({doc}`43_why_it_grows`).
+# and {term}`layer normalisation`. The lower rows of the table below have that, on fewer windows
+# ({doc}`43_why_it_grows`).
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark a layer, attention alone: the exponent of the constant and of the released quantity. In the grey bands, 0.1 on either side, an exponent is near $\\frac14$. Most of MiniLM (orange) lies in the *upright* band: there the constant itself grows about like $n^{1/4}$, and the released quantity of attention alone mostly faster. The random GPT-2 (black) lies in the *level* band only: there the index makes the rate. The others (blue) are spread out. What the released code measures on BERT, the whole sub-layer, is in the table below."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the released quantity upwards, with an upright and a level grey band around one quarter. Most orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark a layer, attention alone: the exponent of the constant and of the released quantity. In the grey bands, 0.1 on either side, an exponent is near $\\frac14$. Most of MiniLM (orange) lies in the *upright* band: there the constant itself grows about like $n^{1/4}$, and the released quantity of attention alone mostly faster. The random GPT-2 (black) lies in the *level* band alone, or beside it: there the index makes the rate. The others (blue) are spread out. On the thin line both exponents are alike. What the released code measures on BERT, the whole sub-layer, is in the table below."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the released quantity upwards, with an upright and a level grey band around one quarter. Most orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
 stored = layer_growth.stored()
 stored = stored[stored.corpus == stored.groupby("map").corpus.transform("first")]  # the first text, or picture
 stored = layer_growth.main_range(stored)  # to 512 tokens, MiniLM to the 128 of its training
@@ -159,6 +161,7 @@ ax = plt.subplots(figsize=(5.6, 4.6))[1]
 band = 0.25 - layer_growth.CLOSE, 0.25 + layer_growth.CLOSE
 ax.axvspan(*band, color="0.9", zorder=0)
 ax.axhspan(*band, color="0.8", alpha=0.5, zorder=0)
+ax.axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)
 kinds = {"other trained layers": (trained[~minilm], "C0", "o"), "MiniLM": (trained[minilm], "C1", "D"),
          "random GPT-2": (drawn, "black", "s")}  # fmt: skip
 for name, (rows, colour, marker) in kinds.items():
@@ -197,25 +200,24 @@ figures.table(pd.DataFrame(near), names)
 #   {glue:text}`four-low:.2f` to {glue:text}`four-high:.2f`, those of the released quantity
 #   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`. Layer 0 stays nearly level up to there,
 #   {glue:text}`four-first:.2f`, and grows beyond.
-# - **For a layer like BERT's the index can make the rate by itself.** The released quantity of the *sub-layer* is within
-#   0.1 of $\frac14$ in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
+# - **For a layer like BERT's the index can make the rate by itself.** The released quantity of the *sub-layer* is
+#   within 0.1 of $\frac14$ in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512 tokens, their
 #   constants in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. In MiniLM it is in
-#   {glue:text}`four-sub-wide` of {glue:text}`four-sub-layers` layers up to 512 tokens
-#   ({glue:text}`four-sub-low:.2f` to {glue:text}`four-sub-high:.2f`), in {glue:text}`four-sub-short` up to
-#   {glue:text}`four-longest`; its constant is there in {glue:text}`four-sub-constant-wide` and
-#   {glue:text}`four-sub-constant-short`. So a reported rate near $\frac14$ does not tell how
-#   the constant of such a layer grows.
+#   {glue:text}`four-sub-wide` of {glue:text}`four-sub-layers` layers up to 512 tokens ({glue:text}`four-sub-low:.2f` to
+#   {glue:text}`four-sub-high:.2f`), in {glue:text}`four-sub-short` up to {glue:text}`four-longest`; its constant is
+#   there in {glue:text}`four-sub-constant-wide` and {glue:text}`four-sub-constant-short`. So a reported rate near
+#   $\frac14$ does not tell how the constant of such a layer grows.
 # - **On the random GPT-2 the index is the reason.** The constant has about {glue:text}`four-random:.2f` in every layer,
-#   the released quantity about {glue:text}`four-random-released:.2f`: near $\frac14$ in {glue:text}`four-random-near` of
-#   {glue:text}`four-random-layers` layers, and the constant in none.
-# - **Over all trained layers neither is a law.** Of attention alone, near $\frac14$ are {glue:text}`four-near` constants
-#   and {glue:text}`four-reported` released quantities of {glue:text}`four-layers`; the constants have exponents from
-#   {glue:text}`four-least:.2f` to {glue:text}`four-most:.2f`.
+#   the released quantity about {glue:text}`four-random-released:.2f`: near $\frac14$ in {glue:text}`four-random-near`
+#   of {glue:text}`four-random-layers` layers, and the constant in none.
+# - **Over all trained layers neither is a law.** Of attention alone, near $\frac14$ are {glue:text}`four-near`
+#   constants and {glue:text}`four-reported` released quantities of {glue:text}`four-layers`; the constants have
+#   exponents from {glue:text}`four-least:.2f` to {glue:text}`four-most:.2f`.
 #
 # :::{admonition} What to say instead
 # :class: tip
-# "In this layer, on this text, from 8 to 512 tokens, the constant has the fitted exponent $s$, with its 95 % interval
+# "In this layer, on this text, from 8 to 128 tokens, the constant has the fitted exponent $s$, with its 95 % interval
 # over windows; the curve is (or is not) straight on log-log axes. Layers of one model differ, and training and the
 # layer decide more than the text."
 # :::
@@ -226,8 +228,8 @@ figures.table(pd.DataFrame(near), names)
 #
 # ## On Monday: a layer of your own
 #
-# Three lines are yours, the rest needs PyTorch and transformers and nothing of ours. It takes any text encoder or decoder
-# that transformers loads, and any module of it whose first input and first output are the tokens. For MiniLM:
+# Three lines are yours, the rest needs PyTorch and transformers and nothing of ours. It takes any text encoder or
+# decoder that transformers loads, and any module of it whose first input and first output are the tokens. For MiniLM:
 
 # %%
 folder = minilm_folder()  # yours: a folder, or a name on the hub
@@ -326,8 +328,8 @@ print(found)
 # :::
 #
 # :::{dropdown} 8. Does the constant of trained layers grow like the fourth root of n?
-# In MiniLM nearly: within 0.1 of the exponent in {glue:text}`four-mini-constant` of {glue:text}`four-mini` layers, up to
-# {glue:text}`four-longest` tokens. In general no: exponents run from {glue:text}`four-least:.2f` to
+# In MiniLM nearly: within 0.1 of the exponent in {glue:text}`four-mini-constant` of {glue:text}`four-mini` layers, up
+# to {glue:text}`four-longest` tokens. In general no: exponents run from {glue:text}`four-least:.2f` to
 # {glue:text}`four-most:.2f`. What the released code reports of a sub-layer like BERT's tells nothing of it.
 # :::
 #

@@ -293,7 +293,7 @@ for R in (3.0, 10.0, 100.0):
 of_head, of_rows = (panel["lipschitz"].loc[which] for which in ("columns", "rows"))
 of_panel = {"panel_seeds": len(of_head)}
 for which, of in (("head", of_head), ("rows", of_rows)):
-    of_panel |= {f"panel_{which}_{name}": of[name].median() for name in ends}
+    of_panel[f"panel_{which}_whole"] = of.whole.median()
     of_panel |= {f"panel_{which}_low": of.whole.min(), f"panel_{which}_high": of.whole.max()}
     of_panel |= {f"panel_{which}_close": ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum()}
 of_panel["panel_head_slow"] = (of_head.whole < 0.5).sum()

@@ -323,7 +323,7 @@ before = layer_growth.rates(measured[measured.step == 0], along=(), key=["positi
 of_twins = {"short": int(measured.length.min()), "long": int(measured.length.max()), "seeds": len(over)}
 of_twins |= {name: birth["sizes"][name] for name in ("layers", "width")} | {"window": birth["sizes"]["length"]}
 of_twins |= {"steps": int(measured.step.max()), "windows": birth["windows"], "before": before.slope.max()}
-of_twins |= {f"{kind}-loss": losses[kind].mean() for kind in ("none", "learned", "rotary")}
+of_twins |= {f"{kind}-loss": losses[kind].mean() for kind in ("none", "learned")}
 for name, values in {"over": over, "middle": of_middle, "last": twin.loc["learned", "last"]}.items():
     of_twins |= {f"{name}-low": values.min(), f"{name}-high": values.max()}
 for kind in ("learned", "none", "rotary"):

@@ -17,10 +17,10 @@
 # {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-46-two-quantities`). That is
 # no verdict on trained layers: in MiniLM the constant itself grows nearly like $n^{1/4}$, up to 128 tokens in
 # {glue:text}`../notebooks/41_real_text.ipynb::minilm_constant_near:.0f` of
-# {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers within 0.1, the released quantity in
-# {glue:text}`../notebooks/41_real_text.ipynb::minilm_released_near:.0f`; over all models each is that close in about
-# half of the layers ({doc}`41_real_text`). The constant of {term}`uniform attention` without a {term}`mask` does not
-# grow; for tokens of a fixed mean, the released quantity there is $n^{1/4}$ times a constant, by a formula proved
+# {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers within 0.1, the released quantity of attention
+# alone in {glue:text}`../notebooks/41_real_text.ipynb::minilm_released_near:.0f`; over all models each is that close in
+# about half of the layers ({doc}`41_real_text`). The constant of {term}`uniform attention` without a {term}`mask` does
+# not grow; for tokens of a fixed mean, the released quantity there is $n^{1/4}$ times a constant, by a formula proved
 # below.
 
 # %% tags=["parameters", "hide-input"]
