@@ -517,7 +517,8 @@ said |= {
 said |= {"P-rmse": past.rmse, "P-correlation": past.correlation, "P-median": past["median"], "bias": best["mean"]}
 said |= {"less": best.less, "less-low": best.less_low, "less-high": best.less_high, "largest": best.largest}
 said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": beside.less_high}
-said |= {f"{one}-{what}": scores.loc[one, what] for one in ("key", "value") for what in ("correlation", "rmse")}
+said |= {f"{one}-correlation": scores.correlation[one] for one in ("key", "value")}
+said["value-rmse"] = scores.rmse["value"]
 nearer = (rates.attention_norm - rates.slope) ** 2 - (rates.both - rates.slope) ** 2  # above 0: the new one is
 gains = nearer.groupby(rates["map"], sort=False).sum()
 gainers = gains.nlargest(3).index

@@ -69,7 +69,7 @@ def drawn_rows(model, layer, *, seed=0):
 
 @table(
     "independent-beside-special",
-    "the same with the two special tokens kept at every length, as every text has them, and only the others drawn",
+    "the same, with the two special tokens that every text has kept at every length",
     over=_layers,
     size=len(BESIDE_SPECIAL) * DRAWS_BESIDE,
     settings=lambda: _settings(lengths=BESIDE_SPECIAL, draws=DRAWS_BESIDE),

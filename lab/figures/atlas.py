@@ -48,7 +48,7 @@ def growth(table, corpora):
     maps = list(dict.fromkeys(rows["map"]))
     across = min(3, len(maps))
     down = -(-len(maps) // across)
-    size = (3.1 * across, 2.9 * down)
+    size = (3.0 * across, 2.6 * down)
     figure, axes = plt.subplots(down, across, figsize=size, sharex=True, sharey=True, layout="constrained")
     axes = np.atleast_1d(axes).flatten()
     ends = rows.length.min(), rows.length.max()
@@ -182,7 +182,7 @@ def two_quantities(rates, claimed, close):
     Figure
         `lab.figures.points` of it is the number of rows.
     """
-    figure, ax = plt.subplots(figsize=(7.2, 4.8), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
     low, high = (end(rates[["slope", "released"]].to_numpy()) for end in (np.min, np.max))
     ends = np.array([min(0.0, low) - 0.03, high + 0.03])
     for span in (ax.axvspan, ax.axhspan):
