@@ -20,12 +20,13 @@
 #
 # (*Alice* is a text that NLTK fetches once. Without `--text` the command reads one that Python itself carries.)
 #
-# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-05-layers`). The roughest
-# {term}`attention` layer of SmolLM2 can amplify a small change {glue:text}`smollm2_most:,.0f` times at one of them and
-# {glue:text}`smollm2_other:,.0f` times at the other. Its smoothest layer can do so {glue:text}`smollm2_least:.1f` times
-# at both. In all layers of the five models below, the certified bound of this book ({doc}`62_certified_bracket`) is at
-# most {glue:text}`certified_high:.1f` times too high, wherever it was computed. No bound in closed form is less than
-# {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-05-layers`). The {term}`attention`
+# layer of SmolLM2 with the largest constant can amplify a small change by a factor of up to
+# {glue:text}`smollm2_most:,.0f` at one of them and {glue:text}`smollm2_other:,.0f` at the other. In the layer with the
+# smallest constant the factor is at most {glue:text}`smollm2_least:.1f` at both. In all layers of the five models
+# below, the certified bound of this book ({doc}`62_certified_bracket`) is at most {glue:text}`certified_high:.1f` times
+# too high, wherever it was computed. No bound in closed form is less than {glue:text}`closed_low:.0f` times too high on
+# average over the layers of a model.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"
@@ -81,7 +82,7 @@ plt.show()
 # A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
 # the same tokens, and of the same weights on the tokens in random order:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-baselines", "caption": "The constants against their baselines, and the {term}`relative constant`, $\\Lip_X(f)\\, \\norm X_F / \\norm{f(X)}_F$: that for changes in units of the tokens, by which layers of different scales compare. The layers of SmolLM2 are rough because of its trained weights: random ones give about one, and another order of the same words changes little. Pictures have no shuffled baseline."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights, of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-baselines", "caption": "The constants against their baselines, and the {term}`relative constant`, $\\Lip_X(f)\\, \\norm X_F / \\norm{f(X)}_F$, which measures changes relative to the tokens and to the output and so makes layers of different scales comparable. The constants of SmolLM2 are large because of its trained weights: random weights give about one, and another order of the same tokens changes little. Pictures have no shuffled baseline."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights, of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones."}}
 axes = figures.panels(len(large), width=3.8, height=4.2)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
     scan_figures.baselines(shown[name], ax=ax, title=title)
@@ -154,10 +155,10 @@ plt.show()
 #
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
 # Some forty families are known in closed form, any other language model by automatic differentiation. Of a hybrid, such
-# as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. A decoder
-# that reads in both directions is measured without a {term}`mask`: EmbeddingGemma, and models for embedding
-# on Llama or Qwen2, such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or
-# Python `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
+# as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. Decoders
+# that read in both directions are measured without a {term}`mask`: EmbeddingGemma, and embedding models built on Llama
+# or Qwen2, such as GTE and those of LLM2Vec, if their `config.json` says `"is_causal": false` or the call from Python
+# says `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -270,7 +271,7 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 # :::
 # ::::
 #
-# Transformers of today also normalise queries and keys, cap logits, add a term that depends on the distance, or let
+# Today's transformers also normalise queries and keys, cap logits, add a term that depends on the distance, or let
 # attention go to a sink, a token of value zero. One bound holds for all of them, because it uses only how fast
 # a logit changes with either of its two tokens:
 #
@@ -329,7 +330,8 @@ headings = {"added": "beyond plain heads", "ball": "largest ratio, ball", "RMSNo
 figures.table(nearest, names=headings, digits=2)
 
 # %% [markdown]
-# Largest ratios of the constant to `ball_upper`, over {glue:text}`layers_in_use:,d` layers: none is above one.
+# These are the largest ratios of the constant to `ball_upper`, over {glue:text}`layers_in_use:,d` layers: none is above
+# one.
 
 # %% tags=["hide-input"]
 places = {"minilm": "minilm", "gpt2-mini": "gpt2-mini"}

@@ -44,7 +44,7 @@ decoder = models.load(model_name, dtype=torch.float64, masked=True)
 ids = corpora.windows(encoder.token_ids(corpora.read(corpus)), length, count=12)[-1:]
 print("text:", corpora.describe(corpus))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; words that occur twice also attend to their double. The {term}`mask` removes everything above the diagonal, and each row still sums to one."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells above the diagonal are empty."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; a word that occurs twice also attends to its other occurrence. The {term}`mask` removes everything above the diagonal, and each row still sums to one."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells above the diagonal are empty."}}
 words = encoder.tokenizer.convert_ids_to_tokens(ids[0])
 axes = figures.panels(2, width=4.6, height=4.2)
 for ax, model in zip(axes, (encoder, decoder), strict=True):
@@ -176,7 +176,7 @@ figures.table(
 #
 # ## Four facts that later pages use
 #
-# 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask it does not:
+# 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask this fails:
 #    in the random heads above, another order changed the output by up to {glue:text}`page-11-order:.1f` times its norm.
 # 2. A masked output depends on the prefix alone, because the sums stop at $j = i$.
 # 3. A key bias changes nothing: it adds the same number to all logits of a row, which the softmax does not see. A query

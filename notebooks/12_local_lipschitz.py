@@ -12,7 +12,7 @@
 # How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order, by at
 # most the length of the push times the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the
 # input: the {term}`local Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian
-# alone, {glue:text}`page-12-products` of them for the layer below, the one that confirms the value included. With it
+# alone, {glue:text}`page-12-products` of them for the layer below, including the one that confirms the value. With it
 # comes an upper {term}`bound`, for which the user chooses how probable a failure may be.
 
 # %% tags=["parameters"]
@@ -53,8 +53,8 @@ plt.show()
 # %% [markdown]
 # ## By hand: two tokens on a line
 #
-# With $d = 1$, $A = V = 1$ and tokens $(s, -s)$, attention gives $f(X) = (s \tanh s^2, -s \tanh s^2)$. By symmetry two
-# pushes decide, both tokens to the same side or apart, with the factors
+# With $d = 1$, $A = V = 1$ and tokens $(s, -s)$, attention gives $f(X) = (s \tanh s^2, -s \tanh s^2)$. By symmetry it
+# is enough to consider two pushes, both tokens to the same side or in opposite directions, with the factors
 #
 # $$\text{together: } 1 + \frac{s^2}{\cosh^2 s^2}, \qquad \text{apart: } \tanh s^2 + \frac{2 s^2}{\cosh^2 s^2}.$$
 #
@@ -382,8 +382,8 @@ print("  its bounds fail no more than allowed; routes:", ", ".join(sorted({lip.r
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
 # - The certificate is a statement of probability over the random start. In float32 it also rests on the assumption that
 #   {term}`rounding` acts like noise ({doc}`../book/solver`, which counts runs that test it). A start
-#   that you choose yourself voids it. All items of a batch share one start: a statement about $M$ values together needs
-#   a confidence of $1 - \delta/M$.
+#   that you choose yourself voids it. All items of a batch share one start: a joint statement about $M$ values
+#   needs a confidence of $1 - \delta/M$ for each of them.
 # - It is no proof for one given run. A {term}`bracket`, from both sides and with proof, is the subject of
 #   {doc}`62_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem covers all of them.

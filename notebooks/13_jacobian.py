@@ -39,7 +39,7 @@ def relative_error(left, right):
     return ((left - right).norm() / right.norm()).item()
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-13-blocks", "caption": "The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A diagonal block has one more term, from the token's own query; it need not be the largest of its row. The mask empties the blocks above the diagonal, so that an output depends on its own and earlier tokens only."}, "image": {"alt": "Two coloured square matrices, each divided into four by four blocks. On the right, with a mask, the blocks above the diagonal are empty."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-13-blocks", "caption": "The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A diagonal block has one more term, from the token's own query; such a block need not be the largest of its row. The mask empties the blocks above the diagonal, so that an output depends on its own and earlier tokens only."}, "image": {"alt": "Two coloured square matrices, each divided into four by four blocks. On the right, with a mask, the blocks above the diagonal are empty."}}
 axes = figures.panels(2, width=4.4, height=3.8)
 shown = gaussian(torch.Generator().manual_seed(seed))
 A, V, x = shown(6, 6) / 2, torch.eye(6).double(), shown(4, 6)
@@ -286,8 +286,8 @@ ledger.record(
 #
 # - It shows that the closed form is the derivative, with these options, to rounding.
 # - Which term is largest may differ on other layers and texts; one {term}`window` for each length is an illustration.
-# - It says nothing about speed: {doc}`../book/solver` counts the operations and has the times.
+# - It says nothing about speed: {doc}`../book/solver` counts the operations and gives the times.
 #
-# **One thing to try.** Set `layer = 3`: do the queries or the values lead there?
+# **One thing to try.** Set `layer = 3`: is the query term or the value term the largest there?
 #
 # **Next:** {doc}`14_normalisation`.

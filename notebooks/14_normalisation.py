@@ -224,8 +224,8 @@ glue("page-14-high", max(simple), display=False)
 #
 # ## Measured: absorbed on random heads and on real layers
 #
-# The first function below does the absorbing. We compare attention after the norm with attention, with the changed
-# matrices, on unit tokens.
+# The first function below does the absorbing. We compare attention after the normalisation with attention, with the
+# changed matrices, on unit tokens.
 
 
 # %%
@@ -324,8 +324,8 @@ glue("page-14-order-without", min(orders["before"]), display=False)
 
 # %% [markdown]
 # The two orders of the definition are what the networks do. The first is the output of the attention block in every
-# layer of MiniLM, the second in every layer of gpt2-mini, up to rounding. Without the norm MiniLM's block would be off
-# by at least {glue:text}`page-14-order-without:.1f` times its length.
+# layer of MiniLM, the second in every layer of gpt2-mini, up to rounding. Without the normalisation MiniLM's block
+# would be off by at least {glue:text}`page-14-order-without:.1f` times the norm of its output.
 #
 # What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
 # $\norm{A}_2 R^2$ of a head. The table has the largest one among the heads of each layer, with the simple radius, and
@@ -372,7 +372,7 @@ figures.table(
 # :::
 # ::::
 #
-# ## The norm adds a factor of its own
+# ## The normalisation adds a factor of its own
 #
 # Section 2.3 bounds the constant of $f \circ \mathrm{RMSNorm}$ "by directly applying" the bounds to
 # $f_{\tilde A, \tilde V}$ at unit tokens. The step from $x_i$ to $u_i$ has the derivative
@@ -382,8 +382,8 @@ figures.table(
 #
 # and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, short tokens break the bound: two equal tokens
 # $x$ in the plane, with $A = 0$ and $\tilde V = I$, have the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 6$,
-# which is too small for $\abs x < 1 / \sqrt 6$. The table has random heads and tokens of all sizes, with the norm
-# differentiated as well:
+# which is too small for $\abs x < 1 / \sqrt 6$. The table has random heads and tokens of all sizes, with the
+# normalisation differentiated as well:
 
 # %% tags=["hide-input"]
 composed = []
@@ -478,8 +478,8 @@ ledger.record(
 #
 # - The radius of a normalised layer depends on the layer alone and is known before any text is read. $R_*$ is the
 #   smallest such number.
-# - Absorbing the norm makes the logit range smaller than the simple radius suggests, because large gains and large
-#   entries of $A$ need not meet. It is then the range for *unit* tokens.
+# - Absorbing the normalisation makes the logit range smaller than the simple radius suggests, because large gains and
+#   large entries of $A$ need not meet. It is then the range for *unit* tokens.
 # - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have the
 #   paper's text without formulas: if its bound carries the factor, this page says nothing against it.
 # - Query biases matter to the bounds ({doc}`27_biases`), and absorbing a shift creates such biases.

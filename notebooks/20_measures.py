@@ -238,8 +238,8 @@ plt.show()
 # **Large moves.** Two points on a line, $A$ a number, $V = 1$: this case is small enough to search the clouds in
 # $[-2, 2]$ on a grid. On a line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted
 # points over $\sqrt 2$. By the theorem the supremum of the quotients is the largest norm of a Jacobian. The table has
-# the largest quotient over pairs of clouds on the grid, the largest close to the cloud with the largest norm, by exact
-# transport, and the largest norm, searched on a finer grid.
+# the largest quotient over pairs of clouds on the grid; the largest quotient close to the cloud with the largest norm,
+# by exact transport; and the largest norm, searched on a finer grid.
 
 # %% tags=["hide-input"]
 places = torch.linspace(-2, 2, 41).double()

@@ -11,10 +11,9 @@
 #
 # How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$ {term}`tokens <token>`
 # lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$: that is Theorem 3.3 of
-# {cite:t}`castin2024smooth`. We prove a {term}`bound` that is never larger, and whose leading
-# constant is exact for some heads. {numref}`fig-21-ball` shows both, above the roughest inputs (those of the largest
-# constants) that we tried; on the
-# balls drawn the published bound (reconstructed) is at least {glue:text}`too_high:.2f` times as large as necessary.
+# {cite:t}`castin2024smooth`. We prove a {term}`bound` that is never larger, and whose leading constant is exact for
+# some heads. {numref}`fig-21-ball` shows both, above the inputs with the largest constants that we tried; on the balls
+# drawn the published bound (reconstructed) is at least {glue:text}`too_high:.2f` times as large as necessary.
 
 # %% tags=["parameters"]
 maps = 12  # random pairs A, V, each at three radii
@@ -365,15 +364,16 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # :::{prf:theorem} Layers on a ball
 # :label: layer-on-ball
 #
-# Let $f$ have $H$ heads with dot products, query biases or not, masked (in a window or not) or not, and tokens in the
-# ball of radius $R$. For any weights $w_h > 0$ let
+# Let $f$ have $H$ heads with dot products, query biases or not, masked (with a sliding window or not) or not, and
+# tokens in the ball of radius $R$. For any weights $w_h > 0$ let
 #
 # $$\begin{aligned} \kappa &= R\, \norm{[M_h / \sqrt{w_h}]_h}_2\,
 #   \sup_{\abs x \le R} \norm{[\sqrt{w_h}\, a_h(x)]_h}_2, \\
 #   q &= R^2 \sup_{\norm{C_h}_2 \le 1} \norm{\textstyle\sum_h M_h C_h A_h}_2, \\
 #   \beta &= \textstyle\big(\sum_h \norm{M_h}_2\big)^{1/2} \norm{[M_h / \norm{M_h}_2^{1/2}]_h}_2, \end{aligned}$$
 #
-# blocks $M_h \ne 0$ side by side, in $\beta$ or one above the other. Then, with $\rho = \kappa / \sqrt2 + \beta$,
+# where the blocks with $M_h \ne 0$ stand side by side; in $\beta$ they may also stand one above the other. Then, with
+# $\rho = \kappa / \sqrt2 + \beta$,
 #
 # $$\Lip(f_{|B_R^n}) \le \big(n \rho^2 + 2 \sqrt{2H}\, q \rho + 2 q^2\big)^{1/2} .$$
 #
@@ -389,8 +389,8 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$. `lipnb.bounds.ball_upper` returns the least of
 # these two, evaluated row by row, and of the sum of the bounds of single heads; it takes the tokens of a LayerNorm too.
 #
-# Each case below is a random layer with an ascended input of its own and {term}`logit range` at least 1: there the
-# second bound is seldom the smaller. Half of the layers have tokens from a LayerNorm and not a ball.
+# Each case below is a random layer with an input of its own, found by gradient ascent, and {term}`logit range` at least
+# 1: there the second bound is seldom the smaller. Half of the layers take tokens from a LayerNorm instead of a ball.
 
 # %% tags=["hide-input"]
 layers = results.load("verify-ball")
@@ -402,9 +402,10 @@ shown = {"heads": "heads", "mask": "mask", "query bias": "query bias"}
 figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens", "64": "64 tokens"}, digits=3)
 
 # %% [markdown]
-# Largest ratios of measured to `ball_upper`: {glue:text}`layer_cases_12:,d` cases with 3 to 12 tokens and
-# {glue:text}`layer_cases_64:,d` with 64, none above one. Closest are {term}`forks <fork>` of 64 tokens. Farthest at 64
-# tokens are several heads with query biases: how loose the bound is for them is open.
+# The table has the largest ratios of measured to `ball_upper`, over {glue:text}`layer_cases_12:,d` cases with 3 to 12
+# tokens and {glue:text}`layer_cases_64:,d` with 64; none is above one. Those of {term}`forks <fork>` of 64 tokens come
+# closest. At 64 tokens, several heads with query biases stay farthest below one: how loose the bound is for them is
+# open.
 #
 # ::::{dropdown} Proof for layers
 # :::{prf:proof}
@@ -501,8 +502,9 @@ figures.table(clouds.groupby("r").median().reset_index(), names=names, digits=2)
 
 # %% [markdown]
 # The second table has medians of measured over stated on random clouds; larger is tighter. For a cloud that is small
-# beside its distance from the origin, the spread says much more than the radius. Form (b) with $A x$ only survives
-# these clouds: it fails where $A$ maps the tokens to nearly 0 and $A^\top$ does not, which random matrices avoid.
+# beside its distance from the origin, the spread says much more than the radius. The form of (b) with $A x$ alone is
+# not exceeded on these clouds: it fails where $A$ maps the tokens to nearly 0 and $A^\top$ does not, which random
+# matrices avoid.
 #
 # ::::{dropdown} Proof of the bound from the spread
 # :::{prf:proof}
@@ -583,12 +585,12 @@ ledger.record(
 #
 # - The published bound, as reconstructed, holds at all inputs tried, and none of them reaches half of it. The tighter
 #   ones are proved, not only tested, and with them the published one.
-# - The leading constant is exact for such $A$ and $V$, and at two tokens: $R e_1$ and $-R e_1$ under the matrix that
-#   swaps $e_1$ and $e_2$ have {glue:text}`swap_ratio:.3f` of the bound, $2t$ to leading order, at $t = 30$. Between,
-#   forks give lower bounds only. If also $\abs{A^\top e_2} = \norm A_2$, the group of
-#   the fork can move, too, and its constant is about $t \sqrt{n/2}$: with {glue:text}`few_tokens` tokens and $t = 30$
-#   it is {glue:text}`moving_ratio:.3f` of the bound, and {glue:text}`still_ratio:.3f` if $A^\top e_2 = 0$. Lengths
-#   beyond $e^{2t}$ need {doc}`29_exact_rate`.
+# - The leading constant is exact for the $A$ and $V$ of {prf:ref}`general-optimal`, and at two tokens: $R e_1$ and
+#   $-R e_1$ under the matrix that swaps $e_1$ and $e_2$ have {glue:text}`swap_ratio:.3f` of the bound, $2t$ to leading
+#   order, at $t = 30$. For numbers of tokens in between, forks give lower bounds only. If also
+#   $\abs{A^\top e_2} = \norm A_2$, the group of the fork can move, too, and its constant is about $t \sqrt{n/2}$: with
+#   {glue:text}`few_tokens` tokens and $t = 30$ it is {glue:text}`moving_ratio:.3f` of the bound, and
+#   {glue:text}`still_ratio:.3f` if $A^\top e_2 = 0$. Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
 # - The form that fails is that of the released code. We do not know whether Theorem C.3 reads so.
 # - Lengths stay below 513, but for one fork. How loose the bounds are for inputs met in practice is measured in
 #   {doc}`62_certified_bracket`.

@@ -102,7 +102,7 @@ p = 1 / (1 + math.exp(-s))  # what the second token pays to the first
 by_hand = J[1, 0].abs().item(), p * (1 + s * (1 - p))
 print(f"entry of the Jacobian {by_hand[0]:.6f}, by the lemma below {by_hand[1]:.6f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-22-clusters", "caption": "Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Almost only the lone token moves (left), and the outputs of all others follow it (right): eleven equal moves of {glue:text}`page-22-each:.2f` add up to $\\sqrt{11}$ times that, {glue:text}`page-22-eleven:.2f`, nearly the whole move of the outputs."}, "image": {"alt": "Two panels. Left: one token on one side, eleven on one spot of the other side, and an arrow at the lone token. Right: the outputs; the eleven move together along the arrow."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-22-clusters", "caption": "Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Hardly any token but the lone one moves (left), and the outputs of all others follow it (right): eleven equal moves of {glue:text}`page-22-each:.2f` add up to $\\sqrt{11}$ times that, {glue:text}`page-22-eleven:.2f`, nearly the whole move of the outputs."}, "image": {"alt": "Two panels. Left: one token on one side, eleven on one spot of the other side, and an arrow at the lone token. Right: the outputs; the eleven move together along the arrow."}}
 twelve = Attention.from_matrices(A, eye)
 x = tight_input(A, 12, 1.5)
 J = AttentionJacobian(twelve, x).dense()

@@ -166,14 +166,14 @@ figures.table(
 # $8 / (3 \sqrt 3) < 1.54$, in the limit. ({prf:ref}`mean-field-constant` brings it down to 1.)
 # :::
 #
-# One token in $e^{2 \gamma R^2}$ is enough for the lower bound. It is no end of growth: at other inputs the constant
-# grows like $\sqrt n$ up to $e^{2 \gamma^* R^2}$ tokens, with the rate $\gamma^* \ge \gamma$
-# of {prf:ref}`exact-rate`. The paper's first version states the same growth with a constant $C$ in place of $\gamma$.
+# One token in $e^{2 \gamma R^2}$ is enough for the lower bound. Growth does not end there: at other inputs the constant
+# grows like $\sqrt n$ up to $e^{2 \gamma^* R^2}$ tokens, with the rate $\gamma^* \ge \gamma$ of {prf:ref}`exact-rate`.
+# The paper's first version states the same growth with a constant $C$ in place of $\gamma$.
 #
 # ## Upper bounds, measured
 #
-# We try random matrices, weights and radii; sequences of up to 400 tokens with inputs built to be rough; and
-# {term}`gradient ascent` on matrices, points and weights, which increases the constant over our bound from
+# We try random matrices, weights and radii; sequences of up to 400 tokens, built to have large constants; and
+# {term}`gradient ascent` on matrices, points and weights, which maximises the ratio of the constant to our bound, from
 # {glue:text}`starts` starts (four points in the plane, $t$ fixed for each).
 
 # %%
@@ -297,8 +297,8 @@ plt.show()
 # ## At the radii of a real layer
 #
 # We take MiniLM's heads as the theorems do, without biases, with the norm of the longest token of a {term}`window` as
-# the {term}`radius`. All columns but the first three are natural logarithms. The last one is the constant of all heads
-# together, measured at that window.
+# the {term}`radius`. All columns but the first three are natural logarithms. The last one is that of the constant of
+# all heads together, measured at that window.
 
 # %% tags=["hide-input"]
 real, plain = [], []
@@ -439,8 +439,8 @@ ledger.record(
 #   ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
 #   known up to a factor of 1.54, for large radii.
 # - For other matrices the exponents on this page differ: where $A$ is symmetric and positive definite, $\gamma$ is an
-#   eighth of $\norm{A}_2$. The truth is in {doc}`29_exact_rate`: there the lower one is right, but not for most $A$.
-#   For the matrix *not symmetric* above, $\gamma$ is {glue:text}`shear_gamma:.3f` and the true rate
+#   eighth of $\norm{A}_2$. {doc}`29_exact_rate` has the true exponent: for these $A$ the lower one is right, but for
+#   most $A$ it is not. For the matrix *not symmetric* above, $\gamma$ is {glue:text}`shear_gamma:.3f` and the true rate
 #   {glue:text}`shear_rate:.3f`.
 # - We reconstructed the lower bound from its proof. The paper's text names two assumptions whose formulas are lost;
 #   one must be $V = I$. The proof above needs no more than that and a real eigenvector. For another $V$ the lower

@@ -234,7 +234,7 @@ glue("page-24-torn", torn, display=False)
 # the conclusion fails: for the tokens $0, R, -R$ of {doc}`25_quadratic_growth` the constant grows like $R^2$, to
 # {glue:text}`page-24-torn:.1f` at $R = 4$, far above $\sqrt 3$. So the hypothesis is needed.
 #
-# ## How many followers has a token, and how far are real tokens from the limit?
+# ## How many followers does a token have, and how far are real tokens from the limit?
 #
 # The limit lies between $\norm V_2$ (no two tokens choose the same one) and $\norm V_2 \sqrt n$ (all choose the same
 # one).
@@ -384,6 +384,6 @@ ledger.record(
 #   table). Biases do not change the limit, but they change the way to it.
 #
 # **One thing to try.** Let all tokens lie on one side, `normal(n, d).abs()`, with `A` the identity: how many
-# followers has the longest one?
+# followers does the longest one have?
 #
 # **Next:** {doc}`25_quadratic_growth`.

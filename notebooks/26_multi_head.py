@@ -12,8 +12,8 @@
 # The theorems are about one {term}`attention head`; a layer has many. Adding the heads' constants gives a valid
 # {term}`bound`, but usually a wasteful one. In each layer of MiniLM the sum over {glue:text}`heads_summed` heads is
 # {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times the layer's {term}`local Lipschitz constant`, which
-# itself stays within a factor of two of that of its roughest head. This page shows when the sum is attained, and gives
-# a finer bound, which {cite:t}`castin2024smooth` leave to future work.
+# itself stays within a factor of two of that of its roughest head, the head with the largest constant. This page shows
+# when the sum is attained, and gives a finer bound, which {cite:t}`castin2024smooth` leave to future work.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: it can be masked or not
@@ -84,7 +84,7 @@ for key, value in {"nearest": beyond.min(), "farthest": beyond.max(), "least_los
     glue(key, float(value), display=False)
 glue("heads_summed", model.heads, display=False)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-real-layers", "caption": "MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma 3.8. The layer itself (blue dot) is less than twice as rough as its roughest head (cross): in these layers the constants of the heads hardly add up."}, "image": {"alt": "One stacked bar for each of six layers, the sum of twelve heads. The constant of the layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the bar."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-real-layers", "caption": "MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma 3.8. The constant of the layer itself (blue dot) is less than twice that of its roughest head (cross): in these layers the constants of the heads hardly add up."}, "image": {"alt": "One stacked bar for each of six layers, the sum of twelve heads. The constant of the layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the bar."}}
 ax = figures.panels(1, width=6.6, height=4.4)[0]
 rows = real[~real.masked]
 heads = torch.stack([shares[False, i].sort(descending=True).values for i in rows.layer])

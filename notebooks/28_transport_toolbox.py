@@ -263,11 +263,9 @@ plt.show()
 # %% [markdown]
 # ## Measured: local and global constants
 #
-# *On a convex set.* {term}`Attention <attention>` of two {term}`tokens <token>` on a line, with $V = 1$ and five
-# values of $A$, is a map of the square
-# $[-2, 2]^2$. We search its largest {term}`Jacobian` norm on a fine grid, and the largest quotient over many pairs,
-# far apart
-# and close together.
+# *On a convex set.* {term}`Attention <attention>` of two {term}`tokens <token>` on a line, with $V = 1$ and five values
+# of $A$, is a map of the square $[-2, 2]^2$. We search its largest {term}`Jacobian` norm on a fine grid, and the
+# largest quotient over many pairs, far apart and close together.
 
 # %% tags=["hide-input"]
 grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 151).double()] * 2)[:, :, None]
@@ -320,9 +318,9 @@ glue("paths_largest", float(paths.max()), display=False)
 # {glue:text}`disc_last` at radius $10^{-6}$.
 #
 # *On the slit ring.* Over 50,000 random pairs the largest quotient by distance is {glue:text}`slit_largest:.0f`; by
-# path length it is {glue:text}`paths_largest:.5f`. Between angles that differ by $\Delta$ the path is straight if it
-# clears the hole, $\Delta \le \arccos \frac1{\abs z} + \arccos \frac1{\abs w}$, and otherwise follows two tangents
-# and the arc of the hole between them.
+# path length it is {glue:text}`paths_largest:.5f`. Between points $z$ and $w$ whose angles differ by $\Delta$ the path
+# is straight if it clears the hole, $\Delta \le \arccos \frac1{\abs z} + \arccos \frac1{\abs w}$, and otherwise follows
+# two tangents and the arc of the hole between them.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert abs(wasserstein(*three) / min(by_hand.values()) - 1) < 1e-12

@@ -16,9 +16,9 @@
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big) .$$
 #
-# In the median head of MiniLM $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$, of
-# GPT-2 {glue:text}`middle_gpt-2:.1f`, of SmolLM2 {glue:text}`middle_smollm2:.1f` and of the small
-# gpt2-mini {glue:text}`middle_gpt2-mini:.1f` times, and in one head {glue:text}`most:.0f` times ({numref}`fig-29-rate`).
+# In the median head of MiniLM $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$, of GPT-2
+# {glue:text}`middle_gpt-2:.1f`, of SmolLM2 {glue:text}`middle_smollm2:.1f` and of the small gpt2-mini
+# {glue:text}`middle_gpt2-mini:.1f` times, and in one head {glue:text}`most:.0f` times ({numref}`fig-29-rate`).
 
 # %% tags=["parameters"]
 s_far = 100.0  # gamma* R^2 at which exponents are compared
@@ -88,9 +88,9 @@ plt.show()
 # ## The smallest case: a matrix whose eigenvalues are all 0
 #
 # Take $A = e_1 e_2^\top$, so that $A x = x_2 e_1$. A heavy {term}`atom` at $x = R(-\frac12, \frac{\sqrt3}2)$ asks in
-# the direction of $e_1$, away from itself. A light atom at $y = R e_1$ has the score $\frac{\sqrt 3}2 R^2$, the heavy
-# one gives itself $-\frac{\sqrt 3}4 R^2$. So the light atom gets half of the attention as long as its weight is at
-# least $e^{-2s}$ with $2s = \frac{3 \sqrt 3}4 R^2$; if it moves, the output at $x$ follows, and with it nearly all
+# the direction of $e_1$, away from itself. A light atom at $y = R e_1$ has the score $\frac{\sqrt 3}2 R^2$, and the
+# heavy one gives itself $-\frac{\sqrt 3}4 R^2$. So the light atom gets half of the attention as long as its weight is
+# at least $e^{-2s}$ with $2s = \frac{3 \sqrt 3}4 R^2$; if it moves, the output at $x$ follows, and with it nearly all
 # mass.
 
 # %%
@@ -140,7 +140,7 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 #   A^\top}2\Big) \Big) ,$$
 #
 # a convex problem in $1 / \mu$; every $\mu$ gives an upper bound. Moreover $\norm A_2 / 8 \le \gamma^* \le \norm A_2$
-# and $\gamma \le \gamma^*$. The lower bound is attained if $A$ is positive semidefinite, the upper one just if
+# and $\gamma \le \gamma^*$. The lower bound is attained if $A$ is positive semidefinite, the upper one exactly if
 # $-\norm A_2$ is an eigenvalue.
 # :::
 #
@@ -231,10 +231,9 @@ glue("times_promise", float((light + others) / np.exp(8)), display=False)
 glue("still", float(beyond), display=False)
 
 # %% [markdown]
-# The table of {doc}`71_verification` holds {glue:text}`verified:,d` random, degenerate, structured and ascended
-# measures against `mean_field_upper_exact`: none exceeds it, and for $t > 1$ the largest ratio
-# is {glue:text}`verified_most:.4f`. At $A = -I$ and two atoms the constant comes to {glue:text}`nearly:.4f` of the
-# bound.
+# The table of {doc}`71_verification` compares the constant at {glue:text}`verified:,d` random, degenerate, structured
+# and ascended measures with `mean_field_upper_exact`: none exceeds it, and for $t > 1$ the largest ratio is
+# {glue:text}`verified_most:.4f`. At $A = -I$ and two atoms the constant comes to {glue:text}`nearly:.4f` of the bound.
 #
 # ## Trained heads
 
@@ -276,13 +275,12 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 # %% [markdown]
 # The table has the heads of MiniLM with the shortest lengths $1 + e^{2 \gamma R^2}$ up to which Proposition 3.4
 # promises $\frac12 \sqrt{n - 1}$, at their mean radius on text, and two constants with $V = I$ at $n = 10^8$ tokens.
-# The
-# {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and {glue:text}`clusters_next:.2f` in
-# the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f` $\sqrt n$ in all heads of the model:
-# its shortest length, by $\gamma^*$, is 10 to the power {glue:text}`shortest:.0f`. So the rate $\sqrt n$ is in force at
-# all practical lengths, as the paper says, although the condition that it gives for this, with $\gamma$, fails
-# in {glue:text}`short_positions:d` head at the model's 512 positions: that head is promised {glue:text}`short_first:,.0f`
-# tokens, the next one {glue:text}`short_next:,.0f`.
+# The {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and {glue:text}`clusters_next:.2f`
+# in the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f` $\sqrt n$ in all heads of the
+# model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the power {glue:text}`shortest:.0f`. So
+# the rate $\sqrt n$ holds at all practical lengths, as the paper says, although the condition that it gives for this,
+# with $\gamma$, fails in {glue:text}`short_positions:d` head at the model's 512 positions: that head is promised
+# {glue:text}`short_first:,.0f` tokens, the next one {glue:text}`short_next:,.0f`.
 #
 # ## Proofs
 #
@@ -408,19 +406,20 @@ ledger.record(
 #
 # - The abstract calls the bounds *matching*, and contribution 3 says that the upper one, obtained by Geshkovski et al.
 #   (2023a), cannot be significantly improved. The form of that bound is lost in our text; the upper one, as
-#   reconstructed, has an {term}`exponent` $2 \norm A_2 / \gamma^* \ge 2$ times too large for every $A$. So exponents do
-#   not match; up to a constant in the exponent, which section 3.2 allows for, they do: it is at most 16. Nor is the lower
-#   one the best, unless $\gamma = \gamma^*$.
+#   reconstructed, has an {term}`exponent` that is too large by a factor of $2 \norm A_2 / \gamma^* \ge 2$ for every
+#   $A$. So exponents do not match; up to a constant in the exponent, which section 3.2 allows for, they do: it is at
+#   most 16. Nor is the lower one the best, unless $\gamma = \gamma^*$.
 # - The exponent is settled, the factor beside it is not: where $-\norm A_2$ is no eigenvalue, the two bounds differ
 #   by a power of $t$ that grows with the rank of $A$.
 # - All this is without a {term}`mask <mask (causal)>` and biases. Under masking the proof loses a factor of $\log n$.
-# - Not treated in this book: the rate of the masked bound without that factor; the rest between the bound and the worst
-#   inputs known at a given number of tokens ({doc}`21_general_bound`); in $d_2$, where the masked bound turns from false
-#   to true ({doc}`32_masked_mean_field` leaves a strip); the exact rate of heads with rotary positions; and a bound of
-#   whole layers by a semidefinite program.
+# - Not treated in this book: the rate of the masked bound without that factor; the remaining gap between the bound and
+#   the worst inputs known at a given number of tokens ({doc}`21_general_bound`); the value of $t$ at which the
+#   reconstructed masked bound in $d_2$ turns from false to true ({doc}`32_masked_mean_field` leaves a strip); the exact
+#   rate of heads with rotary positions; and a bound of whole layers by a semidefinite program.
 # - Heads are taken as the theorems do; the radius of MiniLM's is the mean one on text. The pair is built against one
 #   head, and no text is near it.
 #
 # **One thing to try.** Which unit vector $x$ is best for $A = \operatorname{diag}(1, -1/8)$, and why is it no
 # eigenvector? `bounds.mean_field_rate` has it.
+#
 # **Next:** {doc}`31_masked_bound`.

@@ -11,7 +11,7 @@
 #
 # A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound` holds
 # unchanged with this {term}`causal mask <mask (causal)>`. The constant itself does change: at some inputs the
-# {term}`mask` makes the map smoother, at others rougher. For tokens of norm 4 the ratio of the constants, masked over
+# {term}`mask` makes it smaller, at others larger. For tokens of norm 4 the ratio of the constants, masked over
 # unmasked, is below {glue:text}`lowest:.2f` for one random input in twenty, and above {glue:text}`highest:.1f` for one
 # in twenty.
 
@@ -56,7 +56,7 @@ cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), nor
 glue("lowest", float(spread.loc[4.0, 0.05]), display=False)
 glue("highest", float(spread.loc[4.0, 0.95]), display=False)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-smooth-or-rough", "caption": "The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens the map averages over the past, and the mask makes it rougher by the same factor as at $A = 0$ (dashed). For large ones the ratio can go either way, further down than up."}, "image": {"alt": "Masked over unmasked constant against the radius, log-log. At small radii all inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both directions, further down than up."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-smooth-or-rough", "caption": "The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens the masked map averages over the past, and the mask multiplies the constant by the same factor as at $A = 0$ (dashed). For large ones the ratio can go either way, further down than up."}, "image": {"alt": "Masked over unmasked constant against the radius, log-log. At small radii all inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both directions, further down than up."}}
 ax = figures.panels(1, width=6.4, height=4)[0]
 ax.fill_between(spread.index, spread[0.05], spread[0.95], color="#0072b2", alpha=0.3)
 ax.plot(spread.index, spread[0.5], "o-", color="#0072b2", label="median; band: 5 to 95 % of the inputs")
@@ -305,10 +305,10 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 # ## What this shows and does not show
 #
 # - The general bound, its tighter forms and the limit of large {term}`radius` hold with the mask.
-# - The masked map is neither smoother nor rougher in general: which of the two depends on the input, and strongly so at
-#   large radius. There the ends of the band depend on the draw, because few of the inputs reach them.
-# - The {term}`mean field` bound, which does not grow with $n$, does *not* hold unchanged with the mask: see the next
-#   page.
+# - The mask lowers the constant at some inputs and raises it at others: which of the two depends on the input, strongly
+#   so at large radius. There the ends of the band depend on the draw, because few of the inputs reach them.
+# - The {term}`mean field` bound, which does not grow with $n$, does *not* hold unchanged with the mask: see
+#   {doc}`32_masked_mean_field`.
 # - Random maps of few tokens are not trained layers; {doc}`62_certified_bracket` measures some, with and without the
 #   mask.
 #

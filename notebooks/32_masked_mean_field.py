@@ -9,14 +9,13 @@
 # %% [markdown]
 # # Masked mean-field bound (Theorem 4.4)
 #
-# Without a {term}`mask` one {term}`bound` holds for every number of {term}`tokens <token>` ({doc}`23_mean_field`).
-# With a {term}`mask (causal)` there is one too, but not the same: the early tokens of a text are averaged over few
-# others, and in the distance $d_2$ below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it,
+# Without a {term}`mask` one {term}`bound` holds for every number of {term}`tokens <token>` ({doc}`23_mean_field`). With
+# a {term}`mask (causal)` there is one too, but not the same: the early tokens of a text are averaged with few others,
+# and in the distance $d_2$ below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it,
 # $(1 + 3t)\, e^{2t}$, fails for $t$ up to {glue:text}`fails_below:.4f` and holds from {glue:text}`settled:.4f` on. The
 # bound of this page, at most $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$, with $\norm V_2$ before each formula:
 # the {term}`exponent` stays $t$, not $2t$. No such bound can be much smaller: {term}`two clusters` give a lower bound
-# of more
-# than {glue:text}`nearest:.0%` of it at every $t$ tried.
+# of more than {glue:text}`nearest:.0%` of it at every $t$ tried.
 
 # %% tags=["parameters"]
 measures_count = 50  # random masked measures for the transport check
@@ -92,8 +91,7 @@ plt.show()
 #
 # Put $A = 0$ and $V = 1$. The first token stays, the second becomes the average of both. The reconstructed bound is
 # $\norm V_2 (1 + 0)\,e^0 = 1$. The {term}`Jacobian` has the norm $\varphi/\sqrt 2$, with $\varphi = (1 + \sqrt 5)/2$
-# the
-# golden ratio. Two tokens moved along its top direction show it as distances.
+# the golden ratio. Two tokens moved along its top direction show it as distances.
 
 # %%
 two = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)  # the Jacobian
@@ -141,7 +139,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # The first line is `bounds.masked_mean_field_upper_sharp`. An older form, $(1 + 2t)\, e^{2t}$ for the last two factors,
 # is `bounds.masked_mean_field_upper`. A query bias $b_Q$ adds $\abs{W_K^\top b_Q} R / \sqrt k$ to $t$; heads add up. A
-# {term}`window` hides the early tokens, and the proof says nothing of it.
+# mask that also hides tokens far back (a sliding window) hides the early tokens, and the proof does not cover it.
 #
 # As we reconstruct it, the theorem has the constant of the unmasked case, $\norm V_2 (1 + 3t)\, e^{2t}$, for every
 # $p$: the text of the paper says that its proof follows the same computations, and its formula is lost. That form
@@ -164,8 +162,8 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # So the reconstructed form fails in $d_2$ for all $t \le$ {glue:text}`fails_below:.4f`. In $d_p$ it fails at *every*
 # $t$, once $p$ is close enough to 1. The corrected bound is tight at $t = 0$, for every $p$. From $t =$
-# {glue:text}`settled:.4f` on it is below the reconstructed form in $d_2$, which therefore holds there; in $d_\infty$
-# it is $t + \sqrt{1 + t^2}$, so that form holds for every $t$.
+# {glue:text}`settled:.4f` on it is below the reconstructed form in $d_2$, which therefore holds there; in $d_\infty$ it
+# is $t + \sqrt{1 + t^2}$, so the reconstructed form holds there for every $t$.
 #
 # *Why it fails up to the first value and holds from the second.* $2 + t / \cosh^2 t$ has slope at most 1 and
 # $(1 + 3t)\, e^{2t}$ at least 5: they cross once. Up to $t = 0.44$ the two forms are compared on a fine grid, both
@@ -176,11 +174,10 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # ## Measured: the map, the distance, Lemma 4.2
 #
 # We write the map down as in the definition, for pairs in any order. It must give what masked {term}`attention` gives,
-# whatever the increasing positions are. The distance must be $\norm{X - Y}_F/\sqrt n$ when all positions differ,
-# $W_2$ when all positions are equal, and infinite when the laws of positions differ. Lemma 4.2 says that the constants
-# of $f^m$
-# and $F^m$ agree: along the worst small move, the quotient of distances is the norm of the masked Jacobian; globally,
-# for two tokens on a line, both suprema agree.
+# whatever the increasing positions are. The distance must be $\norm{X - Y}_F/\sqrt n$ when all positions differ, $W_2$
+# when all positions are equal, and infinite when the laws of positions differ. Lemma 4.2 says that the constants of
+# $f^m$ and $F^m$ agree: along the worst small move, the quotient of distances is the norm of the masked Jacobian;
+# globally, for two tokens on a line, both suprema agree.
 
 
 # %% tags=["hide-input"]
@@ -276,10 +273,10 @@ figures.table(shown, names, digits=4)
 # %% [markdown]
 # ## Measured: both forms against hard inputs
 #
-# {term}`Gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at growing $t$;
-# and equal
-# tokens, where the constant is that of averaging a thousand. (For $p = \infty$ the constant is the largest
-# $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared with the larger row sums of block norms.)
+# We use {term}`gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at growing
+# $t$; and equal tokens, where the constant is that of averaging a thousand. (For $p = \infty$ the constant is the
+# largest $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared with the larger row sums of block
+# norms.)
 
 # %%
 hard, eye = [], torch.eye(2, dtype=torch.float64)
@@ -373,7 +370,7 @@ glue("nearest", float(np.floor(100 * (curve.lower / curve.ours).min()) / 100), d
 names = {name: name for name in names} | {"t": "logit range t"}
 figures.table(clusters, names, digits={"t": 2}, bold=clusters["measured / reconstructed"] > 1)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-both-forms", "caption": "All in $d_2$. In the orange range the reconstructed form fails at two clusters; right of the grey strip it is above the corrected bound, so it holds; in the strip it is open (the largest value found beyond the orange range is {glue:text}`beyond:.2f` of it). Dots: ascents with six tokens; dash-dotted: the older form. The corrected bound is at most {glue:text}`apart:.2f` times the lower bound."}, "image": {"alt": "Constants in the distance d_2 over the corrected bound, against the logit range, log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below. The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards, as the older form does."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-both-forms", "caption": "All in $d_2$. In the orange range the reconstructed form fails at two clusters; right of the grey strip it is above the corrected bound, so it holds; in the strip it is open (the largest value found beyond the orange range is {glue:text}`beyond:.2f` of it). Dots: inputs of six tokens found by gradient ascent; dash-dotted: the older form. The corrected bound is at most {glue:text}`apart:.2f` times the lower bound."}, "image": {"alt": "Constants in the distance d_2 over the corrected bound, against the logit range, log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below. The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards, as the older form does."}}
 fig, ax = plt.subplots(figsize=(6.4, 4))
 t, one = curve.t, curve.ours
 ax.axhline(1, color="#009e73", label="corrected bound")
@@ -398,8 +395,8 @@ plt.show()
 # {glue:text}`masked_three:.0f` with it, in $d_2$, and without it no measure can exceed {glue:text}`free_three:.0f`
 # ({doc}`29_exact_rate`).
 #
-# Random measures stay below it too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight tokens in one to
-# three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is
+# Random measures stay below the corrected bound too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight
+# tokens in one to three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is
 # {glue:text}`random_worst:.2f` of the corrected bound.
 
 # %% tags=["hide-input"]
