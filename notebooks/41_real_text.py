@@ -22,13 +22,13 @@
 # {term}`layer normalisation`: its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512
-# tokens, its constant in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. For layers like BERT's the
-# index can make the rate by itself.
+# tokens, its constant in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's
+# the one index by which the code differs ({doc}`04_one_index`) can produce the rate by itself.
 #
 # Over all {glue:text}`growth-layers:.0f` trained layers as run ({glue:text}`growth-weights:.0f` different ones of
 # {glue:text}`growth-models:.0f` models) slopes run from {glue:text}`growth-least:.2f` to
 # {glue:text}`growth-most:.2f`, with median {glue:text}`growth-median:.2f`. Untrained layers hardly grow. Growth does
-# not need sentences: tokens in random order move a slope by {glue:text}`growth-order:.3f` in the median.
+# not need sentences: putting the tokens in random order changes a slope by {glue:text}`growth-order:.3f` in the median.
 
 # %% tags=["parameters", "hide-input"]
 claimed_exponent = 0.25
@@ -124,13 +124,14 @@ figures.table(design.reset_index(), names=headings)
 # %% [markdown]
 # Lengths are powers of two, for pictures squares of patches. At each length the windows of a text lie at random places,
 # without overlap, and are drawn anew for every length; each carries the special tokens that its model was trained with.
-# So windows are independent draws of one text, and the intervals say how well a slope is known *for that text*. They
-# hold one at a time: of {glue:text}`growth-layers:.0f` intervals some {glue:text}`growth-miss:.0f` should miss.
+# So windows are independent draws of one text, and the intervals say how well a slope is known *for that text*. Each
+# holds by itself, not all of them at once: of {glue:text}`growth-layers:.0f` intervals some
+# {glue:text}`growth-miss:.0f` should miss their slope.
 #
 # Pictures are another matter. Their windows are squares of at least half the side of one picture, which overlap, and a
 # length is the resolution to which they are resized: more tokens show much the same picture more finely. The intervals
 # of DINOv2 say how much such crops differ, and the verdicts below that rest on intervals count its
-# {glue:text}`growth-pictures:.0f` layers apart.
+# {glue:text}`growth-pictures:.0f` layers separately.
 #
 # Layers are compared at lengths that all texts and controls have, 8 to 512 tokens, and MiniLM only up to the
 # {glue:text}`minilm_trained_to:.0f` that it was trained on: this is the *main range*. What lies beyond has a table of
@@ -226,16 +227,17 @@ headings |= {"largest": "largest", "place": "where", "beyond": f"more than {TOLE
 figures.table(moved, names=headings, digits=2)
 
 # %% [markdown]
-# Of the mask and the text the paper is right, by these counts: more than {glue:text}`growth-tolerance:.2f` is the
-# difference in {glue:text}`growth-mask-beyond:.0f` of {glue:text}`growth-mask-pairs:.0f` layers for the mask, and in
-# {glue:text}`growth-text-beyond:.0f` of {glue:text}`growth-text-pairs:.0f` for the text. The one is
-# {glue:text}`growth-text-place`, of a model of 260 thousand parameters that has read children's stories only, and
-# reads news here. The depth does matter: layers of one model differ by more in {glue:text}`growth-depth-beyond:.0f` of
-# {glue:text}`growth-depth-pairs:.0f` maps, by {glue:text}`growth-depth-median:.2f` in the median; of the picture it is
-# {glue:text}`growth-picture-beyond:.0f` of {glue:text}`growth-picture-pairs:.0f` layers. Training changes a slope by
-# {glue:text}`growth-weights-median:.2f` in the median. Where order matters most is in chemistry: the median slope of
-# ALBERT is {glue:text}`growth-albert:.2f` on reactions, and {glue:text}`growth-albert-shuffled:.2f` on their tokens
-# shuffled. Its depths share one attention layer, so they differ by what that layer receives alone.
+# About the mask and the text the paper is right, by these counts: the difference exceeds
+# {glue:text}`growth-tolerance:.2f` in {glue:text}`growth-mask-beyond:.0f` of {glue:text}`growth-mask-pairs:.0f` layers
+# for the mask, and in {glue:text}`growth-text-beyond:.0f` of {glue:text}`growth-text-pairs:.0f` for the text. The one
+# exception for the text is {glue:text}`growth-text-place`, of a model of 260 thousand parameters that has read
+# children's stories only, and reads news here. The depth does matter: layers of one model differ by more in
+# {glue:text}`growth-depth-beyond:.0f` of {glue:text}`growth-depth-pairs:.0f` maps, by
+# {glue:text}`growth-depth-median:.2f` in the median; for the picture it is {glue:text}`growth-picture-beyond:.0f` of
+# {glue:text}`growth-picture-pairs:.0f` layers. Training changes a slope by {glue:text}`growth-weights-median:.2f` in
+# the median. Where order matters most is in chemistry: the median slope of ALBERT is {glue:text}`growth-albert:.2f` on
+# reactions, and {glue:text}`growth-albert-shuffled:.2f` on their tokens shuffled. Its depths share one attention layer,
+# so they differ only in what that layer receives.
 #
 # ## As defined, and as released
 #
