@@ -17,8 +17,8 @@
 # {glue:text}`followed_high:.2f`, with median {glue:text}`followed_mid:.2f`; against the worst head anew at each length,
 # a median of {glue:text}`own_clusters:.2f`. {term}`Forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of
 # $\sqrt{n - 2}$ ({glue:text}`own_law:.2f`; {numref}`fig-42-own`). Two clusters are not the worst: in MiniLM, at the
-# mean token norm of text, forks have constants tens to hundreds of times larger, at the median head a fifth of what
-# Theorem 3.3 allows.
+# mean token norm of text, forks have constants tens to hundreds of times larger, and reach at the median head a fifth
+# of what Theorem 3.3 allows.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now
@@ -199,15 +199,15 @@ figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper"
 # %% [markdown]
 # Gradient ascent, {glue:text}`ascent_steps:.0f` steps from two random inputs of four tokens
 # against a head of the random GPT-2, finds {glue:text}`ascent_ascent:.0f`, where two clusters have
-# {glue:text}`ascent_two:.1f` and a fork {glue:text}`ascent_fork:.0f`: so
-# short a search does not judge ascent.
+# {glue:text}`ascent_two:.1f` and a fork {glue:text}`ascent_fork:.0f`: so short a search says little about ascent in
+# general.
 #
 # ## Whole layers, by their own worst
 #
 # Figure 1 shows whole layers, where the other heads see the same tokens, on tokens of one head; section 5.2 takes any
-# one. Here it is the worst at the longest input, *followed* through all lengths. As a control, all heads of a layer are
-# attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks. Further controls
-# are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes.
+# one. Here it is the head that is worst at the longest input, *followed* through all lengths. As a control, all heads
+# of a layer are attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks.
+# Further controls are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes.
 
 # %% tags=["hide-input"]
 rates = head_rates.own_slopes(own, layers)
@@ -253,8 +253,8 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # 0.1 of one half. Their own worst two clusters, of another head or sign at another length in
 # {glue:text}`own_change:.0f` of {glue:text}`own_layers:.0f` layers, have a median of {glue:text}`own_clusters:.2f`;
 # random directions, against no head, {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. So
-# at two clusters the slope of a whole layer is no sign of an attack. Forks are a median of {glue:text}`fork_over:.0f`
-# times rougher.
+# at two clusters the slope of a whole layer is no sign of an attack. The constants at forks are a median of
+# {glue:text}`fork_over:.0f` times larger.
 #
 # ## The released panel
 #
@@ -308,7 +308,7 @@ for name, number in of_panel.items():
 # of {glue:text}`panel_seeds:.0f` within 0.1 of one half; at tokens that belong to no head
 # {glue:text}`panel_rows_low:.2f` to {glue:text}`panel_rows_high:.2f`, with median {glue:text}`panel_rows_whole:.2f`,
 # and {glue:text}`panel_rows_close:.0f` of {glue:text}`panel_seeds:.0f` within 0.1. Steep and flat parts follow each
-# other in both orders. So for the layer, in this range, $\sqrt n$ is what some seeds give and others not, with the
+# other in both orders. So for the layer, in this range, $\sqrt n$ is what some seeds give and others do not, with the
 # tokens of a true head as with those of none; a head alone has it (the table of heads above).
 #
 # Do smaller radii make the growth slower? For seed 320, head 0 alone has slope {glue:text}`radius_100_head:.2f` at
@@ -522,7 +522,7 @@ ledger.record(
 # - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
 #   need be able to make them: this does not show that a text could come near.
 # - Two heads, one of MiniLM and one of masked MiniLM, have promised lengths below the model's positions at their mean
-#   token norm on text. Its conclusion holds there, too, at the tokens of
+#   token norm on text. The conclusion of {prf:ref}`scaling-factor-claim` holds there, too, at the tokens of
 #   {doc}`29_exact_rate`. For GPT-2 the radius is what its LayerNorm allows.
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?
