@@ -111,7 +111,8 @@ figures.table(pd.DataFrame(rows), {"c": "c"} | {n: f"n = {n:,}" for n in sizes})
 #
 # The same is true of all tokens, independent or not, whose empirical measures tend to $\mu$, if they lie in its
 # support. What it takes to grow is that new tokens are unlike those before, or that the *law* changes with the length:
-# a token that a longer and longer text attends to, and that independent draws would give its share only.
+# for instance by one token that all of an ever longer text attends to, where independent draws would hold it only in
+# proportion to its share.
 #
 # ## Slopes, layer by layer
 
