@@ -106,7 +106,7 @@ shown(["dot-product attention", "rotary attention"], ["one input", "limit"])
 
 # %% [markdown]
 # The *smallest ratio* is over these small cases, which differ by bound: on {doc}`21_general_bound` a fork comes much
-# closer to the leading constant. A large *largest* one says that the bound is far off elsewhere. On a ball and for
+# closer to the leading constant. A large *largest ratio* says that the bound is far off elsewhere. On a ball and for
 # {term}`measures <measure>`:
 
 # %% tags=["hide-input"]
@@ -121,11 +121,10 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # %% [markdown]
 # Three formulas, emphasised, are exceeded. The bound of the released code of {cite:t}`castin2024smooth` takes
 # $\abs{A x_i}$ for the slope of the query term too ({doc}`21_general_bound`). Theorem 3.2 of
-# {cite:t}`kim2021lipschitz`, as we recall others to quote it, has the query norms once, where twice is needed
-# ({doc}`52_l2_attention`).
-# The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads stacked. For one head its
-# formula follows from the theorem below; with four heads of which one has all the queries, and without their rotary
-# positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
+# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is needed
+# ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads
+# stacked. For one head its formula follows from the theorem below; with four heads of which one has all the queries,
+# and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
 #
 # ## A wrong use raises
 #
@@ -211,7 +210,7 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 #
 # For scaled cosine attention, with logits $\tau\, \hat q_i \cdot \hat k_j$ and values $\nu\, \hat v_j$, where
 # $\hat y = y / \sqrt{\abs{y}^2 + \epsilon}$, the two transcribed bounds ({cite:t}`qi2023lipsformer`,
-# {cite:t}`nair2025softmax`) grow like $n^2$. Theorem 3.3's argument gives a root:
+# {cite:t}`nair2025softmax`) grow like $n^2$. The argument of Theorem 3.3 gives a bound of order $\sqrt n$:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -323,8 +322,8 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Ratios are those of small maps: a few tokens, width up to four, three heads. *Largest* grows with everything, and
-#   only its order means something.
+# - Ratios are those of small maps: a few tokens, width up to four, three heads. The *largest* ratio grows with all of
+#   these, and only its order of magnitude means something.
 # - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all this
 #   page shows, except the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.
 # - {numref}`fig-67-text` is of one layer, model and text. All layers at {glue:text}`page-67-all-length` tokens, with
