@@ -233,11 +233,11 @@ figures.table(moved, names=headings, digits=2)
 # exception for the text is {glue:text}`growth-text-place`, of a model of 260 thousand parameters that has read
 # children's stories only, and reads news here. The depth does matter: layers of one model differ by more in
 # {glue:text}`growth-depth-beyond:.0f` of {glue:text}`growth-depth-pairs:.0f` maps, by
-# {glue:text}`growth-depth-median:.2f` in the median; for the picture it is {glue:text}`growth-picture-beyond:.0f` of
-# {glue:text}`growth-picture-pairs:.0f` layers. Training changes a slope by {glue:text}`growth-weights-median:.2f` in
-# the median. Where order matters most is in chemistry: the median slope of ALBERT is {glue:text}`growth-albert:.2f` on
-# reactions, and {glue:text}`growth-albert-shuffled:.2f` on their tokens shuffled. Its depths share one attention layer,
-# so they differ only in what that layer receives.
+# {glue:text}`growth-depth-median:.2f` in the median; between pictures the slope differs by more in
+# {glue:text}`growth-picture-beyond:.0f` of {glue:text}`growth-picture-pairs:.0f` layers. Training changes a slope by
+# {glue:text}`growth-weights-median:.2f` in the median. Where order matters most is in chemistry: the median slope of
+# ALBERT is {glue:text}`growth-albert:.2f` on reactions, and {glue:text}`growth-albert-shuffled:.2f` on their tokens
+# shuffled. Its depths share one attention layer, so they differ only in what that layer receives.
 #
 # ## As defined, and as released
 #
