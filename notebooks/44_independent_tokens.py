@@ -180,7 +180,7 @@ figures.table(shown, {"layer": "layer", "text": "text", "shuffled": "shuffled", 
 #   contains 0. The difference is {glue:text}`gap_first:.2f` in layer 0, and between {glue:text}`gap_least:.2f` and
 #   {glue:text}`gap_most:.2f` in the others.
 # - *From 128 to 512* this is so in layers {glue:text}`late_more_in` alone. In {glue:text}`late_fewer_in` independent
-#   tokens grow more, and {glue:text}`late_same_in` are not told apart.
+#   tokens grow more, and in {glue:text}`late_same_in` the two cannot be told apart.
 # - *The order of the words* changes the slope little. But in layer {glue:text}`order_in` the interval of the difference
 #   excludes 0: shuffled text grows more, by {glue:text}`order_gap:.2f`.
 #
