@@ -331,8 +331,8 @@ HTML(differences.effects_table(effects))
 #   constant becomes $n^{1/4}$. It is enough to explain the curve of that panel.
 # - **The stopping rule, next.** Feeding the tangent back is not enough: where the constant is small, its square changes
 #   by less than the threshold from the first step on. The rule has to be relative ({ref}`the counts
-#   <solver-measured>`). As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Those are
-#   the values below 0.1 that are left out.
+#   <solver-measured>`). As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. The values
+#   of those loops, below 0.1 or missing, are left out of the last column of the table under "Random GPT-2, text".
 # - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. Rows in
 #   place of columns make the constant of the adversarial panel flat at first, with its seed.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
