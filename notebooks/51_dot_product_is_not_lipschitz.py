@@ -263,9 +263,9 @@ glue("least-query", least_query, display=False)
 
 # %% [markdown]
 # The same at a tie of two far tokens, in {glue:text}`ties` layers of three heads with four query rows and one to five
-# coordinates: slopes within {glue:text}`ties-off:.1g` of 2. In the plane no token has the query 0 in all three heads
-# (in eight draws, all queries together had a length of at least {glue:text}`least-query:.2f`). In some of the layers
-# the heads cancel at the tie, and the token stands a little off it.
+# coordinates: slopes within {glue:text}`ties-off:.1g` of 2. With biases, no token of the plane has the query 0 in all
+# three heads (in eight draws, all queries together had a length of at least {glue:text}`least-query:.2f`). In some of
+# the layers the heads cancel at the tie, and the token stands a little off it.
 #
 # ::::{dropdown} Proof for any heads and biases
 # :::{prf:proof}
