@@ -76,9 +76,9 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 # %% [markdown]
 # ## What each bound is for
 #
-# Each formula was held against the norm of the {term}`Jacobian` by autograd, in the norm that it speaks of, at random
-# inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at inputs
-# that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-67-cases:,.0f` of
+# Each formula was compared with the norm of the {term}`Jacobian` by autograd, in the norm that it is stated in, at
+# random inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at
+# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-67-cases:,.0f` of
 # {glue:text}`page-67-stored:,d` stored cases, those to which the formula applies (the limit has no value at a tie). A
 # ratio below 1 shows that a formula fails. The column on the form uses the words of the {ref}`badges <badges>`;
 # *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the Euclidean norm unless another
@@ -106,8 +106,8 @@ shown(["dot-product attention", "rotary attention"], ["one input", "limit"])
 
 # %% [markdown]
 # The *smallest ratio* is over these small cases, which differ by bound: on {doc}`21_general_bound` a fork comes much
-# closer to the leading constant. A large *largest ratio* says that the bound is far off elsewhere. On a ball and for
-# {term}`measures <measure>`:
+# closer to the leading constant. A large number under *largest* says that the bound is far off elsewhere. On a ball and
+# for {term}`measures <measure>`:
 
 # %% tags=["hide-input"]
 shown(["dot-product attention", "rotary attention"], ["ball"])
