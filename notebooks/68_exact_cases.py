@@ -117,10 +117,10 @@ plt.show()
 # ## By hand: averages of two tokens
 #
 # Two {term}`tokens <token>`, a {term}`causal mask <mask (causal)>`, all {term}`logits <logit>` 0, and $V = 1$. The
-# first output is $x_1$, the second is $\frac12 (x_1 + x_2)$. So the {term}`Jacobian` is $\begin{pmatrix} 1 & 0 \\
-# \frac12 & \frac12 \end{pmatrix}$ at every input, and its squared {term}`spectral norm` is the larger root of $z^2 -
-# \frac32 z + \frac14$. The constant is $(1 + \sqrt 5) / \sqrt 8$, the golden ratio over $\sqrt 2$. The case
-# `averages-of-2` has $V = 2$:
+# first output is $x_1$, the second is $\frac12 (x_1 + x_2)$. So the {term}`Jacobian` is
+# $\begin{pmatrix} 1 & 0 \\ \frac12 & \frac12 \end{pmatrix}$ at every input, and its squared {term}`spectral norm` is
+# the larger root of $z^2 - \frac32 z + \frac14$. The constant is $(1 + \sqrt 5) / \sqrt 8$, the golden ratio over
+# $\sqrt 2$. The case `averages-of-2` has $V = 2$:
 
 # %%
 case = next(case for case in cases if case.name == "averages-of-2")
