@@ -61,9 +61,9 @@ plt.show()
 # ## By hand: no eigenvalue is needed
 #
 # The paper's adversarial tokens follow a real eigenvector of $A$, and a rotation of the plane has none. A fork needs
-# only a singular pair $A v = \sigma k$: many tokens at $R v$, two *prongs* at $R(c k \pm s e)$ with $e \perp k$. The
-# many give both prongs the same {term}`attention`; pushing one prong along $k$ and the other against it tips the
-# balance, and all outputs move together.
+# only a singular pair $A v = \sigma k$: many tokens at $R v$ (the *bulk*), two *prongs* at $R(c k \pm s e)$ with $e
+# \perp k$. The many give both prongs the same {term}`attention`; pushing one prong along $k$ and the other against it
+# tips the balance, and all outputs move together.
 
 # %%
 turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
