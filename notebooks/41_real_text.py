@@ -15,15 +15,15 @@
 # {glue:text}`minilm_constant_near:.0f` of {glue:text}`minilm_layers:.0f` layers, with and without a {term}`mask`, and
 # up to 512 tokens in {glue:text}`minilm_constant_near_512:.0f`. For other models no: in
 # {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers ({numref}`fig-41-atlas`). And the
-# released code does not measure the constant ({doc}`46_released_code`). The {term}`released quantity` of attention alone
-# is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no slope
-# of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
+# released code does not measure the constant ({doc}`46_released_code`). The {term}`released quantity` of attention
+# alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no
+# slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
 # ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
 # {term}`layer normalisation`: its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
-# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512
-# tokens, its constant in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's
-# the one index by which the code differs ({doc}`04_one_index`) can produce the rate by itself.
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512 tokens, its constant
+# in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's the one index by which
+# the code differs ({doc}`04_one_index`) can produce the rate by itself.
 #
 # Over all {glue:text}`growth-layers:.0f` trained layers as run ({glue:text}`growth-weights:.0f` different ones of
 # {glue:text}`growth-models:.0f` models) slopes run from {glue:text}`growth-least:.2f` to
@@ -177,9 +177,9 @@ figures.table(shown, names=headings)
 # steeper: its median slope is {glue:text}`growth-smollm:.2f`. Nor is a single {term}`exponent` the right summary for
 # every layer: {glue:text}`growth-bent:.0f` curves are bent or irregular beyond the noise of their windows.
 #
-# The tolerance of {glue:text}`growth-closeness:.1f` is ours: within 0.05 of 1/4 are {glue:text}`growth-tight:.0f` of the
-# {glue:text}`growth-layers:.0f` slopes, within {glue:text}`growth-tolerance:.2f` {glue:text}`growth-wide:.0f`. Nor does
-# the range decide: the paper's texts have at most {glue:text}`random_seeds_longest:.0f` tokens, and up to
+# The tolerance of {glue:text}`growth-closeness:.1f` is ours: within 0.05 of 1/4 are {glue:text}`growth-tight:.0f` of
+# the {glue:text}`growth-layers:.0f` slopes, within {glue:text}`growth-tolerance:.2f` {glue:text}`growth-wide:.0f`. Nor
+# does the range decide: the paper's texts have at most {glue:text}`random_seeds_longest:.0f` tokens, and up to
 # {glue:text}`minilm_trained_to:.0f` tokens {glue:text}`others_constant_near_128:.0f` of the
 # {glue:text}`others_layers:.0f` other layers are within {glue:text}`growth-closeness:.1f`.
 #
@@ -241,8 +241,8 @@ figures.table(moved, names=headings, digits=2)
 #
 # ## As defined, and as released
 #
-# The released code reports $\norm{J^\top f(X)}_F^{1/2}$ with $J = D_X f$. For $f$ the attention alone it has slopes of its
-# own on the same inputs. On BERT $f$ is the whole sub-layer: the last column counts the slopes of *its* released
+# The released code reports $\norm{J^\top f(X)}_F^{1/2}$ with $J = D_X f$. For $f$ the attention alone it has slopes of
+# its own on the same inputs. On BERT $f$ is the whole sub-layer: the last column counts the slopes of *its* released
 # quantity, at four lengths of two windows, where that was measured ({doc}`43_why_it_grows`):
 
 # %% tags=["hide-input"]
