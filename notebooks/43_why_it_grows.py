@@ -451,7 +451,8 @@ figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, releas
 # ## Whole networks
 #
 # A network of layers (attention, norms, residual connections and MLP) has a constant of at most the product of the
-# constants of its layers at the tokens that they receive. The product is far too large. Does at least its growth compose?
+# constants of its layers at the tokens that they receive. The product is far too large. Does at least its growth
+# compose?
 
 # %% tags=["hide-input"]
 whole_networks = results.load("whole-networks").assign(excess=lambda rows: rows["product"] / rows.lipschitz)
@@ -463,11 +464,11 @@ net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_
 figures.table(medians.reset_index(), names, digits=3)
 
 # %% [markdown]
-# No, in these two. From 8 to 128 tokens (four windows a length) the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
-# [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the product of its layers
-# {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`,
-# {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The rate of a network is not the sum of the
-# rates of its layers, but far below it.
+# No, in these two. From 8 to 128 tokens (four windows a length) the network of MiniLM has the slope
+# {glue:text}`why-net-minilm:.2f` [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the
+# product of its layers {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f`
+# [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The
+# rate of a network is not the sum of the rates of its layers, but far below it.
 
 # %% [markdown]
 # ## A jump where training ended
