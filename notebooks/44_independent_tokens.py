@@ -17,8 +17,8 @@
 # with `[SEP]`, so these two are kept at every length, and all others drawn independently from what the layer receives
 # on text. From 32 to 512 tokens text grows more in {glue:text}`more:d` of {glue:text}`layers:d` layers beyond the
 # intervals. But independent tokens grow, too: by median slopes of {glue:text}`slope_beside:.2f`
-# against {glue:text}`slope_text:.2f`, and in all layers but the first by at least {glue:text}`share:.0%` of the slope on
-# text. So a part of the growth needs neither order nor a text that changes as it goes on, only a larger sample.
+# against {glue:text}`slope_text:.2f`, and in all layers but the first by at least {glue:text}`share:.0%` of the slope
+# on text. So a part of the growth needs neither order nor a text that changes as it goes on, only a larger sample.
 
 # %% tags=["parameters"]
 sizes = [10, 30, 100, 300, 1000]
@@ -205,10 +205,10 @@ figures.table(ends[list(shown)], shown, digits=3)
 # If all tokens are drawn, the special ones too, the limit of {prf:ref}`independent-tokens` is the constant at the whole
 # pool of {glue:text}`pool:,d` tokens, whose empirical measure is the law. The mean of the draws
 # is {glue:text}`limit_early_least:.2f` to {glue:text}`limit_early_most:.2f` of it at 512 tokens,
-# and {glue:text}`limit_late_least:.2f` to {glue:text}`limit_late_most:.2f` at 2,048: there the limit is nearly reached in
-# every layer. A short draw mostly holds no special token, of which the pool has two in 512, and many tokens
-# may attend to these ({doc}`43_why_it_grows`). Such draws grow in part because they come to hold one, as no text does:
-# that is why the comparison above keeps them.
+# and {glue:text}`limit_late_least:.2f` to {glue:text}`limit_late_most:.2f` at 2,048: there the limit is nearly reached
+# in every layer. A short draw mostly holds no special token, of which the pool has two in 512, and many tokens may
+# attend to these ({doc}`43_why_it_grows`). Such draws grow in part because they come to hold one, as no text does: that
+# is why the comparison above keeps them.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
