@@ -455,9 +455,9 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - No constant holds on the whole space, with any heads and biases, from three tokens on, unless heads cancel
-#   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A = 0$
-#   and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order $s$.
-#   All norms on a space of finite dimension are equivalent, so this is true of each of them.
+#   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A =
+#   0$ and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order
+#   $s$. All norms on a space of finite dimension are equivalent, so this is true of each of them.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
 #   shows that the same tokens reach the square of the {term}`radius`.
 # - Heads may cancel in the block of one token, and then it stays bounded; close by they do not.
