@@ -491,8 +491,8 @@ plt.show()
 # hundredths), and the two models disagree: the relative constant has
 # {glue:text}`page-63-word-minilm:.2f` in MiniLM and {glue:text}`page-63-word-mini:.2f` in gpt2-mini. The word found
 # moves the tokens that the layer receives by {glue:text}`page-63-word-long:.1f` token norms in the median, yet the
-# output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length: a word cannot choose
-# its direction. It still changes the output by {glue:text}`page-63-word-move:.0%` of its norm (a random word by
+# output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length: a word cannot
+# choose its direction. It still changes the output by {glue:text}`page-63-word-move:.0%` of its norm (a random word by
 # {glue:text}`page-63-word-any:.0%`).
 
 # %% tags=["hide-input"]
