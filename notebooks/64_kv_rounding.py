@@ -97,12 +97,12 @@ figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), 
 # layers, both averaged over windows.
 # :::
 #
-# Two yardsticks stand beside a correlation, and they answer different questions. The 95 % interval says what other texts
-# would give on the same layers: it is a bootstrap that draws the {glue:text}`page-64-texts:d` texts, and the
-# {glue:text}`page-64-windows:d` windows within each, with replacement. It is worth little:
-# {glue:text}`page-64-texts:d` texts can be drawn in {glue:text}`page-64-draws:d` ways only, so it shows how far apart
-# these texts are and not how far others would be. The second says whether the layers could be in this order by chance:
-# nineteen in twenty random orders of SmolLM2's layers lie within ±{glue:text}`page-64-chance:.2f`, of gpt2-mini's within
+# Two yardsticks stand beside a correlation, and they answer different questions. The 95 % interval says what other
+# texts would give on the same layers: it is a bootstrap that draws the {glue:text}`page-64-texts:d` texts, and the
+# {glue:text}`page-64-windows:d` windows within each, with replacement. It is worth little: {glue:text}`page-64-texts:d`
+# texts can be drawn in {glue:text}`page-64-draws:d` ways only, so it shows how far apart these texts are and not how
+# far others would be. The second says whether the layers could be in this order by chance: nineteen in twenty random
+# orders of SmolLM2's layers lie within ±{glue:text}`page-64-chance:.2f`, of gpt2-mini's within
 # ±{glue:text}`page-64-mini-chance:.2f`. A correlation can exclude zero by the first and be no more than chance by the
 # second, like that of the constant for keys: {glue:text}`page-64-keys:.2f` [{glue:text}`page-64-keys-low:.2f`,
 # {glue:text}`page-64-keys-high:.2f`]. Many predictors are compared here, and neither yardstick allows for that.
