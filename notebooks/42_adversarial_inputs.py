@@ -204,10 +204,11 @@ figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper"
 #
 # ## Whole layers, by their own worst
 #
-# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens of one head; section 5.2 takes any
-# one. Here it is the head that is worst at the longest input, *followed* through all lengths. As a control, all heads
-# of a layer are attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks.
-# Further controls are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes.
+# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens built against one head; section 5.2
+# of the paper takes any head. Here it is the head that is worst at the longest input, *followed* through all lengths.
+# As a control, all heads of a layer are attacked, with both signs of $u$, and the largest constant counts, at each
+# length anew, as for forks. Further controls are two clusters along random directions, and text. {numref}`fig-42-own`
+# has the slopes.
 
 # %% tags=["hide-input"]
 rates = head_rates.own_slopes(own, layers)
@@ -359,7 +360,7 @@ shown = {"model": "model", "radius": "radius", "n": "positions", "smallest": "sm
 shown |= {"share": "share of heads, 2γR²", "if gamma R^2": "share, if γR²"}
 figures.table(shares, names=shown)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "How many heads have which $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`29_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "Numbers of heads by their $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`29_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
 figures.adversarial.scaling_factors(windows)
 plt.show()
 
