@@ -46,7 +46,7 @@ figures.house_style()
 table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark a layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The horizontal axis of the right panel is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark for each layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The horizontal axis of the right panel is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
 figures.kv_rounding.ranks(table, bits)
 plt.show()
 
