@@ -319,8 +319,8 @@ worst = copies.difference.abs().max()
 #
 # For $1 < \theta < 2$ we have no proof that nothing larger exists, but a sketch: a row counts only with tokens that get
 # a share of its attention; these stand at least $\theta - 1$ above the group, at equal heights up to order $1 / t$, and
-# two of them lie at most as far apart as the two prongs. That all rows of a large constant can be told this way is not
-# written out.
+# two of them lie at most as far apart as the two prongs. We have not written out that all rows of an input with a large
+# constant are of this kind.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
