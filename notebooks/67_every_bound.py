@@ -126,7 +126,7 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # stacked. For one head its formula follows from the theorem below; with four heads of which one has all the queries,
 # and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
 #
-# ## A wrong use raises
+# ## A wrong use raises an error
 #
 # Each entry checks the map that it is given. The bound for measures is for attention without a
 # {term}`mask`; with one it is exceeded already where all {term}`logits <logit>` are zero:
