@@ -15,7 +15,7 @@
 # random weights, given random {term}`tokens <token>` with token types as in the script, the constant grows with
 # {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`, and the
 # {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-46-two-quantities`). That is
-# no verdict on trained layers: in MiniLM the constant itself grows nearly like $n^{1/4}$: up to 128 tokens its exponent
+# no verdict on trained layers. In MiniLM the constant itself grows nearly like $n^{1/4}$: up to 128 tokens its exponent
 # is within 0.1 of 1/4 in {glue:text}`../notebooks/41_real_text.ipynb::minilm_constant_near:.0f` of
 # {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers, that of the released quantity of attention
 # alone in {glue:text}`../notebooks/41_real_text.ipynb::minilm_released_near:.0f`; over all models each is that close in
@@ -249,7 +249,7 @@ figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 # The sixth panel shows layer 6 of a GPT-2 drawn from seed 320, at radius 100, with tokens from an eigenvector of "the
 # matrix $A$ of head 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its
 # weights. The released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There
-# is one input for each length, no chance in it, and no interval.
+# is one input for each length, with nothing random in it, and so no interval.
 
 # %% tags=["hide-input"]
 shown = [7, 22, 47, 97]
