@@ -119,9 +119,9 @@ plt.show()
 # ## Every head, alone
 #
 # Each head has its own $V$ and no biases, as in the theorems. The {term}`exponent` is fitted against $N$ over
-# $n = 7, 22, 47, 97$. There is one input for each length and no chance in it: intervals below are the scatter about a
-# line. The radius *text* is the mean token norm (root mean square) of text. The worst head has the largest constant at
-# $n = 97$.
+# $n = 7, 22, 47, 97$. There is one input for each length, with nothing random in it: intervals below are the scatter
+# about a line. The radius *text* is the mean token norm (root mean square) of text. The worst head has the largest
+# constant at $n = 97$.
 
 # %% tags=["hide-input"]
 minilm = models.load("minilm", dtype=torch.float64)
