@@ -282,9 +282,9 @@ for name, value in said.items():
 
 # %% [markdown]
 # Its constant grows with slope {glue:text}`positions-alone:.2f` (scatter about the line
-# {glue:text}`positions-alone-low:.2f` to {glue:text}`positions-alone-high:.2f`: there is one input a length and no
-# chance in it), at a norm whose slope is {glue:text}`positions-alone-r:.3f`. So here, too, the constant grows without
-# the norms.
+# {glue:text}`positions-alone-low:.2f` to {glue:text}`positions-alone-high:.2f`: there is one input for each length,
+# with nothing random in it), at a norm whose slope is {glue:text}`positions-alone-r:.3f`. So here, too, the constant
+# grows without the norms.
 #
 # ## Trained without positions
 #
