@@ -439,7 +439,7 @@ names |= {"slope": "whole sub-layer", "near": "within 0.1 of 1/4", "released": "
 figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, released"}, digits=2)
 
 # %% [markdown]
-# *Medians over layers of slopes in log-log axes, two windows a length.* The sub-layer of MiniLM, measured as the
+# *Medians over layers of slopes in log-log axes, two windows at each length.* The sub-layer of MiniLM, measured as the
 # theorems define it, has a slope within 0.1 of 1/4 in {glue:text}`why-sub-near:.0f` of {glue:text}`why-sub-layers:.0f`
 # layers up to the 128 tokens of its training; the residual connection and the norm change little. The released quantity
 # of the sub-layer has one in {glue:text}`why-all-released:.0f` of all {glue:text}`why-all-sub:.0f` layers, up to 512
@@ -464,7 +464,7 @@ net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_
 figures.table(medians.reset_index(), names, digits=3)
 
 # %% [markdown]
-# No, in these two. From 8 to 128 tokens (four windows a length) the network of MiniLM has the slope
+# No, in these two. From 8 to 128 tokens (four windows at each length) the network of MiniLM has the slope
 # {glue:text}`why-net-minilm:.2f` [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the
 # product of its layers {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f`
 # [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The
