@@ -173,8 +173,8 @@ figures.table(shown, {"layer": "layer", "text": "text", "shuffled": "shuffled", 
 
 # %% [markdown]
 # Slopes of the logarithm from 32 to 512 tokens, and their differences, with 95 % intervals (Student's, by Welch, one
-# layer at a time) over windows of text and {glue:text}`draws_beside` draws a length. All draws are from one pool, so
-# the intervals are conditional on it; no other pool was tried. Lengths end at 512, where texts do.
+# layer at a time) over windows of text and {glue:text}`draws_beside` draws at each length. All draws are from one pool,
+# so the intervals are conditional on it; no other pool was tried. Lengths end at 512, where texts do.
 #
 # - *From 32 to 512 tokens* text grows more in layers {glue:text}`more_in`; in {glue:text}`same_in` the interval
 #   contains 0. The difference is {glue:text}`gap_first:.2f` in layer 0, and between {glue:text}`gap_least:.2f` and
