@@ -15,20 +15,20 @@
 # {glue:text}`minilm_constant_near:.0f` of {glue:text}`minilm_layers:.0f` layers, with and without a {term}`mask`, and
 # up to 512 tokens in {glue:text}`minilm_constant_near_512:.0f`. For other models no: in
 # {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers ({numref}`fig-41-atlas`). And the
-# released code does not measure the constant ({doc}`46_released_code`). The {term}`released quantity` of attention alone
-# is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no slope
-# of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
+# released code does not measure the constant ({doc}`46_released_code`). The {term}`released quantity` of attention
+# alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no
+# slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
 # ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
 # {term}`layer normalisation`: its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
-# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512
-# tokens, its constant in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. For layers like BERT's the
-# index can make the rate by itself.
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512 tokens, its constant
+# in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's the one index by which
+# the code differs ({doc}`04_one_index`) can produce the rate by itself.
 #
 # Over all {glue:text}`growth-layers:.0f` trained layers as run ({glue:text}`growth-weights:.0f` different ones of
 # {glue:text}`growth-models:.0f` models) slopes run from {glue:text}`growth-least:.2f` to
 # {glue:text}`growth-most:.2f`, with median {glue:text}`growth-median:.2f`. Untrained layers hardly grow. Growth does
-# not need sentences: tokens in random order move a slope by {glue:text}`growth-order:.3f` in the median.
+# not need sentences: putting the tokens in random order changes a slope by {glue:text}`growth-order:.3f` in the median.
 
 # %% tags=["parameters", "hide-input"]
 claimed_exponent = 0.25
@@ -59,7 +59,7 @@ on_first = rates[rates.corpus == rates["map"].map(first_texts)]
 drawn = figures.points(figures.atlas.slopes(on_first, claimed_exponent))
 plt.show()
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-41-two-quantities", "caption": "Slope of the constant as defined, and of the released quantity, both of attention alone, on the same inputs: one mark for each layer, shaded within 0.1 of 1/4. On the line both slopes agree. The random GPT-2, for which the released figure shows $n^{1/4}$, stands at the left: its constant hardly grows. Most marks lie above the line: the released quantity grows faster than the constant, MiniLM's too fast for 1/4."}, "image": {"alt": "A scatter of layers by two slopes. Those of the random GPT-2 stand in a column near zero on the horizontal axis, at a quarter on the vertical one. Most of MiniLM lie inside the vertical band around one quarter and above the horizontal one. Nearly all layers but some of gpt2-mini lie above the diagonal."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-41-two-quantities", "caption": "Slope of the constant as defined, and of the released quantity, both of attention alone, on the same inputs: one mark for each layer, shaded within 0.1 of 1/4. On the line both slopes agree. The random GPT-2, for which the released figure shows $n^{1/4}$, stands at the left: its constant hardly grows. Most marks lie above the line: the released quantity grows faster than the constant, and that of MiniLM too fast for 1/4."}, "image": {"alt": "A scatter of layers by two slopes. Those of the random GPT-2 stand in a column near zero on the horizontal axis, at a quarter on the vertical one. Most of MiniLM lie inside the vertical band around one quarter and above the horizontal one. Nearly all layers but some of gpt2-mini lie above the diagonal."}}
 both = on_first[(on_first.case == "as read") | (on_first["map"] == "random GPT-2")]
 both_drawn = figures.points(figures.atlas.two_quantities(both, claimed_exponent, layer_growth.CLOSE))
 plt.show()
@@ -124,13 +124,14 @@ figures.table(design.reset_index(), names=headings)
 # %% [markdown]
 # Lengths are powers of two, for pictures squares of patches. At each length the windows of a text lie at random places,
 # without overlap, and are drawn anew for every length; each carries the special tokens that its model was trained with.
-# So windows are independent draws of one text, and the intervals say how well a slope is known *for that text*. They
-# hold one at a time: of {glue:text}`growth-layers:.0f` intervals some {glue:text}`growth-miss:.0f` should miss.
+# So windows are independent draws of one text, and the intervals say how well a slope is known *for that text*. Each
+# holds by itself, not all of them at once: of {glue:text}`growth-layers:.0f` intervals some
+# {glue:text}`growth-miss:.0f` should miss their slope.
 #
 # Pictures are another matter. Their windows are squares of at least half the side of one picture, which overlap, and a
 # length is the resolution to which they are resized: more tokens show much the same picture more finely. The intervals
 # of DINOv2 say how much such crops differ, and the verdicts below that rest on intervals count its
-# {glue:text}`growth-pictures:.0f` layers apart.
+# {glue:text}`growth-pictures:.0f` layers separately.
 #
 # Layers are compared at lengths that all texts and controls have, 8 to 512 tokens, and MiniLM only up to the
 # {glue:text}`minilm_trained_to:.0f` that it was trained on: this is the *main range*. What lies beyond has a table of
@@ -176,9 +177,9 @@ figures.table(shown, names=headings)
 # steeper: its median slope is {glue:text}`growth-smollm:.2f`. Nor is a single {term}`exponent` the right summary for
 # every layer: {glue:text}`growth-bent:.0f` curves are bent or irregular beyond the noise of their windows.
 #
-# The tolerance of {glue:text}`growth-closeness:.1f` is ours: within 0.05 of 1/4 are {glue:text}`growth-tight:.0f` of the
-# {glue:text}`growth-layers:.0f` slopes, within {glue:text}`growth-tolerance:.2f` {glue:text}`growth-wide:.0f`. Nor does
-# the range decide: the paper's texts have at most {glue:text}`random_seeds_longest:.0f` tokens, and up to
+# The tolerance of {glue:text}`growth-closeness:.1f` is ours: within 0.05 of 1/4 are {glue:text}`growth-tight:.0f` of
+# the {glue:text}`growth-layers:.0f` slopes, within {glue:text}`growth-tolerance:.2f` {glue:text}`growth-wide:.0f`. Nor
+# does the range decide: the paper's texts have at most {glue:text}`random_seeds_longest:.0f` tokens, and up to
 # {glue:text}`minilm_trained_to:.0f` tokens {glue:text}`others_constant_near_128:.0f` of the
 # {glue:text}`others_layers:.0f` other layers are within {glue:text}`growth-closeness:.1f`.
 #
@@ -226,21 +227,22 @@ headings |= {"largest": "largest", "place": "where", "beyond": f"more than {TOLE
 figures.table(moved, names=headings, digits=2)
 
 # %% [markdown]
-# Of the mask and the text the paper is right, by these counts: more than {glue:text}`growth-tolerance:.2f` is the
-# difference in {glue:text}`growth-mask-beyond:.0f` of {glue:text}`growth-mask-pairs:.0f` layers for the mask, and in
-# {glue:text}`growth-text-beyond:.0f` of {glue:text}`growth-text-pairs:.0f` for the text. The one is
-# {glue:text}`growth-text-place`, of a model of 260 thousand parameters that has read children's stories only, and
-# reads news here. The depth does matter: layers of one model differ by more in {glue:text}`growth-depth-beyond:.0f` of
-# {glue:text}`growth-depth-pairs:.0f` maps, by {glue:text}`growth-depth-median:.2f` in the median; of the picture it is
+# About the mask and the text the paper is right, by these counts: the difference exceeds
+# {glue:text}`growth-tolerance:.2f` in {glue:text}`growth-mask-beyond:.0f` of {glue:text}`growth-mask-pairs:.0f` layers
+# for the mask, and in {glue:text}`growth-text-beyond:.0f` of {glue:text}`growth-text-pairs:.0f` for the text. The one
+# exception for the text is {glue:text}`growth-text-place`, of a model of 260 thousand parameters that has read
+# children's stories only, and reads news here. The depth does matter: layers of one model differ by more in
+# {glue:text}`growth-depth-beyond:.0f` of {glue:text}`growth-depth-pairs:.0f` maps, by
+# {glue:text}`growth-depth-median:.2f` in the median; between pictures the slope differs by more in
 # {glue:text}`growth-picture-beyond:.0f` of {glue:text}`growth-picture-pairs:.0f` layers. Training changes a slope by
 # {glue:text}`growth-weights-median:.2f` in the median. Where order matters most is in chemistry: the median slope of
 # ALBERT is {glue:text}`growth-albert:.2f` on reactions, and {glue:text}`growth-albert-shuffled:.2f` on their tokens
-# shuffled. Its depths share one attention layer, so they differ by what that layer receives alone.
+# shuffled. Its depths share one attention layer, so they differ only in what that layer receives.
 #
 # ## As defined, and as released
 #
-# The released code reports $\norm{J^\top f(X)}_F^{1/2}$ with $J = D_X f$. For $f$ the attention alone it has slopes of its
-# own on the same inputs. On BERT $f$ is the whole sub-layer: the last column counts the slopes of *its* released
+# The released code reports $\norm{J^\top f(X)}_F^{1/2}$ with $J = D_X f$. For $f$ the attention alone it has slopes of
+# its own on the same inputs. On BERT $f$ is the whole sub-layer: the last column counts the slopes of *its* released
 # quantity, at four lengths of two windows, where that was measured ({doc}`43_why_it_grows`):
 
 # %% tags=["hide-input"]

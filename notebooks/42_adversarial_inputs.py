@@ -17,8 +17,8 @@
 # {glue:text}`followed_high:.2f`, with median {glue:text}`followed_mid:.2f`; against the worst head anew at each length,
 # a median of {glue:text}`own_clusters:.2f`. {term}`Forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of
 # $\sqrt{n - 2}$ ({glue:text}`own_law:.2f`; {numref}`fig-42-own`). Two clusters are not the worst: in MiniLM, at the
-# mean token norm of text, forks have constants tens to hundreds of times larger, at the median head a fifth of what
-# Theorem 3.3 allows.
+# mean token norm of text, forks have constants tens to hundreds of times larger, and reach at the median head a fifth
+# of what Theorem 3.3 allows.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now
@@ -119,9 +119,9 @@ plt.show()
 # ## Every head, alone
 #
 # Each head has its own $V$ and no biases, as in the theorems. The {term}`exponent` is fitted against $N$ over
-# $n = 7, 22, 47, 97$. There is one input for each length and no chance in it: intervals below are the scatter about a
-# line. The radius *text* is the mean token norm (root mean square) of text. The worst head has the largest constant at
-# $n = 97$.
+# $n = 7, 22, 47, 97$. There is one input for each length, with nothing random in it: intervals below are the scatter
+# about a line. The radius *text* is the mean token norm (root mean square) of text. The worst head has the largest
+# constant at $n = 97$.
 
 # %% tags=["hide-input"]
 minilm = models.load("minilm", dtype=torch.float64)
@@ -199,15 +199,16 @@ figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper"
 # %% [markdown]
 # Gradient ascent, {glue:text}`ascent_steps:.0f` steps from two random inputs of four tokens
 # against a head of the random GPT-2, finds {glue:text}`ascent_ascent:.0f`, where two clusters have
-# {glue:text}`ascent_two:.1f` and a fork {glue:text}`ascent_fork:.0f`: so
-# short a search does not judge ascent.
+# {glue:text}`ascent_two:.1f` and a fork {glue:text}`ascent_fork:.0f`: so short a search says little about ascent in
+# general.
 #
 # ## Whole layers, by their own worst
 #
-# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens of one head; section 5.2 takes any
-# one. Here it is the worst at the longest input, *followed* through all lengths. As a control, all heads of a layer are
-# attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks. Further controls
-# are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes.
+# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens built against one head; section 5.2
+# of the paper takes any head. Here it is the head that is worst at the longest input, *followed* through all lengths.
+# As a control, all heads of a layer are attacked, with both signs of $u$, and the largest constant counts, at each
+# length anew, as for forks. Further controls are two clusters along random directions, and text. {numref}`fig-42-own`
+# has the slopes.
 
 # %% tags=["hide-input"]
 rates = head_rates.own_slopes(own, layers)
@@ -253,8 +254,8 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # 0.1 of one half. Their own worst two clusters, of another head or sign at another length in
 # {glue:text}`own_change:.0f` of {glue:text}`own_layers:.0f` layers, have a median of {glue:text}`own_clusters:.2f`;
 # random directions, against no head, {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. So
-# at two clusters the slope of a whole layer is no sign of an attack. Forks are a median of {glue:text}`fork_over:.0f`
-# times rougher.
+# at two clusters the slope of a whole layer is no sign of an attack. The constants at forks are a median of
+# {glue:text}`fork_over:.0f` times larger.
 #
 # ## The released panel
 #
@@ -308,7 +309,7 @@ for name, number in of_panel.items():
 # of {glue:text}`panel_seeds:.0f` within 0.1 of one half; at tokens that belong to no head
 # {glue:text}`panel_rows_low:.2f` to {glue:text}`panel_rows_high:.2f`, with median {glue:text}`panel_rows_whole:.2f`,
 # and {glue:text}`panel_rows_close:.0f` of {glue:text}`panel_seeds:.0f` within 0.1. Steep and flat parts follow each
-# other in both orders. So for the layer, in this range, $\sqrt n$ is what some seeds give and others not, with the
+# other in both orders. So for the layer, in this range, $\sqrt n$ is what some seeds give and others do not, with the
 # tokens of a true head as with those of none; a head alone has it (the table of heads above).
 #
 # Do smaller radii make the growth slower? For seed 320, head 0 alone has slope {glue:text}`radius_100_head:.2f` at
@@ -359,7 +360,7 @@ shown = {"model": "model", "radius": "radius", "n": "positions", "smallest": "sm
 shown |= {"share": "share of heads, 2γR²", "if gamma R^2": "share, if γR²"}
 figures.table(shares, names=shown)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "How many heads have which $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`29_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "Numbers of heads by their $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`29_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
 figures.adversarial.scaling_factors(windows)
 plt.show()
 
@@ -522,7 +523,7 @@ ledger.record(
 # - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
 #   need be able to make them: this does not show that a text could come near.
 # - Two heads, one of MiniLM and one of masked MiniLM, have promised lengths below the model's positions at their mean
-#   token norm on text. Its conclusion holds there, too, at the tokens of
+#   token norm on text. The conclusion of {prf:ref}`scaling-factor-claim` holds there, too, at the tokens of
 #   {doc}`29_exact_rate`. For GPT-2 the radius is what its LayerNorm allows.
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?

@@ -233,10 +233,10 @@ figures.table(listed, names, digits=2, bold=listed.predictor == "values and keys
 # six models make them.* The RMS error of values and keys less that of $\norm P_2$ is {glue:text}`why-less:.3f`
 # [{glue:text}`why-less-low:.3f`, {glue:text}`why-less-high:.3f`]; less that of the neighbours it is
 # {glue:text}`why-beside:.3f` [{glue:text}`why-beside-low:.3f`, {glue:text}`why-beside-high:.4f`], an interval that
-# reaches zero: values and keys are not told from the neighbours. The keys do most of the work: alone they have a
-# correlation of {glue:text}`why-key-correlation:.2f`, the values alone {glue:text}`why-value-correlation:.2f`, with a
-# larger RMS error than $\norm P_2$, {glue:text}`why-value-rmse:.3f`. Model by model, and from a line fitted to all
-# other models:
+# reaches zero: by their errors, the predictions from values and keys and from the neighbours cannot be told apart. The
+# keys do most of the work: alone they have a correlation of {glue:text}`why-key-correlation:.2f`, the values alone
+# {glue:text}`why-value-correlation:.2f`, with a larger RMS error than $\norm P_2$, {glue:text}`why-value-rmse:.3f`.
+# Model by model, and from a line fitted to all other models:
 
 # %% tags=["hide-input"]
 three = ["attention_norm", "both", "neighbours"]
@@ -268,7 +268,7 @@ figures.table(table.rename_axis("map").reset_index(), names, digits=2, bold=tabl
 # was found by looking: some thirteen forms were tried on these layers by a referee of this page, and this one was the
 # best of them; the sum within one head, written down before, is in the table. No layer was kept aside; the next section
 # is a test of its own. Without SmolLM2 the correlation is {glue:text}`why-others:.2f`, for $\norm P_2$
-# {glue:text}`why-P-others:.2f`: most of that one's agreement came from SmolLM2.
+# {glue:text}`why-P-others:.2f`: most of the agreement of the latter came from SmolLM2.
 #
 # That keys matter is no guess. Along the steepest direction, at the longest windows, {glue:text}`why-by-key:.0f` % of
 # the constant (median over layers) comes through the keys and {glue:text}`why-by-value:.0f` % through the values. The
@@ -284,7 +284,7 @@ figures.table(table.rename_axis("map").reset_index(), names, digits=2, bold=tabl
 # every place the same learned position. (With *uniform* attention, queries times 0, nothing would be tested: without
 # keys the constant is $\norm P_2$ times a number, by linear algebra.)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of values and keys changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-close:.2f`. Softer attention makes both flatter, sharper attention makes both steeper in nearly all layers, and what a deleted token does is foretold in most."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in four colours, along the diagonal: softer attention at the lower left, sharper at the upper right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of values and keys changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-close:.2f`. Softer attention makes both flatter, sharper attention makes both steeper in nearly all layers, and the effect of deleting a token is predicted in most."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in four colours, along the diagonal: softer attention at the lower left, sharper at the upper right."}}
 stored = with_terms(results.load("interventions"), results.load("head-terms-changed"), also=["intervention"])
 evidence = stored[stored.intervention != "uniform"]
 by_norm = interventions.changes(evidence)
@@ -336,13 +336,12 @@ names = {
 figures.table(inside.rename_axis("change").reset_index().astype({"layers": int}), names, digits=2)
 
 # %% [markdown]
-# For sharper attention neither tells well, and within {glue:text}`why-close:.2f` values and keys are in
-# {glue:text}`why-sharp-both:.0f` of {glue:text}`why-sharp-layers:.0f` layers, $\norm P_2$ in
-# {glue:text}`why-sharp-norm:.0f`. The hard control is "no change" where a
-# token is deleted, which moves most slopes little: it is within {glue:text}`why-close:.2f` in
-# {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f` layers, $\norm P_2$ in
-# {glue:text}`why-deleted-norm:.0f`, values and keys in {glue:text}`why-deleted-both:.0f`. These layers are of three
-# models, and the changes of one layer share its slope as read.
+# For sharper attention neither predicts the change well: values and keys come within {glue:text}`why-close:.2f` of it
+# in {glue:text}`why-sharp-both:.0f` of {glue:text}`why-sharp-layers:.0f` layers, $\norm P_2$ in
+# {glue:text}`why-sharp-norm:.0f`. The hard control is "no change" where a token is deleted, which moves most slopes
+# little: it is within {glue:text}`why-close:.2f` in {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f`
+# layers, $\norm P_2$ in {glue:text}`why-deleted-norm:.0f`, values and keys in {glue:text}`why-deleted-both:.0f`. These
+# layers are of three models, and the changes of one layer share its slope as read.
 #
 # ## Which token moves which
 #
@@ -440,7 +439,7 @@ names |= {"slope": "whole sub-layer", "near": "within 0.1 of 1/4", "released": "
 figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, released"}, digits=2)
 
 # %% [markdown]
-# *Medians over layers of slopes in log-log axes, two windows a length.* The sub-layer of MiniLM, measured as the
+# *Medians over layers of slopes in log-log axes, two windows at each length.* The sub-layer of MiniLM, measured as the
 # theorems define it, has a slope within 0.1 of 1/4 in {glue:text}`why-sub-near:.0f` of {glue:text}`why-sub-layers:.0f`
 # layers up to the 128 tokens of its training; the residual connection and the norm change little. The released quantity
 # of the sub-layer has one in {glue:text}`why-all-released:.0f` of all {glue:text}`why-all-sub:.0f` layers, up to 512
@@ -452,7 +451,8 @@ figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, releas
 # ## Whole networks
 #
 # A network of layers (attention, norms, residual connections and MLP) has a constant of at most the product of the
-# constants of its layers at the tokens that they receive. The product is far too large. Does at least its growth compose?
+# constants of its layers at the tokens that they receive. The product is far too large. Does at least its growth
+# compose?
 
 # %% tags=["hide-input"]
 whole_networks = results.load("whole-networks").assign(excess=lambda rows: rows["product"] / rows.lipschitz)
@@ -464,17 +464,17 @@ net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_
 figures.table(medians.reset_index(), names, digits=3)
 
 # %% [markdown]
-# No, in these two. From 8 to 128 tokens (four windows a length) the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
-# [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the product of its layers
-# {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`,
-# {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The rate of a network is not the sum of the
-# rates of its layers, and far below it.
+# No, in these two. From 8 to 128 tokens (four windows at each length) the network of MiniLM has the slope
+# {glue:text}`why-net-minilm:.2f` [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the
+# product of its layers {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f`
+# [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The
+# rate of a network is not the sum of the rates of its layers, but far below it.
 
 # %% [markdown]
 # ## A jump where training ended
 #
-# The first layer of MiniLM has another reason still. In this form MiniLM was trained on texts of at most 128 tokens.
-# We measure its first layer on windows around that length, and once with the same tokens moved to later places.
+# The first layer of MiniLM grows for yet another reason. This version of MiniLM was trained on texts of at most 128
+# tokens. We measure its first layer on windows around that length, and once with the same tokens moved to later places.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-jump", "caption": "The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. Blue: one dot for each stored window. Orange: medians of the windows measured when this page runs. The constant more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line."}, "image": {"alt": "Constant of the first layer of MiniLM against the number of tokens up to 512, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond."}}
 token_ids = model.token_ids(corpora.read(corpus))

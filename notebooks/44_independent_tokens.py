@@ -17,8 +17,8 @@
 # with `[SEP]`, so these two are kept at every length, and all others drawn independently from what the layer receives
 # on text. From 32 to 512 tokens text grows more in {glue:text}`more:d` of {glue:text}`layers:d` layers beyond the
 # intervals. But independent tokens grow, too: by median slopes of {glue:text}`slope_beside:.2f`
-# against {glue:text}`slope_text:.2f`, and in all layers but the first by at least {glue:text}`share:.0%` of the slope on
-# text. So a part of the growth needs neither order nor a text that changes as it goes on, only a larger sample.
+# against {glue:text}`slope_text:.2f`, and in all layers but the first by at least {glue:text}`share:.0%` of the slope
+# on text. So a part of the growth needs neither order nor a text that changes as it goes on, only a larger sample.
 
 # %% tags=["parameters"]
 sizes = [10, 30, 100, 300, 1000]
@@ -111,7 +111,8 @@ figures.table(pd.DataFrame(rows), {"c": "c"} | {n: f"n = {n:,}" for n in sizes})
 #
 # The same is true of all tokens, independent or not, whose empirical measures tend to $\mu$, if they lie in its
 # support. What it takes to grow is that new tokens are unlike those before, or that the *law* changes with the length:
-# a token that a longer and longer text attends to, and that independent draws would give its share only.
+# for instance by one token that all of an ever longer text attends to, where independent draws would hold it only in
+# proportion to its share.
 #
 # ## Slopes, layer by layer
 
@@ -172,14 +173,14 @@ figures.table(shown, {"layer": "layer", "text": "text", "shuffled": "shuffled", 
 
 # %% [markdown]
 # Slopes of the logarithm from 32 to 512 tokens, and their differences, with 95 % intervals (Student's, by Welch, one
-# layer at a time) over windows of text and {glue:text}`draws_beside` draws a length. All draws are from one pool, so
-# the intervals are conditional on it; no other pool was tried. Lengths end at 512, where texts do.
+# layer at a time) over windows of text and {glue:text}`draws_beside` draws at each length. All draws are from one pool,
+# so the intervals are conditional on it; no other pool was tried. Lengths end at 512, where texts do.
 #
 # - *From 32 to 512 tokens* text grows more in layers {glue:text}`more_in`; in {glue:text}`same_in` the interval
 #   contains 0. The difference is {glue:text}`gap_first:.2f` in layer 0, and between {glue:text}`gap_least:.2f` and
 #   {glue:text}`gap_most:.2f` in the others.
 # - *From 128 to 512* this is so in layers {glue:text}`late_more_in` alone. In {glue:text}`late_fewer_in` independent
-#   tokens grow more, and {glue:text}`late_same_in` are not told apart.
+#   tokens grow more, and in {glue:text}`late_same_in` the two cannot be told apart.
 # - *The order of the words* changes the slope little. But in layer {glue:text}`order_in` the interval of the difference
 #   excludes 0: shuffled text grows more, by {glue:text}`order_gap:.2f`.
 #
@@ -204,10 +205,10 @@ figures.table(ends[list(shown)], shown, digits=3)
 # If all tokens are drawn, the special ones too, the limit of {prf:ref}`independent-tokens` is the constant at the whole
 # pool of {glue:text}`pool:,d` tokens, whose empirical measure is the law. The mean of the draws
 # is {glue:text}`limit_early_least:.2f` to {glue:text}`limit_early_most:.2f` of it at 512 tokens,
-# and {glue:text}`limit_late_least:.2f` to {glue:text}`limit_late_most:.2f` at 2,048: there the limit is nearly reached in
-# every layer. A short draw mostly holds no special token, of which the pool has two in 512, and many tokens
-# may attend to these ({doc}`43_why_it_grows`). Such draws grow in part because they come to hold one, as no text does:
-# that is why the comparison above keeps them.
+# and {glue:text}`limit_late_least:.2f` to {glue:text}`limit_late_most:.2f` at 2,048: there the limit is nearly reached
+# in every layer. A short draw mostly holds no special token, of which the pool has two in 512, and many tokens may
+# attend to these ({doc}`43_why_it_grows`). Such draws grow in part because they come to hold one, as no text does: that
+# is why the comparison above keeps them.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}

@@ -210,8 +210,8 @@ figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
 # The slopes of the norms are close to zero or negative. Without positions the middle layers keep their slopes within
-# the error of the change; with one position for all places they fall by about 0.1, and the outer layers rise. For the
-# third test, the same tokens are placed first and late:
+# the error of the change; with one position for all places they fall by about 0.1, and those of the outer layers rise.
+# For the third test, the same tokens are placed first and late:
 
 # %% tags=["hide-input"]
 mean = table.groupby(["positions", "layer", "length"])[["lipschitz", "mean_radius"]].mean()
@@ -282,13 +282,13 @@ for name, value in said.items():
 
 # %% [markdown]
 # Its constant grows with slope {glue:text}`positions-alone:.2f` (scatter about the line
-# {glue:text}`positions-alone-low:.2f` to {glue:text}`positions-alone-high:.2f`: there is one input a length and no
-# chance in it), at a norm whose slope is {glue:text}`positions-alone-r:.3f`. So here, too, the constant grows without
-# the norms.
+# {glue:text}`positions-alone-low:.2f` to {glue:text}`positions-alone-high:.2f`: there is one input for each length,
+# with nothing random in it), at a norm whose slope is {glue:text}`positions-alone-r:.3f`. So here, too, the constant
+# grows without the norms.
 #
 # ## Trained without positions
 #
-# Taking positions out of a network leads it to inputs that it was not trained for. So we trained small networks that
+# Taking positions out of a network gives it inputs that it was not trained for. So we trained small networks that
 # differ in nothing else: with *learned* positions, with *none* (that vector is zero and stays so), and with *rotary*
 # ones ({doc}`05_scan_your_model`). The networks of one seed begin with the weights of the same GPT-2, of
 # {glue:text}`twins-layers` layers and width {glue:text}`twins-width`, and read the same {term}`windows <window>` in the

@@ -15,9 +15,9 @@
 # random weights, given random {term}`tokens <token>` with token types as in the script, the constant grows with
 # {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`, and the
 # {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-46-two-quantities`). That is
-# no verdict on trained layers: in MiniLM the constant itself grows nearly like $n^{1/4}$, up to 128 tokens in
-# {glue:text}`../notebooks/41_real_text.ipynb::minilm_constant_near:.0f` of
-# {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers within 0.1, the released quantity of attention
+# no verdict on trained layers. In MiniLM the constant itself grows nearly like $n^{1/4}$: up to 128 tokens its exponent
+# is within 0.1 of 1/4 in {glue:text}`../notebooks/41_real_text.ipynb::minilm_constant_near:.0f` of
+# {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers, that of the released quantity of attention
 # alone in {glue:text}`../notebooks/41_real_text.ipynb::minilm_released_near:.0f`; over all models each is that close in
 # about half of the layers ({doc}`41_real_text`). The constant of {term}`uniform attention` without a {term}`mask` does
 # not grow; for tokens of a fixed mean, the released quantity there is $n^{1/4}$ times a constant, by a formula proved
@@ -249,7 +249,7 @@ figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 # The sixth panel shows layer 6 of a GPT-2 drawn from seed 320, at radius 100, with tokens from an eigenvector of "the
 # matrix $A$ of head 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its
 # weights. The released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There
-# is one input for each length, no chance in it, and no interval.
+# is one input for each length, with nothing random in it, and so no interval.
 
 # %% tags=["hide-input"]
 shown = [7, 22, 47, 97]
@@ -276,8 +276,8 @@ figures.table(pd.DataFrame(beside), names=headings)
 # {glue:text}`released-rows-released-late:.2f` from 22 to 97; the constant first
 # {glue:text}`released-rows-lipschitz-early:.2f`, then {glue:text}`released-rows-lipschitz-late:.2f`, steeper than
 # $\sqrt n$. At the true head the *constant* has {glue:text}`released-columns-lipschitz-early:.2f` and
-# {glue:text}`released-columns-lipschitz-late:.2f`. How far this is a matter of the seed, {doc}`42_adversarial_inputs`
-# tells: in the range of the panel it is.
+# {glue:text}`released-columns-lipschitz-late:.2f`. {doc}`42_adversarial_inputs` tells how far this depends on the seed:
+# in the range of the panel it does.
 #
 # ## Every other difference, with its effect
 #
@@ -329,10 +329,10 @@ HTML(differences.effects_table(effects))
 #
 # - **The index, most of all.** In the random GPT-2 it raises the value several times over, and a nearly flat
 #   constant becomes $n^{1/4}$. It is enough to explain the curve of that panel.
-# - **The rule to stop, next.** Feeding the tangent back is not enough: where the constant is small, its square changes
+# - **The stopping rule, next.** Feeding the tangent back is not enough: where the constant is small, its square changes
 #   by less than the threshold from the first step on. The rule has to be relative ({ref}`the counts
-#   <solver-measured>`). As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Those are
-#   the values below 0.1 that are left out.
+#   <solver-measured>`). As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. The values
+#   of those loops, below 0.1 or missing, are left out of the last column of the table under "Random GPT-2, text".
 # - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. Rows in
 #   place of columns make the constant of the adversarial panel flat at first, with its seed.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
@@ -380,7 +380,7 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 #   MiniLM.
 # - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we
 #   read one commit of the repository, 60da456; nothing of it is copied.
-# - MiniLM stands in for BERT. Signs and sizes of the effects may be others there.
+# - MiniLM stands in for BERT. Signs and sizes of the effects may differ there.
 #
 # **One thing to try.** Draw another network, `models.load("gpt2", random=True, seed=1)`: where does the constant at the
 # tokens from rows begin to grow?

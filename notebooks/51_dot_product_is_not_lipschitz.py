@@ -129,10 +129,10 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 # :::{prf:theorem} Any heads, any biases (ours)
 # :label: dot-any-biases
 #
-# Attention by dot products without a mask on sequences of $N \ge 3$ tokens, with heads $h$ that are known by $W_h =
-# O_h V_h$, $A_h = K_h^\top Q_h / \sqrt k$ and $c_h = K_h^\top b_h / \sqrt k$, $b_h$ the query bias. Count heads with
-# equal $(A_h, c_h)$ as one, with the sum of their $W_h$. If then $A_h \ne 0$ and $W_h \ne 0$ in some head, the map is
-# not Lipschitz, and its constant on the ball of radius $R$ is at least of order $R^2$.
+# Attention by dot products without a mask on sequences of $N \ge 3$ tokens, with heads $h$ given by $W_h = O_h V_h$,
+# $A_h = K_h^\top Q_h / \sqrt k$ and $c_h = K_h^\top b_h / \sqrt k$, $b_h$ the query bias. Count heads with equal $(A_h,
+# c_h)$ as one, with the sum of their $W_h$. If then $A_h \ne 0$ and $W_h \ne 0$ in some head, the map is not Lipschitz,
+# and its constant on the ball of radius $R$ is at least of order $R^2$.
 # :::
 #
 # Two tokens are an exception: the heads $(A, c)$ and $(-A, -c)$ with the same $W$ have attention matrices that add up
@@ -263,9 +263,9 @@ glue("least-query", least_query, display=False)
 
 # %% [markdown]
 # The same at a tie of two far tokens, in {glue:text}`ties` layers of three heads with four query rows and one to five
-# coordinates: slopes within {glue:text}`ties-off:.1g` of 2. In the plane no token has the query 0 in all of such heads
-# (in eight draws, all queries together had a length of at least {glue:text}`least-query:.2f`). In some of the layers
-# the heads cancel at the tie, and the token stands a little off it.
+# coordinates: slopes within {glue:text}`ties-off:.1g` of 2. With biases, no token of the plane has the query 0 in all
+# three heads (in eight draws, all queries together had a length of at least {glue:text}`least-query:.2f`). In some of
+# the layers the heads cancel at the tie, and the token stands a little off it.
 #
 # ::::{dropdown} Proof for any heads and biases
 # :::{prf:proof}
@@ -455,9 +455,9 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - No constant holds on the whole space, with any heads and biases, from three tokens on, unless heads cancel
-#   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A = 0$
-#   and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order $s$.
-#   All norms on a space of finite dimension are equivalent, so this is true of each of them.
+#   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A =
+#   0$ and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order
+#   $s$. All norms on a space of finite dimension are equivalent, so this is true of each of them.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
 #   shows that the same tokens reach the square of the {term}`radius`.
 # - Heads may cancel in the block of one token, and then it stays bounded; close by they do not.

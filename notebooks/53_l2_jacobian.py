@@ -10,8 +10,8 @@
 # # L2 Jacobian: why queries equal keys
 #
 # The {term}`bounds <bound>` of {doc}`52_l2_attention` need two things: one matrix for queries *and* keys, and
-# {term}`tokens <token>` that may attend to themselves. Without either of them, the {term}`local Lipschitz constant` can
-# grow like the square of the size of the tokens, as with dot products. The {term}`Jacobian` of {term}`L2 attention`
+# {term}`tokens <token>` that may attend to themselves. If one of them is missing, the {term}`local Lipschitz constant`
+# can grow like the square of the size of the tokens, as with dot products. The {term}`Jacobian` of {term}`L2 attention`
 # shows the reason: a far token enters it with its {term}`attention` weight times the square of its distance, and only
 # both conditions together keep that product bounded.
 

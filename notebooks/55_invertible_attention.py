@@ -92,9 +92,8 @@ figures.table(iterates, names={"k": "k", "z": "z_k", "exact": "1 + c (−c)^k"},
 # An error of $10^{-10}$ times the first is predicted after {glue:text}`inv-predicted` steps and reached after
 # {glue:text}`inv-reached`. The stopping rule does not know the answer and stops after {glue:text}`inv-stopped`. It has
 # to
-# allow for steps that all go the same way, and here they alternate: that costs some iterations more. On the random
-# layers
-# below it never stops later than the first bound predicts.
+# allow for steps that all go the same way, and here they alternate: that costs some more iterations. On the random
+# layers below it never stops later than the first bound predicts.
 #
 # ## The statement
 #

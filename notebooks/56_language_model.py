@@ -386,12 +386,13 @@ ledger.record(
 # - **At this size contractive attention does next to nothing.** With two layers the mean loss is
 #   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over all
 #   depths and seeds, attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no
-#   contractive network is below the frequencies after the character before. So "slightly worse than dot products" is
-#   not what we see here.
+#   contractive network has a loss below that of the frequencies after the character before. So "slightly worse than dot
+#   products" is not what we see here.
 # - The models are small and saw the text for minutes. The costs are those of this size and this many steps. They mix
 #   two things: what a kind can express, and how fast it learns. The learning curves of most kinds are still falling.
 # - Of the recalled sentences, that tied kinds lose to dot products holds here; that invertible networks lose only
-#   *slightly* and that all improve with depth do not; the values, and the trends at the paper's size, cannot be asked.
+#   *slightly* and that all improve with depth do not; the values, and the trends at the paper's size, cannot be tested
+#   here.
 # - The bound holds for all inputs at all times of training, up to a margin for rounding that is divided out with it.
 #   At real text the layers use a small part of what they are allowed; how much of the rest is the bound's own is not
 #   measured here.

@@ -10,10 +10,10 @@
 # # Training deep networks at a fixed rate
 #
 # Which kinds of {term}`attention` still train when the network is deep and the rate is fixed from the first step? **A
-# run counts as trained when its test loss is below that of the bigram**, the frequencies after the character before:
-# the best that a network can do in which no position sees another one. By this count, after {glue:text}`steps:s` steps
-# at the rate {glue:text}`rate`, tied {term}`L2 attention` and contractive attention, which is tied too, train at no
-# depth, and dot products at every depth to {glue:text}`dot_to`: the opposite of the claim, at our size. With
+# run counts as trained when its test loss is below that of the bigram**, the frequencies after the character before,
+# the lowest loss of a network in which no position sees another one. By this count, after {glue:text}`steps:s` steps at
+# the rate {glue:text}`rate`, tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth,
+# and dot products at every depth to {glue:text}`dot_to`: the opposite of the claim, at our size. With
 # {glue:text}`deepest` layers dot products fail at the same rate in {glue:text}`dot-fails` runs, one passing by
 # {glue:text}`dot-margin:.3f` nats. In {glue:text}`dot-above` runs they end above all networks without attention, in the
 # others below all, while tied and contractive networks stay beside those. Untied L2 attention, which is no part of the
@@ -22,7 +22,8 @@
 # **These counts are of short runs.** With {glue:text}`deepest` layers and {glue:text}`longer-steps` steps, both runs of
 # dot products that we made and both of tied L2 attention pass the bigram, dot products farther
 # ({numref}`fig-57-longer`): at this rate both kinds were slow, and neither was stuck. The one contractive network did
-# not pass it, but neither did the network without attention, and its own control was not run that long.
+# not pass it, but neither did the network without attention, and the control of the contractive kind was not run that
+# long.
 #
 # At two other rates, {glue:text}`rate-slow` and {glue:text}`rate-fast`, one network of each kind but the untied one was
 # trained at {glue:text}`rate-depths` layers. At the smaller rate dot products train with {glue:text}`slow-trained`
@@ -30,9 +31,9 @@
 # {glue:text}`collapse:.0f` and more, they end at least {glue:text}`collapse-by:.1f` nats above networks without
 # attention.
 #
-# A factorial design at {glue:text}`factorial-layers:.0f` layers, the rate {glue:text}`rate` and as few steps says what
-# hinders there: the tying (of keys, and of values through $A$, together), not the distances, the start or the place of
-# LayerNorm.
+# A factorial design at {glue:text}`factorial-layers:.0f` layers, the rate {glue:text}`rate` and as few steps shows what
+# hinders training there: the tying (of keys, and of values through $A$, together), not the distances, the start or the
+# place of LayerNorm.
 
 # %% tags=["parameters", "hide-input"]
 names = ["training-stability", "training-controls"]
@@ -80,11 +81,11 @@ plt.show()
 # ## The claim, and what counts as trained
 #
 # Neither threshold nor rates were fixed before the first runs. When the first three seeds were stored, on 21 November
-# 2026, a run counted as trained if it was *alive*, as defined below. Every run is, even without attention. So the
-# bigram took its place on 22 November, with the results in view; two seeds more were run on 23 November, for the kinds
-# of the claim at three depths. By themselves these two give the same order: {glue:text}`later-dot` runs of dot products
-# train, {glue:text}`later-lipschitz` of tied and contractive networks do. The rates were chosen because in the first
-# run dot products of 16 layers trained at the middle one.
+# 2026, a run counted as trained if it was *alive*, as defined below. Every one of them was, even without attention. So
+# the bigram took its place on 22 November, with the results in view; two seeds more were run on 23 November, for the
+# kinds of the claim at three depths. By themselves these two give the same order: {glue:text}`later-dot` runs of dot
+# products train, {glue:text}`later-lipschitz` of tied and contractive networks do. The rates were chosen because in the
+# first run dot products of 16 layers trained at the middle one.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
 #
@@ -515,8 +516,8 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 #   ({doc}`56_language_model`).
 # - The factorial design is of one depth and one rate; elsewhere its effects may differ.
 # - At the rate {glue:text}`rate` these runs are no evidence that a Lipschitz constant helps deep networks to train.
-#   What hinders there is the tying, which the constant needs; and once the constant is divided out, what tied attention
-#   gained is gone.
+#   What hinders training there is the tying, which the constant needs; and once the constant is divided out, what tied
+#   attention gained is gone.
 # - At the rate {glue:text}`rate-fast` the contractive network with {glue:text}`deepest` layers keeps the loss of
 #   shallow ones, where dot products, tied L2 and no attention lose it. So does the contractive network without
 #   attention: this stability, of one run each, is not owed to attention.

@@ -271,7 +271,8 @@ headings |= {"constant": "constant", "bound": "bound"}
 figures.table(star_table, names=headings, digits=4)
 
 # %% [markdown]
-# For the best star on a grid of its parameters, the formula gives (with one token more, an odd number of them):
+# For the best star on a grid of its parameters the formula gives, with one token more than stated so that their number
+# is odd:
 
 # %% tags=["hide-input"]
 powers = np.array([3, 4, 6, 9, 12, 16, 20, 30])

@@ -496,10 +496,9 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # - The bracket is local. It says nothing about other inputs, nor about a ball around this one.
 # - GPT-2 here reads shaped noise. Its numbers on text will differ.
 # - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it
-#   names; the program itself is tested against fifty digits, on {glue:text}`bracket-exact-inputs:,d` inputs, most of
-#   them built to lose digits ({doc}`71_verification`; on {glue:text}`bracket-exact-unknown:,d` of them it promises
-#   nothing), not verified. Probabilities of a model run in
-#   float16 are another map.
+#   names; the program itself is tested, not verified: against fifty digits, on {glue:text}`bracket-exact-inputs:,d`
+#   inputs, most of them built to lose digits ({doc}`71_verification`; on {glue:text}`bracket-exact-unknown:,d` of them
+#   it promises nothing). Probabilities of a model run in float16 are another map.
 # - Columns cost: each is one product with the Jacobian, and a Gram matrix of all of them is formed.
 #
 # **One thing to try.** Close the bracket on a short sentence, by asking for all columns:

@@ -13,9 +13,9 @@
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
 # prediction, for every input we tried, up to about {glue:text}`page-63-reach:.2f` of a token's norm
 # ({numref}`fig-63-attacks`). That it comes so close is by construction, because it starts at the top
-# {term}`singular vector`; what could have been otherwise is how far this lasts, and that it does no more. At one token
-# norm it moves the output {glue:text}`page-63-far:.1f` times as far as predicted, for the median input. A theorem below
-# limits what any change of a given length can do.
+# {term}`singular vector`; what could have been otherwise is how far this lasts, and that no attack does more. At one
+# token norm it moves the output {glue:text}`page-63-far:.1f` times as far as predicted, for the median input. A theorem
+# below limits what any change of a given length can do.
 #
 # Does a larger constant also mean an input that is easier to attack? Across {glue:text}`page-63-layers:d` layers of two
 # models, yes, for changes of the vectors: at one token norm the constant times the length has a rank correlation of
@@ -202,8 +202,8 @@ plt.show()
 #
 # Here $L$ is the upper end of the {term}`bracket` of {doc}`62_certified_bracket`. The first bound is for middle lengths
 # of the change, the second tends to $L$ times the length for short ones, and the third is for long ones. The program
-# bounds the integral by eight steps. Where this costs seconds at most, it takes the smaller norm of matrices in place
-# of the sum of squares; they stand in the proof.
+# bounds the integral by eight steps. Where this costs seconds at most, it takes a norm of matrices, which is smaller,
+# in place of the sum of squares; the proof has these matrices.
 #
 # ## Measured against stated
 
@@ -378,12 +378,12 @@ assert len(beside) == 9 and (beside.attack <= beside.bound).all() and (beside.bo
 assert short.ours.max() < 1.05
 
 # %% [markdown]
-# Both bounds are over the largest change that gradient ascent finds, so 1 is the best possible. The bound of this page
-# is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in these nine cases, and
-# at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f` of the ascent. It
-# is made for attention; auto_LiRPA takes networks of many kinds, and bounds every coordinate of the output, of which we
-# take the norm. We took the better of its methods CROWN and intervals followed by CROWN, in version
-# {glue:text}`page-63-lirpa-version`; version 0.7.1, which could not be reached from here, may be tighter.
+# Both bounds are divided by the largest change that gradient ascent finds, so 1 is the best possible. The bound of this
+# page is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in these nine cases,
+# and at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f` of the
+# ascent. It is made for attention; auto_LiRPA takes networks of many kinds, and bounds every coordinate of the output,
+# of which we take the norm. We took the better of its methods CROWN and intervals followed by CROWN, in version
+# {glue:text}`page-63-lirpa-version`; version 0.7.1, which was not available to us, may be tighter.
 #
 # ## Which inputs are easy to attack?
 #
@@ -462,8 +462,8 @@ figures.table(shown(False), bold=shown(False).layers.eq("both") & shown(False).c
 
 # %% [markdown]
 # *Across layers, models and texts. Changes of one per cent are left out: there the change is the constant times its
-# length to first order, and all is by construction. A random order of {glue:text}`page-63-layers:d` layers has
-# ±{glue:text}`page-63-chance:.2f`.*
+# length to first order, and all is by construction. Random orders of {glue:text}`page-63-layers:d` layers mostly lie
+# within ±{glue:text}`page-63-chance:.2f`.*
 
 # %% tags=["hide-input"]
 figures.table(shown(True), bold=shown(True).layers.eq("both") & shown(True).compared.str.contains("constant"))
@@ -491,8 +491,8 @@ plt.show()
 # hundredths), and the two models disagree: the relative constant has
 # {glue:text}`page-63-word-minilm:.2f` in MiniLM and {glue:text}`page-63-word-mini:.2f` in gpt2-mini. The word found
 # moves the tokens that the layer receives by {glue:text}`page-63-word-long:.1f` token norms in the median, yet the
-# output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length: a word cannot choose
-# its direction. It still changes the output by {glue:text}`page-63-word-move:.0%` of its norm (a random word by
+# output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length: a word cannot
+# choose its direction. It still changes the output by {glue:text}`page-63-word-move:.0%` of its norm (a random word by
 # {glue:text}`page-63-word-any:.0%`).
 
 # %% tags=["hide-input"]

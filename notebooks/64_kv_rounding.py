@@ -46,7 +46,7 @@ figures.house_style()
 table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark a layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The right axis is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark for each layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The horizontal axis of the right panel is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
 figures.kv_rounding.ranks(table, bits)
 plt.show()
 
@@ -97,16 +97,15 @@ figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), 
 # layers, both averaged over windows.
 # :::
 #
-# Two yardsticks stand beside a correlation, and they answer different questions. The 95 % interval says what other texts
-# would give on the same layers: it is a bootstrap that draws the {glue:text}`page-64-texts:d` texts, and the
-# {glue:text}`page-64-windows:d` windows within each, with replacement. It is worth little:
-# {glue:text}`page-64-texts:d` texts can be drawn in {glue:text}`page-64-draws:d` ways only, so it shows how far apart
-# these texts are and not how far others would be. The second says whether the layers could be in this order by chance:
-# nineteen in twenty random orders of SmolLM2's layers lie within ±{glue:text}`page-64-chance:.2f`, of gpt2-mini's within
+# Two yardsticks stand beside a correlation, and they answer different questions. The 95 % interval says what other
+# texts would give on the same layers: it is a bootstrap that draws the {glue:text}`page-64-texts:d` texts, and the
+# {glue:text}`page-64-windows:d` windows within each, with replacement. It is worth little: {glue:text}`page-64-texts:d`
+# texts can be drawn in {glue:text}`page-64-draws:d` ways only, so it shows how far apart these texts are and not how
+# far others would be. The second says whether the layers could be in this order by chance: nineteen in twenty random
+# orders of SmolLM2's layers lie within ±{glue:text}`page-64-chance:.2f`, of gpt2-mini's within
 # ±{glue:text}`page-64-mini-chance:.2f`. A correlation can exclude zero by the first and be no more than chance by the
-# second, as that of the constant for keys: {glue:text}`page-64-keys:.2f`
-# [{glue:text}`page-64-keys-low:.2f`, {glue:text}`page-64-keys-high:.2f`]. Many predictors are compared here, which
-# neither allows for.
+# second, like that of the constant for keys: {glue:text}`page-64-keys:.2f` [{glue:text}`page-64-keys-low:.2f`,
+# {glue:text}`page-64-keys-high:.2f`]. Many predictors are compared here, and neither yardstick allows for that.
 
 
 # %% tags=["hide-input"]
@@ -181,10 +180,11 @@ figures.table(shown(mini), bold=[name in ("lipschitz", "stream_change") for name
 
 # %% [markdown]
 # With {glue:text}`page-64-mini-layers:d` layers a correlation has to be near one to mean anything. The constant reaches
-# {glue:text}`page-64-mini-keys:.2f` for keys and {glue:text}`page-64-mini-values:.2f` for values. So here it does rank
-# the layers by the loss of their keys, as the norm of the residual stream does without it (one over it has
-# {glue:text}`page-64-mini-residual:.2f`, the wrong sign); the larger network shares neither. The change of the residual stream is
-# again high in each column. The rows of one layer and one text of gpt2-mini are measured again here:
+# {glue:text}`page-64-mini-keys:.2f` for keys and {glue:text}`page-64-mini-values:.2f` for values. So here the constant
+# does rank the layers by the loss of their keys; but so does the norm of the residual stream, which needs no constant
+# (one over this norm has {glue:text}`page-64-mini-residual:.2f`, the wrong sign). The larger network shows neither. The
+# change of the residual stream is again high in each column. The rows of one layer and one text of gpt2-mini are
+# measured again here:
 
 # %% tags=["hide-input"]
 rows = table[table.model == "gpt2-mini"]

@@ -319,8 +319,8 @@ worst = copies.difference.abs().max()
 #
 # For $1 < \theta < 2$ we have no proof that nothing larger exists, but a sketch: a row counts only with tokens that get
 # a share of its attention; these stand at least $\theta - 1$ above the group, at equal heights up to order $1 / t$, and
-# two of them lie at most as far apart as the two prongs. That all rows of a large constant can be told this way is not
-# written out.
+# two of them lie at most as far apart as the two prongs. We have not written out that all rows of an input with a large
+# constant are of this kind.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -479,7 +479,8 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 # - For this $A$ and $V$ the smaller of the two bounds is within a factor 2 of the truth at every point of the
 #   *grid* with $n \ge 3$; between its points nothing was measured. There, neither $\sqrt n$, nor $R^2$ in front of it,
 #   nor the plateau can be improved but for constants.
-# - At two tokens a gap is left that no input comes near, once $R$ is large: there is no room for a fork.
+# - At two tokens, once $R$ is large, a gap is left that no input tried comes near to closing: there is no room for a
+#   fork.
 # - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, growth in $n$ ends near $e^{2 \gamma^*
 #   R^2}$ tokens, $\gamma^* < \norm A_2$, up to a power of $t$: {doc}`29_exact_rate`. Which constant stands before $t
 #   \sqrt n$ up to there is not known for general $A$.

@@ -11,14 +11,13 @@
 #
 # How large can the local constant of a trained {term}`attention head` be? For every head of MiniLM and of gpt2-mini,
 # without its output matrix, we searched the {term}`ball <radius>` whose radius is the longest {term}`token` of a text,
-# with {glue:text}`page-66-length` tokens. The {term}`worst input` found is a median of
-# {glue:text}`page-66-over-text:.0f` times rougher than the text, by the ratio of their constants, and
-# {glue:text}`page-66-over-heuristic:.0f` times rougher than the {term}`two clusters` of the paper. A proved upper
-# {term}`bound` is a median of {glue:text}`page-66-median:.2f` times that, and at most {glue:text}`page-66-largest:.2f`
-# times: within that factor the {term}`Lipschitz constant on a ball` of each of these heads is known
-# ({numref}`fig-66-heads`). For the {glue:text}`page-66-gpt2-heads` heads of GPT-2, over all inputs of as many tokens
-# that their {term}`layer normalisation` can make, the factor is {glue:text}`page-66-gpt2-median:.2f` at the median and
-# at most {glue:text}`page-66-gpt2-largest:.2f`.
+# with {glue:text}`page-66-length` tokens. The constant at the {term}`worst input` found is a median of
+# {glue:text}`page-66-over-text:.0f` times that of the text, and {glue:text}`page-66-over-heuristic:.0f` times that of
+# the {term}`two clusters` of the paper. A proved upper {term}`bound` is a median of {glue:text}`page-66-median:.2f`
+# times the constant found, and at most {glue:text}`page-66-largest:.2f` times: within that factor the {term}`Lipschitz
+# constant on a ball` of each of these heads is known ({numref}`fig-66-heads`). For the {glue:text}`page-66-gpt2-heads`
+# heads of GPT-2, over all inputs of as many tokens that their {term}`layer normalisation` can make, the factor is
+# {glue:text}`page-66-gpt2-median:.2f` at the median and at most {glue:text}`page-66-gpt2-largest:.2f`.
 
 # %% tags=["parameters"]
 seed = 0
@@ -61,10 +60,10 @@ plt.show()
 # %% [markdown]
 # ## By hand: no eigenvalue is needed
 #
-# The paper's adversarial tokens follow a real eigenvector of $A$, and a turn has none. A fork needs only a singular
-# pair $A v = \sigma k$: many tokens at $R v$, two *prongs* at $R(c k \pm s e)$ with $e \perp k$. The many give both
-# prongs the same {term}`attention`; pushing one prong along $k$ and the other against it tips the balance, and all
-# outputs move together.
+# The paper's adversarial tokens follow a real eigenvector of $A$, and a rotation of the plane has none. A fork needs
+# only a singular pair $A v = \sigma k$: many tokens at $R v$ (the *bulk*), two *prongs* at $R(c k \pm s e)$ with $e
+# \perp k$. The many give both prongs the same {term}`attention`; pushing one prong along $k$ and the other against it
+# tips the balance, and all outputs move together.
 
 # %%
 turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
@@ -120,8 +119,8 @@ print(f"measured over stated: from {min(ratios):.4f}, median {np.median(ratios):
 # %% [markdown]
 # ## The worst input found of one head
 #
-# `on_ball` compares forks, two clusters and random inputs, and ascends from the roughest: the derivative of the top
-# {term}`singular value <spectral norm>` is that of $\langle w, D_X f\, v \rangle$ with both
+# `on_ball` compares forks, two clusters and random inputs, and ascends from the one with the largest constant: the
+# derivative of the top {term}`singular value <spectral norm>` is that of $\langle w, D_X f\, v \rangle$ with both
 # {term}`singular vectors <singular vector>` held.
 
 # %%
@@ -195,9 +194,9 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 
 # %% [markdown]
 # A {term}`mask <mask (causal)>` does not exclude forks: in gpt2-mini the prongs come first, where it hides them from
-# nobody. At {glue:text}`page-66-text-over-clusters` of its heads the text is rougher than the two clusters. Ascent
-# gains a factor of {glue:text}`page-66-gain:.4f` at the median head and of {glue:text}`page-66-most-gain:.2f` at the
-# one where it gains most.
+# nobody. At {glue:text}`page-66-text-over-clusters` of its heads the text has a larger constant than the two clusters.
+# Ascent gains a factor of {glue:text}`page-66-gain:.4f` at the median head and of {glue:text}`page-66-most-gain:.2f` at
+# the one where it gains most.
 #
 # The median room of a head is {glue:text}`page-66-room-minilm:.2f` in MiniLM, {glue:text}`page-66-room-mini:.2f` in
 # gpt2-mini and {glue:text}`page-66-gpt2-median:.2f` in GPT-2; above 2 it is at {glue:text}`page-66-heads-above` of
@@ -209,17 +208,18 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # %% [markdown]
 # ## How far words come
 #
-# Not far. With {glue:text}`page-66-changed` of {glue:text}`page-66-length` tokens of Alice changed to other words, a
-# layer of MiniLM is {glue:text}`page-66-words-least:.1f` to {glue:text}`page-66-words-most:.1f` times rougher: on a
-# logarithmic axis {glue:text}`page-66-share-least:.0%` to {glue:text}`page-66-share-most:.0%` of the way from the
-# text to the worst input found ({numref}`fig-66-words`). At each step the gradient of the constant, through the
-# layers below to the word embeddings, proposes {glue:text}`page-66-tried` substitutions, and the roughest stays.
+# Not far. With {glue:text}`page-66-changed` of {glue:text}`page-66-length` tokens of Alice changed to other words, the
+# constant of a layer of MiniLM becomes {glue:text}`page-66-words-least:.1f` to {glue:text}`page-66-words-most:.1f`
+# times larger: on a logarithmic axis {glue:text}`page-66-share-least:.0%` to {glue:text}`page-66-share-most:.0%` of the
+# way from the text to the worst input found ({numref}`fig-66-words`). At each step the gradient of the constant,
+# through the layers below to the word embeddings, proposes {glue:text}`page-66-tried` substitutions, and the one with
+# the largest constant stays.
 #
 # One word repeated, like the bulk of a fork, is a better start: with at most {glue:text}`page-66-few` words changed,
 # until nothing tried gains, it comes {glue:text}`page-66-alike-least:.0%` to {glue:text}`page-66-alike-most:.0%` of the
 # way.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-words", "caption": "Words against the worst input found. As many random words reach {glue:text}`page-66-drawn-least:.1f` to {glue:text}`page-66-drawn-most:.1f` times the text; {glue:text}`page-66-above` of {glue:text}`page-66-of-six` layers are roughest at one word repeated."}, "image": {"alt": "Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of random words rise little with the number of changed words; a short curve of one repeated word lies above them, and a dashed line far above all."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-words", "caption": "Words against the worst input found. As many random words reach {glue:text}`page-66-drawn-least:.1f` to {glue:text}`page-66-drawn-most:.1f` times the text; {glue:text}`page-66-above` of {glue:text}`page-66-of-six` layers have their largest constant at one word repeated."}, "image": {"alt": "Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of random words rise little with the number of changed words; a short curve of one repeated word lies above them, and a dashed line far above all."}}
 words, repeats = results.load("worst-words"), results.load("worst-repeats")
 roughest = layers[layers.model == "minilm"].set_index("layer").ascended
 figures.worst_inputs.words(words, repeats, roughest)
@@ -370,7 +370,7 @@ print(
 # - The radii at which growth ends are those of forks, without query biases; another input may keep the growth longer.
 #   The prediction is too high by {glue:text}`page-66-radius-least:.0%` to {glue:text}`page-66-radius-most:.0%`.
 #
-# **One thing to try.** Set `head = 2` and `layer = 0`: the roughest head of MiniLM's first layer.
+# **One thing to try.** Set `head = 2` and `layer = 0`: the head of MiniLM's first layer with the largest constant.
 #
 # **Next:** {doc}`67_every_bound`.
 

@@ -76,9 +76,9 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 # %% [markdown]
 # ## What each bound is for
 #
-# Each formula was held against the norm of the {term}`Jacobian` by autograd, in the norm that it speaks of, at random
-# inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at inputs
-# that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-67-cases:,.0f` of
+# Each formula was compared with the norm of the {term}`Jacobian` by autograd, in the norm that it is stated in, at
+# random inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at
+# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-67-cases:,.0f` of
 # {glue:text}`page-67-stored:,d` stored cases, those to which the formula applies (the limit has no value at a tie). A
 # ratio below 1 shows that a formula fails. The column on the form uses the words of the {ref}`badges <badges>`;
 # *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the Euclidean norm unless another
@@ -106,8 +106,8 @@ shown(["dot-product attention", "rotary attention"], ["one input", "limit"])
 
 # %% [markdown]
 # The *smallest ratio* is over these small cases, which differ by bound: on {doc}`21_general_bound` a fork comes much
-# closer to the leading constant. A large *largest* one says that the bound is far off elsewhere. On a ball and for
-# {term}`measures <measure>`:
+# closer to the leading constant. A large number under *largest* says that the bound is far off elsewhere. On a ball and
+# for {term}`measures <measure>`:
 
 # %% tags=["hide-input"]
 shown(["dot-product attention", "rotary attention"], ["ball"])
@@ -121,13 +121,12 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # %% [markdown]
 # Three formulas, emphasised, are exceeded. The bound of the released code of {cite:t}`castin2024smooth` takes
 # $\abs{A x_i}$ for the slope of the query term too ({doc}`21_general_bound`). Theorem 3.2 of
-# {cite:t}`kim2021lipschitz`, as we recall others to quote it, has the query norms once, where twice is needed
-# ({doc}`52_l2_attention`).
-# The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads stacked. For one head its
-# formula follows from the theorem below; with four heads of which one has all the queries, and without their rotary
-# positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
+# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is needed
+# ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads
+# stacked. For one head its formula follows from the theorem below; with four heads of which one has all the queries,
+# and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
 #
-# ## A wrong use raises
+# ## A wrong use raises an error
 #
 # Each entry checks the map that it is given. The bound for measures is for attention without a
 # {term}`mask`; with one it is exceeded already where all {term}`logits <logit>` are zero:
@@ -211,7 +210,7 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 #
 # For scaled cosine attention, with logits $\tau\, \hat q_i \cdot \hat k_j$ and values $\nu\, \hat v_j$, where
 # $\hat y = y / \sqrt{\abs{y}^2 + \epsilon}$, the two transcribed bounds ({cite:t}`qi2023lipsformer`,
-# {cite:t}`nair2025softmax`) grow like $n^2$. Theorem 3.3's argument gives a root:
+# {cite:t}`nair2025softmax`) grow like $n^2$. The argument of Theorem 3.3 gives a bound of order $\sqrt n$:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -323,8 +322,8 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Ratios are those of small maps: a few tokens, width up to four, three heads. *Largest* grows with everything, and
-#   only its order means something.
+# - Ratios are those of small maps: a few tokens, width up to four, three heads. The *largest* ratio grows with all of
+#   these, and only its order of magnitude means something.
 # - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all this
 #   page shows, except the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.
 # - {numref}`fig-67-text` is of one layer, model and text. All layers at {glue:text}`page-67-all-length` tokens, with

@@ -12,9 +12,9 @@
 # Does your code compute the {term}`local Lipschitz constant` of {term}`attention` right? Here are
 # {glue:text}`page-68-cases` inputs where the answer is a formula, each with its proof in a line, in one file that needs
 # none of our code. Our solver is off by at most {glue:text}`page-68-ours:.0e` of the value in double precision, and
-# three mistakes fail on {glue:text}`page-68-released` of {glue:text}`page-68-plain`, {glue:text}`page-68-unmasked` of
-# {glue:text}`page-68-masked` and {glue:text}`page-68-rows` of {glue:text}`page-68-heads` inputs that they concern
-# ({numref}`fig-68-errors`).
+# three wrong implementations fail on {glue:text}`page-68-released` of {glue:text}`page-68-plain`,
+# {glue:text}`page-68-unmasked` of {glue:text}`page-68-masked` and {glue:text}`page-68-rows` of
+# {glue:text}`page-68-heads` inputs that they concern ({numref}`fig-68-errors`).
 
 # %% tags=["parameters"]
 random_inputs = 1000  # against the largest constant on a ball
@@ -116,8 +116,8 @@ plt.show()
 # %% [markdown]
 # ## By hand: averages of two tokens
 #
-# Two {term}`tokens <token>`, a {term}`causal mask <mask (causal)>`, no {term}`logits <logit>`, and $V = 1$. The first
-# output is $x_1$, the second is $\frac12 (x_1 + x_2)$. So the {term}`Jacobian` is
+# Two {term}`tokens <token>`, a {term}`causal mask <mask (causal)>`, all {term}`logits <logit>` 0, and $V = 1$. The
+# first output is $x_1$, the second is $\frac12 (x_1 + x_2)$. So the {term}`Jacobian` is
 # $\begin{pmatrix} 1 & 0 \\ \frac12 & \frac12 \end{pmatrix}$ at every input, and its squared {term}`spectral norm` is
 # the larger root of $z^2 - \frac32 z + \frac14$. The constant is $(1 + \sqrt 5) / \sqrt 8$, the golden ratio over
 # $\sqrt 2$. The case `averages-of-2` has $V = 2$:

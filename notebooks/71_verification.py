@@ -109,8 +109,8 @@ figures.table(worst, columns, bold=worst.index == "general_upper")
 
 # %% [markdown]
 # - Where logits are small, most bounds are nearly attained, and ascents end there if they can.
-# - Where $t \ge 1$, no input reaches a third of Theorem 3.3 or an eighth of Theorem 3.5; the largest ratios to our
-#   tighter forms are nearly one half and six tenths.
+# - Where the {term}`logit range` $t$ is at least 1, no input reaches a third of Theorem 3.3 or an eighth of Theorem
+#   3.5; the largest ratios to our tighter forms are nearly one half and six tenths.
 # - The limit $\norm V_2 \sqrt n$ of Theorem 3.7 is attained when all tokens choose the same one; Lemma 3.8, when
 #   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of {term}`L2 attention`, by one token.
 # - The {term}`certificate` has only rounding to spare once it forms all columns of the Jacobian.
