@@ -7,19 +7,25 @@
 # ---
 
 # %% [markdown]
-# # Self-attention as a map (Definition 2.1)
+# # Self-attention and its Jacobian (Lemma C.2)
 #
 # Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, times a matrix, and the
 # weights depend on the tokens themselves. One such map serves the whole book: the maps of the theorems and the layers
 # of the experiments are the same code. {numref}`fig-11-attention` is the {term}`attention matrix` of one
 # {term}`attention head` of a pretrained model on a line of text, without and with a {term}`mask <mask (causal)>`,
 # computed with this code.
+#
+# A pushed token moves the output in three ways: through its query, its key and its value. So the {term}`Jacobian` of
+# attention is a sum of three terms, in a closed form that costs a few matrix products and needs no automatic
+# differentiation. It agrees with automatic differentiation to {term}`rounding`, on {glue:text}`page-11-maps` random
+# maps, with and without a mask, biases, an output matrix and weights.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: it can be masked or not
 layer = 2
 head = 9
 length = 14  # tokens in the window
+terms_layer = 0  # the layer whose three terms are measured on text
 seed = 0
 texts = ["alice", "python_reference"]  # the first that is available is used
 
@@ -32,7 +38,7 @@ from myst_nb import glue
 from torch.nn.functional import scaled_dot_product_attention
 
 from lab import figures, ledger
-from lipnb import Attention, corpora, models
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian, corpora, local_lipschitz, models
 from lipnb.worst_case import gaussian
 
 figures.house_style()
@@ -44,7 +50,12 @@ decoder = models.load(model_name, dtype=torch.float64, masked=True)
 ids = corpora.windows(encoder.token_ids(corpora.read(corpus)), length, count=12)[-1:]
 print("text:", corpora.describe(corpus))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; a word that occurs twice also attends to its other occurrence. The {term}`mask` removes everything above the diagonal, and each row still sums to one."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells above the diagonal are empty."}}
+
+def relative_error(left, right):
+    return ((left - right).norm() / right.norm()).item()
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; a word that occurs twice also attends to its other occurrence. The mask removes everything above the diagonal, and each row still sums to one."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells above the diagonal are empty."}}
 words = encoder.tokenizer.convert_ids_to_tokens(ids[0])
 axes = figures.panels(2, width=4.6, height=4.2)
 for ax, model in zip(axes, (encoder, decoder), strict=True):
@@ -70,7 +81,7 @@ by_lipnb = Attention.from_matrices(A, V)(x)
 
 # %% tags=["hide-input"]
 swapped = Attention.from_matrices(A.T, V)(x)
-glue("page-11-swapped", ((swapped - by_hand).norm() / by_hand.norm()).item(), display=False)
+glue("page-11-swapped", relative_error(swapped, by_hand), display=False)
 glue("page-11-other", P[0, 1].item(), display=False)
 glue("page-11-itself", P[1, 1].item(), display=False)
 two = pd.DataFrame({"token": ["first", "second"], "to first": P[:, 0], "to second": P[:, 1]})
@@ -135,12 +146,12 @@ for _ in range(100):
     Q, K, W, tokens = normal(k, d), normal(k, d), normal(k, d), normal(n, d)
     ours = Attention.from_matrices(K.T @ Q / k**0.5, W)(tokens)
     theirs = scaled_dot_product_attention(tokens @ Q.T, tokens @ K.T, tokens @ W.T)
-    pytorch_errors.append(((ours - theirs).norm() / theirs.norm()).item())
+    pytorch_errors.append(relative_error(ours, theirs))
     order = torch.randperm(n, generator=generator)
     for masked, found in ((False, order_errors), (True, order_felt)):
         f = Attention.from_matrices(K.T @ Q / k**0.5, W, masked=masked)
         out = f(tokens)[order]
-        found.append(((f(tokens[order]) - out).norm() / out.norm()).item())
+        found.append(relative_error(f(tokens[order]), out))
 
 # %% [markdown]
 # The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer receives in
@@ -153,7 +164,7 @@ for model in (encoder, decoder):
     for i, rest in enumerate(model.module.encoder.layer):
         ours = model.attention(i, object="block")(model.activations(ids, i))
         following = rest.output(rest.intermediate(ours), ours)  # the model's own feed-forward part
-        errors.append(((following - states[i + 1]).norm() / states[i + 1].norm()).item())
+        errors.append(relative_error(following, states[i + 1]))
 
 # %% tags=["hide-input"]
 glue("page-11-order", max(order_felt), display=False)
@@ -171,7 +182,7 @@ figures.table(
 )
 
 # %% [markdown]
-# The differences are {term}`rounding`. So the theorems, which speak of the definition, and the experiments, which run
+# The differences are rounding. So the theorems, which speak of the definition, and the experiments, which run
 # pretrained layers, are about one map.
 #
 # ## Four facts that later pages use
@@ -200,12 +211,228 @@ facts = {
     "query bias": (Attention(query, key, value, output, query_bias=bias)(tokens), plain(tokens)),
     "weights as copies": (plain(tokens, copies.double()), repeated),
 }
-gaps = {name: ((left - right).norm() / right.norm()).item() for name, (left, right) in facts.items()}
+gaps = {name: relative_error(left, right) for name, (left, right) in facts.items()}
 
 # %% tags=["hide-input"]
 told = pd.DataFrame({"fact": gaps.keys(), "gap": gaps.values()})
 told["outputs"] = ["equal, up to rounding" if gap < 1e-12 else f"differ by {gap:.2f}" for gap in told.gap]
 figures.table(told, names={"fact": "fact", "outputs": "the two outputs (relative difference)"})
+
+
+# %% [markdown]
+# ## The derivative: query, key and value
+#
+# Push the two tokens from above. They have four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. A
+# diagonal block is the sum of three terms, any other the sum of two.
+
+
+# %%
+def three_terms(A, V, x):
+    """The blocks [i, j] of each term of the Jacobian of one head at two tokens."""
+    P = (x @ A.T @ x.T).softmax(dim=1)
+    m = P @ x
+    value, key, query = torch.zeros(3, 2, 2, 2, 2, dtype=torch.float64)
+    for i in range(2):
+        covariance = sum(P[i, j] * torch.outer(x[j] - m[i], x[j] - m[i]) for j in range(2))
+        query[i, i] = V @ covariance @ A
+        for j in range(2):
+            key[i, j] = V @ (P[i, j] * torch.outer(x[j] - m[i], A @ x[i]))
+            value[i, j] = V * P[i, j]
+    return {"value": value, "key": key, "query": query}
+
+
+terms = three_terms(A, V, x)
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-terms", "caption": "The first token is pushed along the first axis. Its own output moves by three terms; the output of the other token has no query term, because the query that makes it did not move. The terms add up as vectors and may cancel."}, "image": {"alt": "Two panels of arrows. In each, coloured arrows for the terms are joined tip to tail and a dashed arrow leads from the first start to the last tip. The panel of output 1 has three terms, that of output 2 has no query term."}}
+push = torch.tensor([1.0, 0.0]).double()
+for i, ax in enumerate(figures.panels(2, width=4.6, height=3.2)):
+    place = torch.zeros(2).double()
+    for (name, term), color in zip(terms.items(), ("C2", "C1", "C0"), strict=True):
+        move = term[i, 0] @ push
+        if move.norm() > 0:
+            ax.annotate("", place + move, place, arrowprops={"arrowstyle": "->", "color": color, "lw": 2.5})
+            side = (0, 8) if name == "value" else (8, -4)
+            look = {"ha": "center" if name == "value" else "left", "color": color, "textcoords": "offset points"}
+            ax.annotate(name, place + move / 2, side, **look)
+        place = place + move
+    ax.annotate("", place, (0, 0), arrowprops={"arrowstyle": "->", "color": "black", "ls": "--"})
+    ax.annotate("all together", place / 2, (-4, -14), textcoords="offset points", ha="right")
+    ax.set(title=f"output {i + 1}, for a unit push of token 1", xlim=(-0.1, 1.05), ylim=(-0.45, 0.15))
+    ax.set(xlabel="first coordinate", ylabel="second coordinate")
+    ax.set_aspect("equal")
+plt.show()
+
+# %% [markdown]
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Jacobian of one head {cite}`castin2024smooth`, Lemma C.2
+# :label: jacobian-closed-form
+#
+# Let $f$ be one head without a mask or biases, $f(X)_i = V m_i$ with $m_i = \sum_j P_{ij} x_j$, and let
+# $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. At every $X$ and for every $\varepsilon$,
+#
+# $$(D_X f)(\varepsilon)_i = V\Big[\Sigma_i A\,\varepsilon_i
+#   + \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j + \sum_j P_{ij}\,\varepsilon_j\Big].$$
+#
+# With a mask the sums stop at $j = i$ (Lemma D.1). With biases, $A x_i$ becomes $A x_i + K^\top b_Q/\sqrt k$
+# (Lemma E.2). With token weights only $P$ changes (Lemma C.6).
+# :::
+#
+# In the first term, token $i$ shifts its attention because its *query* moved; in the second, because the *key* of token
+# $j$ moved; in the third, the *value* of token $j$ moves what is averaged.
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-blocks", "caption": "The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A diagonal block has one more term, from the token's own query; such a block need not be the largest of its row. The mask empties the blocks above the diagonal, so that an output depends on its own and earlier tokens only."}, "image": {"alt": "Two coloured square matrices, each divided into four by four blocks. On the right, with a mask, the blocks above the diagonal are empty."}}
+axes = figures.panels(2, width=4.4, height=3.8)
+shown = gaussian(torch.Generator().manual_seed(seed))
+wide, four = shown(6, 6) / 2, shown(4, 6)
+diagonal_leads = []
+for ax, masked in zip(axes, (False, True), strict=True):
+    J = AttentionJacobian(Attention.from_matrices(wide, torch.eye(6).double(), masked=masked), four).dense()
+    norm = torch.linalg.matrix_norm(J, 2)
+    title = f"{'masked' if masked else 'unmasked'}, largest singular value {norm:.2f}"
+    figures.matrix(J, ax=ax, block=(6, 6), title=title, label="entry of the Jacobian")
+    sizes = J.reshape(4, 6, 4, 6).square().sum((1, 3))
+    diagonal_leads.append((sizes.argmax(1) == torch.arange(4)).all().item())
+plt.show()
+
+
+# %% [markdown]
+# ## The closed form, measured against automatic differentiation
+#
+# Sizes, heads, masks, biases, output projections and weights are drawn at random. For each map the closed form and
+# autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must be transposes of
+# each other. `gram` is both in one, $J^\top J u$, and all that the solvers need. With token weights $a$ it is
+# the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
+
+
+# %%
+def random_case(case):
+    """Map number `case` with its tokens; the bits of the number are its options."""
+    h, k, d, v, m, n = torch.randint(1, 9, (6,), generator=generator).tolist()
+    projected, biased, masked, weighted = (bool(case >> bit & 1) for bit in range(4))
+    query, key, value = (normal(h, k, d), normal(h, k, d), normal(h, v, d))
+    output = normal(h, m, v) if projected else None
+    biases = {"query_bias": normal(h, k), "value_bias": normal(h, v)}
+    f = Attention(query, key, value, output, masked=masked, **(biases if biased else {}))
+    return f, normal(n, d), normal(n).exp() if weighted else None
+
+
+# %% tags=["hide-input"]
+hand, closed_form, autograd = [], [], []
+for case in [(A, V, x), (normal(2, 2), normal(2, 2), normal(2, 2))]:
+    f = Attention.from_matrices(*case[:2])
+    hand.append(sum(three_terms(*case).values()).permute(0, 2, 1, 3).reshape(4, 4))
+    closed_form.append(AttentionJacobian(f, case[2]).dense())
+    autograd.append(torch.func.jacrev(f)(case[2]).reshape(4, 4))
+blocks = [relative_error(*pair) for other in (closed_form, autograd) for pair in zip(hand, other, strict=True)]
+
+# %% tags=["hide-input"]
+rows = []
+for case in range(200):
+    f, y, weights = random_case(case)
+    closed = AttentionJacobian(f, y, weights)
+    twin = AutodiffJacobian(lambda z, f=f, weights=weights: f(z, weights), y)
+    u, w = normal(*y.shape), normal(len(y), f.output_width)
+    left, right = (closed.jvp(u) * w).sum(), (u * closed.vjp(w)).sum()
+    root = 1 if weights is None else weights.sqrt()[:, None]
+    both = twin.vjp(root**2 * twin.jvp(u / root)) / root
+    rows.append(
+        (
+            relative_error(closed.jvp(u), twin.jvp(u)),
+            relative_error(closed.vjp(w), twin.vjp(w)),
+            relative_error(closed.gram(u), both),
+            ((left - right).abs() / (closed.jvp(u).norm() * w.norm())).item(),
+        )
+    )
+products = pd.DataFrame(rows, columns=["jvp", "vjp", "gram", "adjoint"])
+glue("page-11-maps", len(products), display=False)
+
+# %% tags=["hide-input"]
+meaning = ["J ε against autograd", "Jᵀ w against autograd", "Jᵀ J u against autograd", "J and Jᵀ are transposes"]
+worst = pd.DataFrame({"product": products.columns, "meaning": meaning, "largest": products.max().tolist()})
+figures.table(
+    worst,
+    names={"product": "product", "meaning": "what is compared", "largest": "largest relative difference"},
+    digits=1,
+)
+
+# %% [markdown]
+# ::::{dropdown} Proof
+# :::{prf:proof}
+# The logit $\ell_{ij} = (A x_i)^\top x_j$ moves by
+# $\dot\ell_{ij} = x_j^\top A \varepsilon_i + (A x_i)^\top \varepsilon_j$.
+#
+# The softmax moves by $\dot P_{ij} = P_{ij} \big(\dot\ell_{ij} - \sum_l P_{il} \dot\ell_{il}\big)$.
+#
+# So $\dot m_i = \sum_j P_{ij} \varepsilon_j + \sum_j \dot P_{ij} x_j
+# = \sum_j P_{ij} \varepsilon_j + \sum_j P_{ij} (x_j - m_i)\, \dot\ell_{ij}$:
+# this is the value term and a second part, which splits in two.
+#
+# The part of $\dot\ell_{ij}$ with $\varepsilon_j$ gives the key term.
+#
+# The part with $\varepsilon_i$ gives $\sum_j P_{ij} (x_j - m_i)\, x_j^\top A \varepsilon_i = \Sigma_i A \varepsilon_i$,
+# because $\sum_j P_{ij} (x_j - m_i) = 0$ allows $x_j - m_i$ in place of the second $x_j$.
+#
+# A mask fixes some $P_{ij}$ at 0; a query bias changes $A x_i$ in $\ell_{ij}$; weights change $P$ alone. The steps stay
+# the same.
+# :::
+# ::::
+#
+# ## Which of the three terms matters on real text?
+#
+# On a layer of a pretrained model, we let only the queries move with the tokens, or only the keys, or only the values.
+# The Jacobian of such a map is one of the three terms, and its norm can be measured.
+
+
+# %%
+def only(part, attention, x):
+    """The map in which only one of query, key and value moves away from `x`."""
+
+    def f(y):
+        query, key, value = (
+            moved if name == part else still
+            for name, moved, still in zip(
+                ("query", "key", "value"), attention.project(y), attention.project(x), strict=True
+            )
+        )
+        return attention.combine(attention.probabilities_of(query, key) @ value)
+
+    return f
+
+
+# %%
+token_ids, attention = encoder.token_ids(corpora.read(corpus)), encoder.attention(terms_layer)
+parts = []
+for n in (4, 8, 16, 32, 64):
+    y = encoder.activations(corpora.windows(token_ids, n, 1), terms_layer)[0]
+    norms = {part: local_lipschitz(only(part, attention, y), y).value.item() for part in ("query", "key", "value")}
+    parts.append({"n": n, **norms, "all three": local_lipschitz(attention, y).value.item()})
+parts = pd.DataFrame(parts)
+
+# %% tags=["hide-input"]
+figures.table(
+    parts,
+    names={
+        "n": "tokens n",
+        "query": "query term",
+        "key": "key term",
+        "value": "value term",
+        "all three": "whole Jacobian",
+    },
+)
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-real-text", "caption": "Norms of the three terms and of their sum on real text, one window for each length. The key term is the largest at each length, no term is negligible, and the norm of the whole is about half the sum of the three."}, "image": {"alt": "Four curves against the sequence length, one for the norm of each term and one for the norm of the whole Jacobian, on one layer of a pretrained model."}}
+ax = plt.subplots(figsize=(6.4, 3.8))[1]
+for part, look in zip(("query", "key", "value", "all three"), ("C0o-", "C1s-", "C2^-", "kD--"), strict=True):
+    ax.plot(parts.n, parts[part], look, label=part)
+ax.set(
+    xscale="log", xlabel="sequence length n", ylabel="norm", ylim=(0, None), title=f"{encoder.name} layer {terms_layer}"
+)
+ax.legend(loc="lower right", ncols=2)
+ax.set_xticks(parts.n, parts.n)
+ax.minorticks_off()
+plt.show()
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(by_lipnb, by_hand, rtol=1e-13)
@@ -214,6 +441,20 @@ assert {name for name, gap in gaps.items() if gap < 1e-12} == expected_equal
 assert max(errors) < 1e-10 and max(pytorch_errors) < 1e-12
 assert max(order_errors) < 1e-12 and max(order_felt) > 0.1
 print("✓ by hand, the four facts, and the layers of the model, with both masks, agree with the map")
+assert max(blocks) < 1e-13
+assert (
+    products.jvp.max() < 1e-10
+    and products.vjp.max() < 1e-10
+    and products.gram.max() < 1e-10
+    and products.adjoint.max() < 1e-12
+)
+assert not all(diagonal_leads), "the caption says that a diagonal block need not lead its row"
+total = parts[["query", "key", "value"]].sum(axis=1)
+largest = parts[["query", "key", "value"]].max(axis=1)
+assert (parts["all three"] <= total * (1 + 1e-3)).all()
+if terms_layer == 0 and corpus == "alice":  # the caption says these of the layer and the text that the page shows
+    assert (parts.key == largest).all() and (parts["all three"] < 0.6 * total).all()
+print(f"  {len(products)} random maps: closed form and autograd agree; the three terms add up")
 
 # %% tags=["hide-input"]
 single = "one head, against PyTorch's own program"
@@ -222,22 +463,34 @@ sizes, text = "random heads of any size", f"{model_name}, both masks, a line of 
 id = "castin.def-2.1"
 code = {"seen": "released code", "effort": "random"}
 said = {"seen": "text of the paper", "effort": "random"}
+form, options = "the closed form is the derivative", "with masks, biases, weights"
+ground = f"blocks by hand and {len(products)} random maps against autograd"
+both = [*products.jvp, *products.vjp, *products.gram]
+plain = [*blocks, *products.jvp[::16], *products.vjp[::16]]  # every 16th has no option
+known = {"seen": "reconstructed", "effort": "random", "grounds": ground}
+first = known | {
+    "grounds": f"blocks by hand and {len(products.jvp[::16])} random maps without options, against autograd"
+}
 ledger.record(
     ledger.equal(id, single, pytorch_errors, within=1e-12, grounds=sizes, **code),
     ledger.equal(id, layers, errors, within=1e-10, grounds=text, variant=True, **code),
     ledger.equal(
         "castin.sec-2.1", "outputs in another order, unmasked", order_errors, within=1e-12, grounds=sizes, **said
     ),
+    ledger.equal("castin.lem-c.2", form, plain, within=1e-12, **first),
+    ledger.equal("castin.lem-c.2", options, both, within=1e-10, variant=True, **known),
 )
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the maps of the theorems and the maps of the experiments are the same code.
+# - It shows that the maps of the theorems and the maps of the experiments are the same code, and that the closed form
+#   is the derivative of this map, with all options, to rounding.
 # - A masked MiniLM is a pretrained encoder to which we add a causal mask, as the paper does with BERT. It was never
 #   trained that way: it has the form of a decoder and need not behave like a trained one.
-# - It does not yet say how smooth the map is.
+# - Which of the three terms is largest may differ on other layers and texts; one {term}`window` for each length is an
+#   illustration. Nothing here is about speed: {doc}`../book/solver` counts the operations and gives the times.
 #
-# **One thing to try.** Other heads look elsewhere: change `layer` and `head` and see which ones are almost uniform.
+# **One thing to try.** Set `terms_layer = 3`: is the query term or the value term the largest there?
 #
 # **Next:** {doc}`12_local_lipschitz`: how the smoothness of this map is measured.

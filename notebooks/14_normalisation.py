@@ -482,7 +482,7 @@ ledger.record(
 #   large entries of $A$ need not meet. It is then the range for *unit* tokens.
 # - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have the
 #   paper's text without formulas: if its bound carries the factor, this page says nothing against it.
-# - Query biases matter to the bounds ({doc}`27_biases`), and absorbing a shift creates such biases.
+# - Query biases matter to the bounds ({doc}`26_multi_head`), and absorbing a shift creates such biases.
 # - The ellipsoids of the last layers of GPT-2 have long axes, but without its other weights we cannot say whether the
 #   tokens of a text lie along them.
 # - A fresh network has gain 1 and shift 0: every token has norm $\sqrt d$. The small number added to the variance moves

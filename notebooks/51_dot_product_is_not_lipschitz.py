@@ -458,14 +458,13 @@ ledger.record(
 #   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A =
 #   0$ and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order
 #   $s$. All norms on a space of finite dimension are equivalent, so this is true of each of them.
-# - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
+# - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`24_large_radius`
 #   shows that the same tokens reach the square of the {term}`radius`.
 # - Heads may cancel in the block of one token, and then it stays bounded; close by they do not.
 # - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz on what it meets.
 #   {doc}`41_real_text` measures its local constants.
 # - The quotients are compared with the largest norm at 201 points of a segment; the comparison allows for a peak
-#   between
-#   them that is higher by a part in ten thousand.
+#   between them that is higher by a part in ten thousand.
 #
 # **One thing to try.** Put all tokens but the first at $+s$, none at $-s$: the first still weighs both places equally,
 # and the slope is 2. Which factor comes out in place of $c_N$?
