@@ -14,9 +14,9 @@
 #
 # Adding the heads' constants gives a valid {term}`bound`, but usually a wasteful one. In each layer of MiniLM the sum
 # over {glue:text}`heads_summed` heads is {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times the layer's
-# {term}`local Lipschitz constant`, which itself stays within a factor of two of that of its roughest head, the head
-# with the largest constant. This page shows when the sum is attained, and gives a finer bound, which
-# {cite:t}`castin2024smooth` leave to future work.
+# {term}`local Lipschitz constant`, which itself stays within a factor of two of that of its {term}`roughest <rougher>`
+# head. This page shows when the sum is attained, and gives a finer bound, which {cite:t}`castin2024smooth` leave to
+# future work.
 #
 # Three of the four biases do not change the constant. The query bias does: it adds a slope $c$ to the {term}`logits
 # <logit>` that does not come from the {term}`tokens <token>`, and Theorem 3.3 fails once it is large. Theorem E.3

@@ -41,7 +41,7 @@ def bound_exponents(table, sweep=None, example=None):
     axes[0].scatter(top["query"], top.two, color="C0", label="e = 4", **look)
     axes[0].axhline(1, color="black", lw=1, ls="--")
     axes[0].set(ylabel="largest measured / bound", title=f"{len(top)} maps")
-    axes[0].set(xlim=(0.04, 40), ylim=(1e-3, 60))
+    axes[0].set(xlim=(0.008, 40), ylim=(1e-3, 60))
     if sweep is not None:
         styles = {"e = 2": ("-", "C1"), "e = 4": ("-", "C0"), "sharper": ("--", "C2")}
         for name, (style, color) in styles.items():

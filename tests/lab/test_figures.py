@@ -160,15 +160,7 @@ def test_a_page_that_calls_a_book_figure_is_listed():
             assert call in calls
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="one dot at R = 0.0115 lies left of the axis"))
-        if name == "l2-exponents"
-        else name
-        for name in figures.FIGURES
-    ],
-)
+@pytest.mark.parametrize("name", figures.FIGURES)
 def test_no_mark_lies_outside_its_axes(name):
     for ax in figures.draw(name).axes:
         marks = [line.get_xydata() for line in ax.lines if line.get_marker() not in ("None", "|", "_")]
