@@ -70,7 +70,8 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 # the lone token has fallen by $R\,\varepsilon$, so $p$ falls by $p(1 - p)\,R\,\varepsilon$, and that weight goes to
 # tokens that lie $2R$ further along $u$. To first order, each output moves by
 #
-# $$p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon ,$$
+# $$\begin{aligned} &p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon \\
+#   &\quad = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon , \end{aligned}$$
 #
 # and the constant is at least $p\,(1 + 2R^2(1-p)) \sqrt{n - 1}$. The table checks this formula.
 
@@ -108,7 +109,8 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 # Let $f$ be one head of attention with matrices $A$ and $V$, without a mask, and $t = \norm A_2 R^2$. On the set
 # $B_R^n$ of sequences of $n$ tokens of norm at most $R$, with the Frobenius norm,
 #
-# $$\Lip(f_{|B_R^n}) \le \sqrt3\, \norm V_2 \sqrt{t^2 (4n + 1) + n} .$$
+# $$\begin{aligned} &\Lip(f_{|B_R^n}) \\
+#   &\quad \le \sqrt3\, \norm V_2 \sqrt{t^2 (4n + 1) + n} . \end{aligned}$$
 # :::
 #
 # **The idea in three lines.** Let $m_i = \sum_j P_{ij} x_j$ and $\Sigma_i$ be the mean and the covariance of what token

@@ -128,8 +128,8 @@ plt.show()
 # One head with matrices $Q, K \in \R^{k \times d}$ and $V$ sends a {term}`sequence` of tokens
 # $x_1, \dots, x_n \in \R^d$, without a mask, to
 #
-# $$f(X)_i = V \sum_{j=1}^n P_{ij}\, x_j, \qquad P_{i\cdot} = \softmax_j\big(x_i^\top A^\top x_j\big), \qquad
-# A = K^\top Q / \sqrt k .$$
+# $$\begin{aligned} f(X)_i &= V \sum_{j=1}^n P_{ij}\, x_j, \\
+#   P_{i\cdot} &= \softmax_j\big(x_i^\top A^\top x_j\big), \qquad A = K^\top Q / \sqrt k . \end{aligned}$$
 #
 # Several heads are summed, each after its output matrix: $f(X) = \sum_h W^{(h)} f^{(h)}(X)$. Masked attention lets
 # token $i$ see only $j \le i$: $f^m(X)_i = f(x_1, \dots, x_i)_i$.
@@ -271,8 +271,9 @@ plt.show()
 # Let $f$ be one head without a mask or biases, $f(X)_i = V m_i$ with $m_i = \sum_j P_{ij} x_j$, and let
 # $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. At every $X$ and for every $\varepsilon$,
 #
-# $$(D_X f)(\varepsilon)_i = V\Big[\Sigma_i A\,\varepsilon_i
-#   + \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j + \sum_j P_{ij}\,\varepsilon_j\Big].$$
+# $$\begin{aligned} (D_X f)(\varepsilon)_i = V\Big[&\Sigma_i A\,\varepsilon_i \\
+#   &+ \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j \\
+#   &+ \sum_j P_{ij}\,\varepsilon_j\Big]. \end{aligned}$$
 #
 # With a mask the sums stop at $j = i$ (Lemma D.1). With biases, $A x_i$ becomes $A x_i + K^\top b_Q/\sqrt k$
 # (Lemma E.2). With token weights only $P$ changes (Lemma C.6).

@@ -56,7 +56,8 @@ plt.show()
 # With $d = 1$, $A = V = 1$ and tokens $(s, -s)$, attention gives $f(X) = (s \tanh s^2, -s \tanh s^2)$. By symmetry it
 # is enough to consider two pushes, both tokens to the same side or in opposite directions, with the factors
 #
-# $$\text{together: } 1 + \frac{s^2}{\cosh^2 s^2}, \qquad \text{apart: } \tanh s^2 + \frac{2 s^2}{\cosh^2 s^2}.$$
+# $$\begin{aligned} \text{together: } & 1 + \frac{s^2}{\cosh^2 s^2}, \\
+#   \text{apart: } & \tanh s^2 + \frac{2 s^2}{\cosh^2 s^2}. \end{aligned}$$
 #
 # The larger one is the constant. At $s = 0$ the tokens coincide: attention is a plain average and the constant is
 # $\norm{V}_2 = 1$. Close together, the worst push moves them to the same side; farther away, apart.
@@ -95,8 +96,8 @@ figures.table(
 # {term}`spectral norm` of its Jacobian. On a convex open set $\mathcal X$ the Lipschitz constant is the supremum of the
 # local ones,
 #
-# $$\sup_{X \ne Y \in \mathcal X} \frac{\norm{f(X) - f(Y)}_F}{\norm{X - Y}_F}
-# = \sup_{X \in \mathcal X} \norm{D_X f}_2 .$$
+# $$\begin{aligned} \sup_{X \ne Y \in \mathcal X} &\frac{\norm{f(X) - f(Y)}_F}{\norm{X - Y}_F} \\
+#   = \sup_{X \in \mathcal X} &\norm{D_X f}_2 . \end{aligned}$$
 # :::
 #
 # ::::{dropdown} Proof
@@ -279,9 +280,9 @@ figures.table(
 # some percent, without a warning.
 #
 # *How far off can the start be?* We take forty singular values: 1, then $1 - g$ for a gap $g$, the rest evenly below
-# $\frac12$. (One token with this $V$ is an attention map with this Jacobian.) The start is Gaussian, or Gaussian with
-# its part along the top vector scaled down. Power iteration runs until the relative change of $\mu$ is less than
-# $10^{-10}$; and then on, to 50,000 products.
+# $\frac12$. (One token, with $V$ the diagonal matrix of these values, is a map with this Jacobian.) The start is
+# Gaussian, or Gaussian with its part along the top vector scaled down. Power iteration runs until the relative change
+# of $\mu$ is less than $10^{-10}$; and then on, to 50,000 products.
 
 # %% tags=["hide-input"]
 grid = torch.tensor([0.3, 0.1, 0.03, 0.01, 0.003, 0.001]), 10.0 ** -torch.arange(0, 13, 3)

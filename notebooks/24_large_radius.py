@@ -146,7 +146,8 @@ plt.show()
 # Let $f$ be one head without a mask, $A, V \ne 0$, and let $X$ be such that every token $x_i$ has its largest logit
 # $x_i^\top A^\top x_j$ at a unique index $j(i)$. Then
 #
-# $$\Lip_{RX}(f) \le \theta(R)\, \norm{V}_2 \sqrt n, \qquad \theta(R) \to 1 \text{ exponentially fast.}$$
+# $$\begin{gathered} \Lip_{RX}(f) \le \theta(R)\, \norm{V}_2 \sqrt n, \\
+#   \theta(R) \to 1 \text{ exponentially fast.} \end{gathered}$$
 #
 # All other inputs together have measure zero.
 # :::
@@ -268,8 +269,8 @@ plt.show()
 #
 # so that
 #
-# $$\norm{D_X f}_2 \ge \frac{n-1}{n}\, R^2 + \frac 1n \qquad \text{and} \qquad
-#   \frac{\norm{D_X f}_2}{R^2} \to \frac{n-1}{n} .$$
+# $$\begin{aligned} \norm{D_X f}_2 &\ge \frac{n-1}{n}\, R^2 + \frac 1n \quad \text{and} \\
+#   \frac{\norm{D_X f}_2}{R^2} &\to \frac{n-1}{n} . \end{aligned}$$
 # :::
 #
 # The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. The token

@@ -361,7 +361,8 @@ plt.show()
 # queries $q x$, keys $\kappa x$, $q \ne \kappa$, scale and value 1, at the tokens $(s, ts)$, $t = 2q / \kappa - 1$, the
 # first row of the Jacobian is (ours)
 #
-# $$\Big(\tfrac12 + t\, (\kappa - q)^2 s^2,\quad \tfrac12 - (\kappa - q)^2 s^2\Big) .$$
+# $$\begin{aligned} \Big(&\tfrac12 + t\, (\kappa - q)^2 s^2, \\
+#   &\tfrac12 - (\kappa - q)^2 s^2\Big) . \end{aligned}$$
 # :::
 #
 # ::::{dropdown} Proof

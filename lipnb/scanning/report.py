@@ -127,7 +127,8 @@ def _plots(found, good):
         )
     if len(found.tokens):
         said = f"How far each of {fmt.many(found.tokens.length.max(), 'token')} moves the outputs of the others"
-        plot(f"{said}, over the most in its layer, logarithmic colours.", figures.tokens, found.tokens)
+        none = "; white: it moves none" * bool((found.tokens.moves == 0).any())  # the last one, under a mask
+        plot(f"{said}, over the most in its layer, logarithmic colours{none}.", figures.tokens, found.tokens)
     return plots
 
 

@@ -683,8 +683,12 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
     assert [one.sentence for one in sentences._whole(whole, 2)][0].endswith(
         "MLP: 2 at 8 tokens; in units of their tokens up to 1."
     )
-    page = report.html(SimpleNamespace(**{**vars(scan), "summary": alike}))
+    still = scan.tokens.assign(moves=scan.tokens.moves.where(scan.tokens.place > 0, 0.0))
+    ends = scan.whole.assign(lipschitz=1010.0)
+    page = report.html(SimpleNamespace(**{**vars(scan), "summary": alike, "tokens": still, "whole": ends}))
     assert '<td class="text">100</td>' in page and "100 to 100" not in page
+    assert "it moves none" in page and "it moves none" not in report.html(scan)
+    assert '<td class="main">1,010</td>' in page and "1.01e+03" not in page
 
 
 def test_nothing_is_said_of_training_where_there_was_none(found):
