@@ -129,7 +129,8 @@ plt.show()
 # $x_1, \dots, x_n \in \R^d$, without a mask, to
 #
 # $$\begin{aligned} f(X)_i &= V \sum_{j=1}^n P_{ij}\, x_j, \\
-#   P_{i\cdot} &= \softmax_j\big(x_i^\top A^\top x_j\big), \qquad A = K^\top Q / \sqrt k . \end{aligned}$$
+#   P_{i\cdot} &= \softmax_j\big(x_i^\top A^\top x_j\big), \\
+#   A &= K^\top Q / \sqrt k . \end{aligned}$$
 #
 # Several heads are summed, each after its output matrix: $f(X) = \sum_h W^{(h)} f^{(h)}(X)$. Masked attention lets
 # token $i$ see only $j \le i$: $f^m(X)_i = f(x_1, \dots, x_i)_i$.
