@@ -272,9 +272,9 @@ plt.show()
 # Let $f$ be one head without a mask or biases, $f(X)_i = V m_i$ with $m_i = \sum_j P_{ij} x_j$, and let
 # $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. At every $X$ and for every $\varepsilon$,
 #
-# $$\begin{aligned} (D_X f)(\varepsilon)_i = V\Big[&\Sigma_i A\,\varepsilon_i \\
-#   &+ \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j \\
-#   &+ \sum_j P_{ij}\,\varepsilon_j\Big]. \end{aligned}$$
+# $$\begin{aligned} &(D_X f)(\varepsilon)_i = V\Big[\Sigma_i A\,\varepsilon_i \\
+#   &\quad + \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j \\
+#   &\quad + \sum_j P_{ij}\,\varepsilon_j\Big]. \end{aligned}$$
 #
 # With a mask the sums stop at $j = i$ (Lemma D.1). With biases, $A x_i$ becomes $A x_i + K^\top b_Q/\sqrt k$
 # (Lemma E.2). With token weights only $P$ changes (Lemma C.6).

@@ -335,12 +335,13 @@ figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 # 1. $f$ does not depend on $b_K$, and $b_V$ translates its output.
 # 2. Its Jacobian has the blocks
 #
-#    $$\begin{aligned} J_{ij} = V\big[&P_{ij}\big(I + (x_j - m_i)(A x_i + c)^\top\big) \\
-#      &+ \delta_{ij} \Sigma_i A\big] . \end{aligned}$$
+#    $$\begin{aligned} &J_{ij} = V\big[P_{ij}\big(I \\
+#      &\quad + (x_j - m_i)(A x_i + c)^\top\big) \\
+#      &\quad + \delta_{ij} \Sigma_i A\big] . \end{aligned}$$
 # 3. If all $n$ tokens have norm at most $R$,
 #
-#    $$\begin{aligned} \Lip_X(f) \le \sqrt 3\, &\norm{V}_2 \big(\norm{A}_2^2 R^4 + n \\
-#      + 4 n R^2 &(\norm{A}_2 R + \abs c)^2\big)^{1/2} . \end{aligned}$$
+#    $$\begin{aligned} &\Lip_X(f) \le \sqrt 3\, \norm{V}_2 \big(\norm{A}_2^2 R^4 \\
+#      &\quad + 4 n R^2 (\norm{A}_2 R + \abs c)^2 + n\big)^{1/2} . \end{aligned}$$
 # :::
 #
 # Part 1 is in the text of the paper; parts 2 and 3 are our reconstruction.

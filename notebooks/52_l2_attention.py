@@ -306,7 +306,7 @@ untied = Attention(q * unit, kappa * unit, unit, score="l2")
 print("weights of the first token", untied.probabilities(both)[0, 0].numpy().round(4))
 print("first row of the Jacobian", AttentionJacobian(untied, both).dense()[0].numpy().round(4))
 grown = (kappa - q) ** 2 * size**2
-print("by hand", [0.5 + t * grown, 0.5 - grown])
+print("by hand", np.round([0.5 + t * grown, 0.5 - grown], 4))
 
 
 # %% tags=["hide-input"]
