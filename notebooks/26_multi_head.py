@@ -340,8 +340,8 @@ figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 #      &\quad + \delta_{ij} \Sigma_i A\big] . \end{aligned}$$
 # 3. If all $n$ tokens have norm at most $R$,
 #
-#    $$\begin{aligned} &\Lip_X(f) \le \sqrt 3\, \norm{V}_2 \big(\norm{A}_2^2 R^4 \\
-#      &\quad + 4 n R^2 (\norm{A}_2 R + \abs c)^2 + n\big)^{1/2} . \end{aligned}$$
+#    $$\begin{aligned} &\Lip_X(f) \le \sqrt 3\, \norm{V}_2 \big(\norm{A}_2^2 R^4 + n \\
+#      &\quad + 4 n R^2 (\norm{A}_2 R + \abs c)^2\big)^{1/2} . \end{aligned}$$
 # :::
 #
 # Part 1 is in the text of the paper; parts 2 and 3 are our reconstruction.
