@@ -7,6 +7,7 @@ import math
 from functools import lru_cache, partial
 
 import pandas as pd
+import torch
 
 from lab import results
 from lab.experiments.table import table
@@ -16,12 +17,15 @@ from lab.training import (
     DIVIDED,
     WITHOUT,
     CharacterTransformer,
+    Stacked,
+    advance,
     bigram_loss,
     character_ids,
     character_parts,
     train,
     unigram_loss,
     validation_loss,
+    windows_of,
 )
 from lipnb import bounds, corpora
 from lipnb.recording import Recording, Unit
@@ -40,7 +44,7 @@ RATE = 1e-2
 # Stability: one rate from the first step to the last.
 FIXED = {"schedule": "constant", "warmup": 1, "batch": 8, "steps": 300, "evaluate_every": 50}
 FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
-LONGER = {**FIXED, "steps": 5 * FIXED["steps"], "evaluate_every": 100}
+LONGER = {**FIXED, "steps": 10 * FIXED["steps"], "evaluate_every": 100}
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
 # Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
@@ -304,12 +308,61 @@ def _stability(corpus="ptb", count=MORE_SEEDS, depths=DEPTHS):
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 
-@table("training-longer", "which of them train at that rate in five times as many steps, 18 layers", trains=True)
-def _longer(corpus="ptb", count=2, layers=DEPTHS[-1]):
-    """The kinds of the claim and a control, two of them again: the first steps are those of training-stability."""
-    kinds = ("dot", "l2-tied", "none", "contractive")
-    runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for kind in (kinds[:2] if seed else kinds)]
-    return _settings(corpus, LONGER, rate=FIXED_RATE), _units("longer", LONGER, corpus, runs)
+@lru_cache(maxsize=1)
+def _stacks(corpus, count, depths, device):
+    """New networks of every kind and depth, all seeds of one together: (kind, layers) -> `Stacked`."""
+    (training, _, _), vocabulary = texts(corpus)
+    options = {name: LONGER[name] for name in ("steps", "batch")}
+    windows = windows_of(training, range(count), length=SIZES["length"], device=device, **options)
+    return {
+        (kind, layers): Stacked(
+            [
+                CharacterTransformer(vocabulary, attention=kind, layers=layers, seed=seed, **SIZES)
+                for seed in range(count)
+            ],
+            windows,
+            rate=FIXED_RATE,
+            betas=ADAM["betas"],
+        )
+        for layers in depths
+        for kind in (*ATTENTIONS, *WITHOUT)
+    }
+
+
+def _trained_to(step, corpus, count, depths, device):
+    """Losses of all networks after this step, and at the end those of the test."""
+    stacks, since = _stacks(corpus, count, depths, device), step - LONGER["evaluate_every"]
+    (_, *held_out), _ = texts(corpus)
+    advance(stacks.values(), step)
+    rows = []
+    for part, ids in zip(("validation", "test") if step == LONGER["steps"] else ("validation",), held_out, strict=False):
+        for (kind, layers), stack in stacks.items():
+            norm = "none" if kind.endswith("contractive") else "after"
+            run = {"attention": kind, "norm": norm, "layers": layers, "rate": FIXED_RATE}
+            losses = stack.validation_losses(_part(ids, WINDOWS[part]), SIZES["length"])
+            training = stack.losses[since:step].double().mean(0).tolist()
+            for seed, (before, nats) in enumerate(zip(training, losses, strict=True)):
+                found = {"row": "test", "nats": nats, "bits": nats / math.log(2)}
+                if part == "validation":
+                    found = {"row": "evaluation", "training_loss": before, "validation_loss": nats}
+                rows.append({"part": "longer", **run, "seed": seed, "step": step, **found})
+    return rows
+
+
+@table("training-longer", "which of them train at that rate in ten times as many steps", trains=True)
+def _longer(corpus="ptb", count=SEEDS, depths=DEPTHS[4::4]):
+    """All are trained at the same time, minutes on a GPU; the first steps are those of training-stability.
+
+    A killed run begins again, and keeps the rows that it has.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    every = LONGER["evaluate_every"]
+    units = [
+        Unit(f"longer/{step}", partial(_trained_to, step, corpus, count, tuple(depths), device), every)
+        for step in range(every, LONGER["steps"] + 1, every)
+    ]
+    name = torch.cuda.get_device_name() if device == "cuda" else "processor"
+    return _settings(corpus, LONGER, rate=FIXED_RATE, device=name), units
 
 
 @table(
