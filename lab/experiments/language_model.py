@@ -335,7 +335,9 @@ def _trained_to(step, corpus, count, depths, device):
     (_, *held_out), _ = texts(corpus)
     advance(stacks.values(), step)
     rows = []
-    for part, ids in zip(("validation", "test") if step == LONGER["steps"] else ("validation",), held_out, strict=False):
+    for part, ids in zip(
+        ("validation", "test") if step == LONGER["steps"] else ("validation",), held_out, strict=False
+    ):
         for (kind, layers), stack in stacks.items():
             norm = "none" if kind.endswith("contractive") else "after"
             run = {"attention": kind, "norm": norm, "layers": layers, "rate": FIXED_RATE}

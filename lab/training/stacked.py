@@ -72,7 +72,9 @@ class Stacked:
         self.losses = torch.zeros(windows.shape[:2], device=device)
         self.step = torch.zeros(1, dtype=torch.long, device=device)
         on_gpu = device.type == "cuda"
-        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=rate, betas=betas, fused=on_gpu, capturable=on_gpu)
+        self.optimizer = torch.optim.Adam(
+            self.parameters.values(), lr=rate, betas=betas, fused=on_gpu, capturable=on_gpu
+        )
         self.stream = torch.cuda.Stream() if on_gpu else None  # of its own, and so what cuBLAS writes on
         self.graph = self._recorded() if on_gpu else None
 
@@ -122,7 +124,9 @@ class Stacked:
     def validation_losses(self, token_ids, length):
         """`lab.training.validation_loss` of each network: nats for each token, a list."""
         count = (len(token_ids) - 1) // length
-        inputs, targets = (token_ids[at : count * length + at].to(self.step.device).view(count, length) for at in (0, 1))
+        inputs, targets = (
+            token_ids[at : count * length + at].to(self.step.device).view(count, length) for at in (0, 1)
+        )
         logits = self._logits(inputs, each=False)
         losses = [cross_entropy(one.flatten(0, 1), targets.flatten(), reduction="none") for one in logits]
         return [one.double().mean().item() for one in losses]

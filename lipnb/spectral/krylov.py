@@ -116,7 +116,8 @@ class Krylov:
             product, diagonal.to(product.dtype)[:, None], self.current, value=-1, out=self.basis[step + 1]
         )
         if step:
-            residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
+            before = torch.from_numpy(self.off_diagonal[:, -1:]).to(residual, non_blocking=True)  # the host goes on
+            residual.addcmul_(before, self.previous, value=-1)
         # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
         # every precision, for a Ritz value may settle at once and orthogonality go with it
         _project_out(residual, self.basis[: step + 1])
@@ -131,7 +132,7 @@ class Krylov:
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
         self._append(diagonal, off_diagonal)
-        residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
+        residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual, non_blocking=True)[:, None])
         self.previous, self.current = self.current, residual
 
     def _project_out_again(self, residual, lengths):
@@ -229,7 +230,7 @@ class Krylov:
 
     def combine(self, coordinates: np.ndarray, rows: np.ndarray) -> list[Tensor]:
         """Vectors, each of shape (N,), of some rows, with coordinates (len(rows), j) in their Lanczos bases."""
-        weights = torch.from_numpy(coordinates).to(self.current)
+        weights = torch.from_numpy(coordinates).to(self.current, non_blocking=True)
         return [weights[i] @ self.basis[: weights.shape[1], row] for i, row in enumerate(rows)]
 
     def restrict(self, index: np.ndarray) -> None:
