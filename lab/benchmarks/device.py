@@ -31,7 +31,7 @@ import torch
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer, wide_tokens
 from lab.benchmarks.peers import released_fed_back
-from lab.benchmarks.references import reference_of
+from lab.benchmarks.references import reference
 from lab.benchmarks.workload import RELEASED
 from lipnb import (
     Attention,
@@ -151,7 +151,7 @@ def routes(seed, batch):
             for route, memory in MEMORY.items():
                 row(name, route, said, local_lipschitz(there, y, memory=memory).value, exact)
             for method in ("dense", "power"):
-                row(name, method, said, local_lipschitz(there, y, method=method, max_steps=3000).value, exact)
+                row(name, method, said, local_lipschitz(there, y, method=method).value, exact)
             row(name, "autodiff", said, local_lipschitz(lambda u, f=there: f(u), y).value, exact)
         there, y, here = (
             f.to(dtype=torch.float64, device=DEVICE),
@@ -245,7 +245,7 @@ def certificates(seeds, settings=SETTINGS):
         there, y = f.to(device=DEVICE), x.to(DEVICE)
         for setting in settings:
             with products_as(setting):
-                lip = local_lipschitz(there, y, seed=seed, memory=MEMORY["streamed"] if seed % 2 else None)
+                lip = local_lipschitz(there, y, seed=seed)
                 add(name, setting, _judged(truth, *(one.cpu() for one in (lip.value, lip.upper, lip.converged))))
                 if setting in ("float32", "allow_tf32"):  # a callable is measured as it computes, or refused
                     try:
@@ -323,7 +323,7 @@ def speed(name, length, windows, turns, corpus):
     runs = {RELEASED: partial(_released, there, y)}
     runs |= {mode: partial(_ours, there, y, **options) for mode, options in ours.OURS.items()}
     runs["certified 0.99, one at a time"] = partial(_ours, there, y, True, **ours.OURS["certified 0.99"])
-    return _speed_rows(name, length, windows, _in_turn(runs, turns), reference_of(attention, x))
+    return _speed_rows(name, length, windows, _in_turn(runs, turns), reference(attention, x))
 
 
 def one_thread_of_it(name, length, windows, corpus):
@@ -331,18 +331,18 @@ def one_thread_of_it(name, length, windows, corpus):
     attention, tokens = layer(name, corpus)[1:]
     x = tokens(length, windows)
     answer, taken = _seconds(partial(_ours, attention, x, **ours.OURS["certified 0.99"]))
-    return _speed_rows(name, length, windows, {"certified 0.99, CPU": (answer, [taken])}, reference_of(attention, x))
+    return _speed_rows(name, length, windows, {"certified 0.99, CPU": (answer, [taken])}, reference(attention, x))
 
 
 def brackets(name, length, turns, corpus):
     """`certify` of one window, there and on the CPU; rows of the table."""
     attention, tokens = layer(name, corpus)[1:]
-    x = tokens(length, 1)
+    x = tokens(length, WINDOWS)[:1]
     there, y = attention.to(device=DEVICE), x.to(DEVICE)
     found = _in_turn({"certify": lambda: certify(there, y)}, turns)
     bracket, taken = _seconds(lambda: certify(attention, x))
     found["certify, CPU"] = bracket, [taken]
-    truth = reference_of(attention, x)
+    truth = reference(attention, x)
     for bracket, _ in found.values():
         if not (bracket.lower.cpu() <= truth * (1 + 1e-9)).all() or not (truth <= bracket.upper.cpu()).all():
             raise RuntimeError(f"{name}: a bracket does not hold the constant.")
