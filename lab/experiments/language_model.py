@@ -309,62 +309,65 @@ def _stability(corpus="ptb", count=MORE_SEEDS, depths=DEPTHS):
 
 
 @lru_cache(maxsize=1)
-def _stacks(corpus, count, depths, device):
-    """New networks of every kind and depth, all seeds of one together: (kind, layers) -> `Stacked`."""
+def _stacks(corpus, count, depths, kinds, steps, device):
+    """New networks of these kinds and depths, all seeds of one together: (kind, layers) -> `Stacked`."""
     (training, _, _), vocabulary = texts(corpus)
-    options = {name: LONGER[name] for name in ("steps", "batch")}
-    windows = windows_of(training, range(count), length=SIZES["length"], device=device, **options)
-    return {
-        (kind, layers): Stacked(
-            [
-                CharacterTransformer(vocabulary, attention=kind, layers=layers, seed=seed, **SIZES)
-                for seed in range(count)
-            ],
-            windows,
-            rate=FIXED_RATE,
-            betas=ADAM["betas"],
-        )
-        for layers in depths
-        for kind in (*ATTENTIONS, *WITHOUT)
-    }
+    length, batch = SIZES["length"], FIXED["batch"]
+    windows = windows_of(training, range(count), steps=steps, batch=batch, length=length, device=device)
+
+    def stacked(kind, layers):
+        networks = [
+            CharacterTransformer(vocabulary, attention=kind, layers=layers, seed=seed, **SIZES) for seed in range(count)
+        ]
+        return Stacked(networks, windows, rate=FIXED_RATE, betas=ADAM["betas"])
+
+    return {(kind, layers): stacked(kind, layers) for layers in depths for kind in kinds}
 
 
-def _trained_to(step, corpus, count, depths, device):
+def _trained_to(step, part, options, stacks, corpus):
     """Losses of all networks after this step, and at the end those of the test."""
-    stacks, since = _stacks(corpus, count, depths, device), step - LONGER["evaluate_every"]
+    stacks, since = stacks(), step - options["evaluate_every"]
     (_, *held_out), _ = texts(corpus)
     advance(stacks.values(), step)
     rows = []
-    for part, ids in zip(
-        ("validation", "test") if step == LONGER["steps"] else ("validation",), held_out, strict=False
-    ):
-        for (kind, layers), stack in stacks.items():
+    for name, ids in zip(("validation", "test"), held_out, strict=True):
+        for (kind, layers), stack in stacks.items() if name == "validation" or step == options["steps"] else ():
             norm = "none" if kind.endswith("contractive") else "after"
-            run = {"attention": kind, "norm": norm, "layers": layers, "rate": FIXED_RATE}
-            losses = stack.validation_losses(_part(ids, WINDOWS[part]), SIZES["length"])
-            training = stack.losses[since:step].double().mean(0).tolist()
-            for seed, (before, nats) in enumerate(zip(training, losses, strict=True)):
+            run = {"part": part, "attention": kind, "norm": norm, "layers": layers, "rate": FIXED_RATE}
+            losses = stack.validation_losses(_part(ids, WINDOWS[name]), SIZES["length"])
+            before = stack.losses[since:step].double().mean(0).tolist()
+            for seed, nats in enumerate(losses):
                 found = {"row": "test", "nats": nats, "bits": nats / math.log(2)}
-                if part == "validation":
-                    found = {"row": "evaluation", "training_loss": before, "validation_loss": nats}
-                rows.append({"part": "longer", **run, "seed": seed, "step": step, **found})
+                if name == "validation":
+                    found = {"row": "evaluation", "training_loss": before[seed], "validation_loss": nats}
+                rows.append({**run, "seed": seed, "step": step, **found})
     return rows
+
+
+def _together(part, options, corpus, count, depths, kinds, device):
+    """A unit for each evaluation of runs that are trained at the same time: one that is killed begins again."""
+    stacks = partial(_stacks, corpus, count, tuple(depths), kinds, options["steps"], device)
+    every = options["evaluate_every"]
+    return [
+        Unit(f"{part}/{step}", partial(_trained_to, step, part, options, stacks, corpus), every)
+        for step in range(every, options["steps"] + 1, every)
+    ]
 
 
 @table("training-longer", "which of them train at that rate in ten times as many steps", trains=True)
 def _longer(corpus="ptb", count=SEEDS, depths=DEPTHS[4::4]):
-    """All are trained at the same time, minutes on a GPU; the first steps are those of training-stability.
-
-    A killed run begins again, and keeps the rows that it has.
-    """
+    """Minutes on a GPU, hours without one; the first steps are those of training-stability, up to rounding."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    every = LONGER["evaluate_every"]
-    units = [
-        Unit(f"longer/{step}", partial(_trained_to, step, corpus, count, tuple(depths), device), every)
-        for step in range(every, LONGER["steps"] + 1, every)
-    ]
-    name = torch.cuda.get_device_name() if device == "cuda" else "processor"
-    return _settings(corpus, LONGER, rate=FIXED_RATE, device=name), units
+    settings = {"rate": FIXED_RATE, "device": torch.cuda.get_device_name() if device == "cuda" else "processor"}
+    units = _together("longer", LONGER, corpus, count, depths, (*ATTENTIONS, *WITHOUT), device)
+    return _settings(corpus, LONGER, **settings), units
+
+
+@table("training-rounding", "deep dot products of training-stability again, with sums in another order", trains=True)
+def _rounding(corpus="ptb", count=SEEDS, layers=DEPTHS[-1]):
+    """What rounding alone changes: the same steps of the same networks, on the processor too."""
+    units = _together("rounding", FIXED, corpus, count, (layers,), ("dot",), "cpu")
+    return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 
 @table(
