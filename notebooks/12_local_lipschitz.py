@@ -364,6 +364,7 @@ of_one = timed[timed["count"] == 1].groupby(["length", "method"]).seconds.sum()
 released = "released, tangent fed back"
 told = {name: spent_on[released] / spent_on[method] for name, method in (
     ("estimate", "estimate"), ("certified", "certified 0.99"), ("alone", "certified 0.99, one at a time"))}  # fmt: skip
+told |= {"over-by": of_attention[of_attention.over > 0].error.max()}
 told |= {"least": gained.min(), "most": gained.max(), "error": exact.error.max(), "error-single": single.error.max()}
 told |= {name: of_one[4096, released] / of_one[4096, f"certified 0.99, {name}"] for name in ("cached", "streamed")}
 told |= {"certify": of_one[10, "certify, CPU"] / of_one[10, "certify"], "scan": gpu[gpu.part == "scan"].error.max()}
@@ -373,6 +374,7 @@ for key, value in told.items():
     glue(f"solver-gpu-{key}", float(value), display=False)
 settings_tried = of_attention.method.nunique()
 told = {"inputs": of_attention.inputs.sum() // settings_tried, "settings": settings_tried}
+told |= {"over": of_attention.over.sum() // settings_tried}
 told |= {"refused": callables.refused.sum(), "answered": callables.inputs.sum() - callables.refused.sum()}
 told |= {
     "brackets": brackets.inputs.sum(),
