@@ -393,7 +393,7 @@ assert exact.error.max() < 1e-11 and single.error.max() < 3e-5 and (gpu[gpu.part
 assert of_attention.groupby(["case", "error"]).size().mod(settings_tried).eq(0).all(), "the same under every setting"
 assert (gpu[gpu.part == "step"][["reads", "waits"]] == 1).all(axis=None)
 assert settings_tried == 5 and gained.idxmin()[1] == 10 and gained.idxmax() == ("twin:3", 98)
-print(f"✓ on a GPU: 0 of {of_attention.inputs.sum()} upper bounds below the truth; one wait in a step")
+print(f"✓ on a GPU: 0 of {of_attention.inputs.sum():.0f} upper bounds below the truth; one wait in a step")
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert ours_sure.missed.sum() == 0 and not ours_sure.above_upper.any() and bench["shares"].error[3::4].max() < 1e-4
