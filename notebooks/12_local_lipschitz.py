@@ -438,6 +438,54 @@ told |= {"open": (sure.runs - sure.converged).sum(), "closed": sure.converged.su
 for key, value in told.items():
     glue(f"solver-{key}", int(value), display=False)
 
+# %% tags=["hide-input"]
+# the same on a GPU, measured once
+gpu, there = results.load("bench-device"), results.provenance("bench-device")["settings"]
+routes, cases, timed = (gpu[gpu.part == part] for part in ("route", "certificate", "speed"))
+exact = routes[(routes.precision == "float64") & (routes.method != "power")]
+single = routes[(routes.precision == "float32") & (routes.method != "power")]
+of_attention = cases[~cases.case.str.contains(",")]
+callables = cases[cases.case.str.startswith("callable")]
+brackets = cases[cases.case.str.startswith("certify")]
+windows_of = timed[timed["count"] > 1]
+spent_on = windows_of.groupby("method").seconds.sum()
+on_both = windows_of.pivot_table(index=["case", "length"], columns="method", values="seconds")
+gained = on_both["certified 0.99, CPU"] / on_both["certified 0.99"]
+of_one = timed[timed["count"] == 1].groupby(["length", "method"]).seconds.sum()
+released = "released, tangent fed back"
+told = {name: spent_on[released] / spent_on[method] for name, method in (
+    ("estimate", "estimate"), ("certified", "certified 0.99"), ("alone", "certified 0.99, one at a time"))}  # fmt: skip
+told |= {"over-by": of_attention[of_attention.over > 0].error.max()}
+told |= {"least": gained.min(), "most": gained.max(), "error": exact.error.max(), "error-single": single.error.max()}
+told |= {name: of_one[4096, released] / of_one[4096, f"certified 0.99, {name}"] for name in ("cached", "streamed")}
+told |= {"certify": of_one[10, "certify, CPU"] / of_one[10, "certify"], "scan": gpu[gpu.part == "scan"].error.max()}
+step = gpu[(gpu.part == "step") & (gpu.method == "cached")]
+told |= {name: step[name].item() for name in ("reads", "waits", "sent", "kernels")}
+for key, value in told.items():
+    glue(f"solver-gpu-{key}", float(value), display=False)
+settings_tried = of_attention.method.nunique()
+told = {"inputs": of_attention.inputs.sum() // settings_tried, "settings": settings_tried}
+told |= {"over": of_attention.over.sum() // settings_tried}
+told |= {"refused": callables.refused.sum(), "answered": callables.inputs.sum() - callables.refused.sum()}
+told |= {
+    "brackets": brackets.inputs.sum(),
+    "threads": there["processor"]["threads"],
+    "kinds": of_attention.case.nunique(),
+}
+for key, value in told.items():
+    glue(f"solver-gpu-{key}", int(value), display=False)
+glue("solver-gpu-name", there["device"], display=False)
+
+# %% tags=["hide-input", "nbval-check-output"]
+assert not cases.wrong.any() and not of_attention[["missed", "unconverged", "refused"]].any(axis=None)
+assert (callables[callables.method == "allow_tf32"].refused == callables[callables.method == "allow_tf32"].inputs).all()
+assert not callables[callables.method == "float32"][["missed", "unconverged", "refused"]].any(axis=None)
+assert exact.error.max() < 1e-11 and single.error.max() < 3e-5 and (gpu[gpu.part == "step"].sent == 0).all()
+assert of_attention.groupby(["case", "error"]).size().mod(settings_tried).eq(0).all(), "the same under every setting"
+assert (gpu[gpu.part == "step"][["reads", "waits"]] == 1).all(axis=None)
+assert settings_tried == 5 and gained.idxmin()[1] == 10 and gained.idxmax() == ("twin:3", 98)
+print(f"✓ on a GPU: 0 of {of_attention.inputs.sum():.0f} upper bounds below the truth; one wait in a step")
+
 # %% tags=["hide-input", "nbval-check-output"]
 assert ours_sure.missed.sum() == 0 and not ours_sure.above_upper.any() and bench["shares"].error[3::4].max() < 1e-4
 assert theirs[at_random].missed.sum() == theirs[at_random]["count"].sum(), "the absolute rule fails on a random GPT-2"

@@ -18,7 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["DEVICE", "LOG", "PretendDevice", "begin"]
 
 DEVICE = None  # until `begin`
-LOG = Counter()  # "waits": values read back, for each of which the host waits; "copies": those that are whole tensors
+# "waits": values read back, for each of which the host waits; "copies": those that are whole tensors; "sent": tensors
+# copied to the device, for each of which the host waits too until the device has come so far
+LOG = Counter()
 aten = torch.ops.aten
 # the value of a tensor, or the shape of an answer, is wanted on the host, which waits for the device
 WAITS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "repeat_interleave", "_unique2")
@@ -97,6 +99,10 @@ def run(func, args, kwargs):
         check(func, name, flat)
     LOG["copies"] += here and not goes
     LOG["waits"] += here and (not goes or name in WAITS)
+    comes = name in ("_to_copy", "copy_") and any(
+        isinstance(one, torch.Tensor) and not isinstance(one, OnDevice) for one in flat
+    )
+    LOG["sent"] += goes and comes and not any(one is True for one in (*args, kwargs.get("non_blocking")))
     out = func(*nested(held, args), **{key: nested(held, one) for key, one in kwargs.items()})
     if torch.Tag.inplace_view in func.tags and here:  # such as squeeze_: the clothes change with the tensor
         with torch._C._DisableTorchDispatch():

@@ -97,7 +97,7 @@ class Products:
 
 def _start(x, seed):
     """A Gaussian unit vector of the shape of `x`, from a generator of its own."""
-    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
     return u / u.norm()
 
 

@@ -7,6 +7,7 @@ import math
 from functools import lru_cache, partial
 
 import pandas as pd
+import torch
 
 from lab import results
 from lab.experiments.table import table
@@ -16,12 +17,15 @@ from lab.training import (
     DIVIDED,
     WITHOUT,
     CharacterTransformer,
+    Stacked,
+    advance,
     bigram_loss,
     character_ids,
     character_parts,
     train,
     unigram_loss,
     validation_loss,
+    windows_of,
 )
 from lipnb import bounds, corpora
 from lipnb.recording import Recording, Unit
@@ -40,7 +44,7 @@ RATE = 1e-2
 # Stability: one rate from the first step to the last.
 FIXED = {"schedule": "constant", "warmup": 1, "batch": 8, "steps": 300, "evaluate_every": 50}
 FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
-LONGER = {**FIXED, "steps": 5 * FIXED["steps"], "evaluate_every": 100}
+LONGER = {**FIXED, "steps": 10 * FIXED["steps"], "evaluate_every": 100}
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
 # Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
@@ -304,12 +308,66 @@ def _stability(corpus="ptb", count=MORE_SEEDS, depths=DEPTHS):
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 
-@table("training-longer", "which of them train at that rate in five times as many steps, 18 layers", trains=True)
-def _longer(corpus="ptb", count=2, layers=DEPTHS[-1]):
-    """The kinds of the claim and a control, two of them again: the first steps are those of training-stability."""
-    kinds = ("dot", "l2-tied", "none", "contractive")
-    runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for kind in (kinds[:2] if seed else kinds)]
-    return _settings(corpus, LONGER, rate=FIXED_RATE), _units("longer", LONGER, corpus, runs)
+@lru_cache(maxsize=1)
+def _stacks(corpus, count, depths, kinds, steps, device):
+    """New networks of these kinds and depths, all seeds of one together: (kind, layers) -> `Stacked`."""
+    (training, _, _), vocabulary = texts(corpus)
+    length, batch = SIZES["length"], FIXED["batch"]
+    windows = windows_of(training, range(count), steps=steps, batch=batch, length=length, device=device)
+
+    def stacked(kind, layers):
+        networks = [
+            CharacterTransformer(vocabulary, attention=kind, layers=layers, seed=seed, **SIZES) for seed in range(count)
+        ]
+        return Stacked(networks, windows, rate=FIXED_RATE, betas=ADAM["betas"])
+
+    return {(kind, layers): stacked(kind, layers) for layers in depths for kind in kinds}
+
+
+def _trained_to(step, part, options, stacks, corpus):
+    """Losses of all networks after this step, and at the end those of the test."""
+    stacks, since = stacks(), step - options["evaluate_every"]
+    (_, *held_out), _ = texts(corpus)
+    advance(stacks.values(), step)
+    rows = []
+    for name, ids in zip(("validation", "test"), held_out, strict=True):
+        for (kind, layers), stack in stacks.items() if name == "validation" or step == options["steps"] else ():
+            norm = "none" if kind.endswith("contractive") else "after"
+            run = {"part": part, "attention": kind, "norm": norm, "layers": layers, "rate": FIXED_RATE}
+            losses = stack.validation_losses(_part(ids, WINDOWS[name]), SIZES["length"])
+            before = stack.losses[since:step].double().mean(0).tolist()
+            for seed, nats in enumerate(losses):
+                found = {"row": "test", "nats": nats, "bits": nats / math.log(2)}
+                if name == "validation":
+                    found = {"row": "evaluation", "training_loss": before[seed], "validation_loss": nats}
+                rows.append({**run, "seed": seed, "step": step, **found})
+    return rows
+
+
+def _together(part, options, corpus, count, depths, kinds, device):
+    """A unit for each evaluation of runs that are trained at the same time: one that is killed begins again."""
+    stacks = partial(_stacks, corpus, count, tuple(depths), kinds, options["steps"], device)
+    every = options["evaluate_every"]
+    return [
+        Unit(f"{part}/{step}", partial(_trained_to, step, part, options, stacks, corpus), every)
+        for step in range(every, options["steps"] + 1, every)
+    ]
+
+
+@table("training-longer", "which of them train at that rate in ten times as many steps", trains=True)
+def _longer(corpus="ptb", count=SEEDS, depths=DEPTHS[4::4]):
+    """Minutes on a GPU, hours without one; the first steps are those of training-stability, up to rounding."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = {"rate": FIXED_RATE, "device": torch.cuda.get_device_name() if device == "cuda" else "processor"}
+    units = _together("longer", LONGER, corpus, count, depths, (*ATTENTIONS, *WITHOUT), device)
+    return _settings(corpus, LONGER, **settings), units
+
+
+@table("training-rounding", "deep dot products of training-stability again, with sums in another order", trains=True)
+def _rounding(corpus="ptb", count=SEEDS, layers=DEPTHS[-1]):
+    """What rounding alone changes: the same steps of the same networks, on the processor too."""
+    units = _together("rounding", FIXED, corpus, count, (layers,), ("dot",), "cpu")
+    return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 
 @table(

@@ -6,7 +6,7 @@ import pandas as pd
 from lab.figures.registry import figure
 from lab.figures.style import panels
 
-__all__ = ["constants", "factorial", "losses", "stability", "trained_layers"]
+__all__ = ["constants", "factorial", "longer", "losses", "stability", "trained_layers"]
 
 KINDS = {"dot": "C0", "l2-untied": "C4", "l2-tied": "C2", "contractive": "C1"}
 WITHOUT = {"none": ("no attention", "0.45", "x"), "none-contractive": ("contractive, no attention", "0.6", "+")}
@@ -155,6 +155,70 @@ def stability(table, controls=None):
     named = axes[len(axes) // 2].get_legend_handles_labels()
     axes[0].figure.legend(*named, loc="outside lower center", ncols=3, fontsize=13)
     return axes[0].figure
+
+
+@figure(
+    "training-longer",
+    page="57_training_stability",
+    tables=("training-longer", "training-stability"),
+    about="which kinds train in ten times as many steps, and when",
+)
+def longer(table, short):
+    """Learning curves of long runs at each depth, and the step at which each run falls below the bigram.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``training-longer``: columns row, attention, layers, seed, step, validation_loss.
+    short : DataFrame
+        ``training-stability``: the loss of the bigram, and how many steps its runs take.
+
+    Returns
+    -------
+    Figure
+        A line, then a dot, for each run.
+    """
+    bigram, end = _frequencies(short, "bigram"), _runs(short, "fixed")[0].step.max()
+    curves = table[table.row == "evaluation"]
+    looks = KINDS | {kind: colour for kind, (_, colour, _) in WITHOUT.items()}
+    labels = {kind: WITHOUT[kind][0] if kind in WITHOUT else kind for kind in looks}
+    last, depths = curves.step.max(), sorted(curves.layers.unique())
+    *left, right = panels(len(depths) + 1, width=3.9, height=4.3)
+    for ax, depth in zip(left, depths, strict=True):
+        for kind, colour in looks.items():
+            at = curves[(curves.layers == depth) & (curves.attention == kind)]
+            for seed, run in at.groupby("seed"):
+                line = "-." if kind in WITHOUT else "-"
+                label = None if seed else labels[kind]
+                ax.plot(run.step, run.validation_loss, color=colour, lw=1.1, ls=line, label=label)
+        ax.axhline(bigram, color="0.3", ls="--", lw=1)
+        ax.axvline(end, color="0.3", ls=":", lw=1)
+        ax.set_title(f"{depth} layers", fontsize=14)
+        ax.set_xlabel("steps", fontsize=14)
+        ax.tick_params(labelsize=12)
+        ax.set_ylim(curves.validation_loss.min() - 0.05, 3.1)
+    left[0].set_ylabel("validation loss, nats", fontsize=14)
+    rows = [(depth, kind) for depth in depths for kind in looks]
+    for place, (depth, kind) in enumerate(rows):
+        at = curves[(curves.layers == depth) & (curves.attention == kind)]
+        for seed, run in at.groupby("seed"):
+            below = run.step[run.validation_loss < bigram]
+            full = looks[kind] if len(below) else "white"
+            right.plot(
+                below.min() if len(below) else last, place + 0.22 * (seed - 1), "o", ms=4.5, mfc=full, mec=looks[kind]
+            )
+    right.axhline(len(looks) - 0.5, color="0.7", lw=0.8)
+    right.set_yticks(range(len(rows)), [f"{labels[kind]}, {depth}" for depth, kind in rows], fontsize=9.5)
+    right.invert_yaxis()
+    right.axvline(end, color="0.3", ls=":", lw=1)
+    right.set(xscale="log", xlim=(end / 2, last * 1.2))
+    right.set_title("first below the bigram", fontsize=14)
+    ticks = [step for step in (end, 1000, last) if step >= end / 2]
+    right.set_xticks(ticks, [f"{step:g}" for step in ticks])
+    right.set_xticks([], minor=True)
+    right.set_xlabel("steps", fontsize=14)
+    left[0].figure.legend(*left[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12)
+    return left[0].figure
 
 
 @figure(

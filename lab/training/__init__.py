@@ -6,6 +6,7 @@ from lab.training.gpt2 import NextToken, load_gpt2, new_gpt2
 from lab.training.gpt2_mini import make_gpt2_mini
 from lab.training.kneser_ney import KneserNey, kneser_ney_loss
 from lab.training.loop import batch_of, fast_precision, token_losses, train, validation_loss
+from lab.training.stacked import Stacked, advance, windows_of
 from lab.training.text import (
     character_ids,
     character_parts,
@@ -24,6 +25,8 @@ __all__ = [
     "CharacterTransformer",
     "KneserNey",
     "NextToken",
+    "Stacked",
+    "advance",
     "batch_of",
     "bigram_loss",
     "character_ids",
@@ -42,4 +45,5 @@ __all__ = [
     "train_tokenizer",
     "unigram_loss",
     "validation_loss",
+    "windows_of",
 ]

@@ -55,12 +55,12 @@ class CausalHeads(torch.nn.Module):
         self.key = _matrix(width, width) if kind in ("dot", "l2-untied") else None
 
     def _split(self, matrix):
-        """The rows of each head: shape (h, k, d)."""
-        return matrix.unflatten(0, (self.heads, self.rows))
+        """The rows of each head: shape (..., h, k, d)."""
+        return matrix.unflatten(-2, (self.heads, self.rows))
 
     def bound(self):
         """Bound on the constant of the tied kind, a differentiable scalar: `lipnb.bounds.l2_upper` for p = 2."""
-        query, value = (largest_singular_value(self._split(matrix)) for matrix in (self.query, self.value))
+        query, value = largest_singular_value(self._split(torch.stack([self.query, self.value])))
         heads = (query**4 * value**2).sum().sqrt() * largest_singular_value(self.output)
         return bounds.l2_growth(self.length) / math.sqrt(self.rows) * heads
 

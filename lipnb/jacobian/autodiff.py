@@ -339,6 +339,10 @@ class RecordedJacobian(AutodiffJacobian):
         self._record = None if replayed is None or not self._same(replayed, image) else record
         if self._record is None or missing is not None:
             self._check_modes(probe, image)
+        # a convolution on a GPU may round to TF32 on one of the two ways alone
+        once = image if self._record is None else replayed
+        found = (self.gap, self.precision), _precision(once, self.jvp(3 * probe))
+        self.gap, self.precision = max(found, key=lambda one: torch.finfo(one[1]).eps)
 
     def _same(self, replayed, image):
         """Whether two products of the probe are the same, up to rounding, in each sequence."""

@@ -76,6 +76,8 @@ class AutodiffGram(GramOperator):
             why = "a part of it is in such a type, or large numbers cancel in it"
             if gemm.lowered(self.jacobian.x.device):
                 why = "leave torch.autocast, set torch.set_float32_matmul_precision('highest')"
+            elif self.jacobian.x.device.type == "cuda":
+                why += ", or a convolution rounds to TF32 (set torch.backends.cudnn.allow_tf32 = False)"
             raise ValueError(
                 f"products of this map have the digits of {_name(kind)} at most (they are linear to "
                 f"{self.jacobian.gap:.0e}): {why}; give the map and its tokens in a higher precision, or ask for "

@@ -91,6 +91,7 @@ class Krylov:
         self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
         self.random: np.ndarray = np.zeros((len(start), 0), dtype=bool)
         self.lost: np.ndarray = np.zeros(len(start), dtype=bool)
+        self._leaving = start.new_zeros(len(start), dtype=torch.float64)  # the last of `off_diagonal`, on the device
         self._next_random: np.ndarray = np.ones(len(start), dtype=bool)
         self._seeds = start[:, 0].double().view(torch.int64).clone()
 
@@ -116,22 +117,26 @@ class Krylov:
             product, diagonal.to(product.dtype)[:, None], self.current, value=-1, out=self.basis[step + 1]
         )
         if step:
-            residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
+            residual.addcmul_(self._leaving.to(residual)[:, None], self.previous, value=-1)
         # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
         # every precision, for a Ritz value may settle at once and orthogonality go with it
         _project_out(residual, self.basis[: step + 1])
         # all that is decided on is read at once: a GPU waits for each number that is read alone
-        diagonal, length, off_diagonal = torch.stack([diagonal, length, norms(residual)]).cpu().numpy()
+        numbers = torch.stack([diagonal, length, norms(residual)])
+        diagonal, length, off_diagonal = numbers.cpu().numpy()
+        self._leaving = numbers[2]  # it stays there too, so that nothing is sent
         check_finite(length, self.items)
         if (off_diagonal < CANCELLED * length).any():
             off_diagonal = self._project_out_again(residual, off_diagonal)
+            self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
         lost |= (length < least_norm(residual.dtype)) & ((length > 0) | (diagonal != 0))
         if lost.any():
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
+            self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         self._append(diagonal, off_diagonal)
-        residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
+        residual.mul_(inverse(self._leaving).to(residual)[:, None])
         self.previous, self.current = self.current, residual
 
     def _project_out_again(self, residual, lengths):
@@ -229,14 +234,16 @@ class Krylov:
 
     def combine(self, coordinates: np.ndarray, rows: np.ndarray) -> list[Tensor]:
         """Vectors, each of shape (N,), of some rows, with coordinates (len(rows), j) in their Lanczos bases."""
-        weights = torch.from_numpy(coordinates).to(self.current)
+        weights = torch.from_numpy(coordinates).to(self.current, non_blocking=True)
         return [weights[i] @ self.basis[: weights.shape[1], row] for i, row in enumerate(rows)]
 
     def restrict(self, index: np.ndarray) -> None:
         """Go on with the rows `index` (increasing) only, where the operator can be taken apart."""
-        operator = self.operator.restrict(torch.from_numpy(index).to(self.current.device))
+        rows = torch.from_numpy(index).to(self.current.device)
+        operator = self.operator.restrict(rows)
         if operator is None:
             return
+        self._leaving = self._leaving[rows]
         self.operator, self.items, self.open = operator, self.items[index], self.open[index]
         for vectors in self.basis[: self.steps + 1]:
             vectors[: len(index)] = vectors[index]

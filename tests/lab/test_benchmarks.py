@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab import results
-from lab.benchmarks import layers, limit, near_degenerate, nearby, ours, peers, shares, workload
+from lab.benchmarks import device, layers, limit, near_degenerate, nearby, ours, peers, shares, workload
 from lipnb import Attention, AttentionJacobian, local_lipschitz, models
 from lipnb.jacobian.cached import CachedGram
 from lipnb.spectral import start_vectors
@@ -141,6 +141,37 @@ def test_every_mode_of_ours_agrees_with_the_dense_value(small):
             assert dense * (1 - 1e-9) < ours.upper(lip).item()
     u = torch.ones_like(x)
     assert torch.allclose(ours.gram(attention, x)(u), peers.Products(attention, x).gram(u), rtol=1e-9)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_without_a_gpu_nothing_is_measured_and_that_is_said(results_folder, capsys):
+    device.main(["--quick"])
+    assert "no CUDA device here" in capsys.readouterr().out and not list(results_folder.glob("*"))
+
+
+def test_what_is_counted_on_a_gpu_is_counted_on_a_processor(monkeypatch):
+    """The same code without a device: every map is exact there, and a wrong bound would be counted."""
+    monkeypatch.setattr(device, "DEVICE", "cpu")
+    monkeypatch.setattr(device, "BATCH", 3)
+    maps, x = device.every_map(1)
+    weights = torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(0)).double() + 0.1
+    for name in ("rotary", "l2"):
+        exact = device.norm_of(maps[name], x, weights)
+        f = maps[name].to(dtype=torch.float64)
+        assert torch.allclose(local_lipschitz(f, x.double(), weights=weights, rtol=1e-10).value, exact, rtol=1e-9)
+    few = {name: maps[name] for name in ("masked", "relative")}
+    monkeypatch.setattr(device, "every_map", lambda seed: (few, x))
+    rows = device.certificates([1], ("float32", "high"))
+    assert {row["case"] for row in rows} == {f"{kind}{name}" for name in few for kind in ("", "callable, ")}
+    assert all(row["wrong"] == row["missed"] == row["refused"] == 0 and row["inputs"] == 3 for row in rows)
+    truth = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
+    found = device._judged(truth, 0.9 * truth, torch.tensor([1.0, 0.99, 1.1]), torch.tensor([True, True, False]))
+    assert (found["wrong"], found["missed"], found["unconverged"], found["over"]) == (1, 2, 1, 0)
+    before = torch.get_float32_matmul_precision()
+    for name in device.SETTINGS:
+        with device.products_as(name):
+            assert (torch.backends.cuda.matmul.fp32_precision == "tf32") == (name != "float32")
+        assert torch.get_float32_matmul_precision() == before
 
 
 def test_a_table_says_how_it_was_made_and_not_where(results_folder):

@@ -177,7 +177,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setenv("LIPNB_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr(language_model, "SIZES", {name: SMALL[name] for name in ("length", "width", "heads", "hidden")})
     monkeypatch.setattr(language_model, "WINDOWS", {"validation": 4, "test": 5, "measured": 2})
-    for name in ("DEPTH", "SCAN", "FIXED"):
+    for name in ("DEPTH", "SCAN", "FIXED", "LONGER"):
         monkeypatch.setattr(language_model, name, FEW)
     monkeypatch.setattr(
         language_model, "CHECK", {**language_model.CHECK, "corpus": str(path), "steps": 2, "evaluate_every": 1}
@@ -221,7 +221,7 @@ def test_a_run_that_diverges_is_a_row(small, monkeypatch):
 
 def test_the_tables(small):
     tables = experiments.TRAINED
-    names = ["stability", "longer", "controls", "factorial"]
+    names = ["stability", "longer", "rounding", "controls", "factorial"]
     assert list(tables) == ["language-model", *(f"training-{name}" for name in names), "twins"]
     made = experiments.make([tables["language-model"]], corpus=small, depths=(1, 2), count=1, progress=False)
     table = made["language-model"]
@@ -274,12 +274,30 @@ def test_later_seeds_are_run_at_some_depths():
 
 
 def test_longer_runs_begin_as_the_short_ones():
-    units = experiments.TRAINED["training-longer"].work(corpus="python_reference")[1]
-    runs = [unit.key for unit in units]
-    assert runs[:4] == [f"longer/{kind}/18/0.001/0" for kind in ("dot", "l2-tied", "none", "contractive")]
-    assert runs[4:] == [f"longer/{kind}/18/0.001/1" for kind in ("dot", "l2-tied")]
     length = {"steps", "evaluate_every"}  # windows follow from the seed and the step
     assert all(value == language_model.LONGER[key] for key, value in language_model.FIXED.items() if key not in length)
+    assert language_model.LONGER["steps"] == 10 * language_model.FIXED["steps"]
+
+
+def test_networks_trained_at_the_same_time_are_those_trained_alone(small):
+    made = experiments.make(
+        [experiments.TRAINED["training-longer"]], corpus=small, depths=(1, 2), count=2, progress=False
+    )["training-longer"]
+    every = {*training.ATTENTIONS, *training.WITHOUT}
+    assert set(made.attention) == every and made.groupby("row").size().to_dict() == {"evaluation": 72, "test": 24}
+    names = ["step", "training_loss", "validation_loss", "nats"]
+    for kind in every:
+        run = {"attention": kind, "layers": 2, "rate": language_model.FIXED_RATE, "seed": 1}
+        alone = pd.DataFrame(language_model.train_run("x", corpus=small, options=FEW, **run)).query("step.notna()")
+        mine = made[(made.attention == kind) & (made.layers == 2) & (made.seed == 1)]
+        gap = (mine[names].to_numpy() - alone[names].to_numpy())[:4]
+        assert len(alone) == len(mine) == 4 and not (abs(gap) > 1e-5).any(), kind
+        assert (mine.norm == alone.norm.to_numpy()).all()
+    rounded = experiments.make(
+        [experiments.TRAINED["training-rounding"]], corpus=small, layers=2, count=2, progress=False
+    )["training-rounding"]
+    same = made[(made.attention == "dot") & (made.layers == 2)]
+    assert (rounded[names].fillna(0).to_numpy() == same[names].fillna(0).to_numpy()).all()
 
 
 def test_networks_with_as_many_parameters_as_those_of_dot_products():

@@ -14,6 +14,7 @@ from lab.invertible import (
     DotProductAttention,
     InvertibleStack,
     Residual,
+    _squared,
     largest_singular_value,
     predicted_iterations,
 )
@@ -204,6 +205,18 @@ def test_largest_singular_value_and_its_gradient(shape):
     (mine,) = torch.autograd.grad(values.square().sum(), matrix)
     (other,) = torch.autograd.grad(torch.linalg.matrix_norm(matrix, 2).square().sum(), matrix)
     assert torch.allclose(mine, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-7, 1e-5, 1e-3, 0.5])
+def test_what_a_gpu_does_in_place_of_a_decomposition(gap):
+    """Squarings stop early where two singular values nearly coincide: then either vector will do."""
+    matrix = tokens(1, 2, 9, 20).float()
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    values[:, 1] = values[:, 0] * (1 - gap)
+    matrix = (left @ (values[..., None] * right)).float()
+    found = torch.linalg.vector_norm(matrix.mT @ _squared(matrix @ matrix.mT), dim=(-2, -1))
+    assert (found.double() / values[:, 0] - 1).abs().max() < 2**-18
+    assert not _squared(torch.zeros(2, 3, 3)).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -142,6 +142,26 @@ def test_own_answers_do_not_depend_on_the_state_of_pytorch(monkeypatch):
                 assert torch.equal(OWN[call](), expected), name
 
 
+class Convolutions(TorchDispatchMode):
+    """What cuDNN does unless told otherwise: convolutions round to TF32, on the way back some do not."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is aten.convolution:
+            args = [*(rounded(one, DIGITS["tf32"]) for one in args[:2]), *args[2:]]
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_map_that_rounds_on_the_way_forward_alone_is_found_out():
+    filters = normal(16, 16, 3, seed=5) / 7
+
+    def convolved(x):
+        return torch.tanh(torch.conv1d(x.mT, filters, padding=1)).mT
+
+    assert local_lipschitz(convolved, X).precision == "input"
+    with Convolutions(), pytest.raises(ValueError, match="the digits of float16 at most"):
+        local_lipschitz(convolved, X)
+
+
 def layer(x):
     return torch.tanh(x @ MATRIX) @ MATRIX.mT + x
 
