@@ -286,7 +286,7 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
     -------
     float
         A lower bound; with :math:`V = I` never below `general_lower`, and of order :math:`\sqrt n` up to lengths of
-        :math:`e^{2 \gamma^* R^2}`. Up to a factor :math:`\|A\|_2 R^2` no input has that order at greater lengths.
+        :math:`e^{2 \gamma^* R^2}`. Up to a power of :math:`\|A\|_2 R^2` no input has that order at greater lengths.
 
     Notes
     -----
