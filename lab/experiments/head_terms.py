@@ -27,7 +27,7 @@ from lipnb.attention import Attention, Feature
 from lipnb.recording import Unit
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
-__all__ = ["MODELS", "head_terms", "popularity"]
+__all__ = ["MODELS", "head_terms", "received"]
 
 MODELS = (  # those of the atlas that were trained, and what they read first there
     ({"name": "minilm", "masked": False}, Condition("alice")),
@@ -136,17 +136,15 @@ def _layer(f, x):
     }
 
 
-def popularity(f: Attention, x: Tensor) -> dict[str, Tensor]:
+def received(f: Attention, x: Tensor) -> dict[str, Tensor]:
     r"""What the attention that tokens receive says of the norm of P, without it: the largest over heads, shape (b,).
 
-    With the column sums :math:`c_j` of P, ``popular`` is :math:`U = \max_i \sum_j P_{ij} c_j`, an upper bound on
-    :math:`\|P\|_2^2`, never above ``column``, the largest :math:`c_j`; ``squares``, the largest
-    :math:`\sum_i P_{ij}^2`, is a lower one.
+    ``received``, of a head :math:`\max_i \sum_j P_{ij} c_j` with the column sums :math:`c_j` of P, is an upper bound on
+    :math:`\|P\|_2^2`, never above the largest :math:`c_j`; ``squares``, :math:`\max_j \sum_i P_{ij}^2`, is a lower one.
     """
     f = f.expand_groups()
     P = f.probabilities_of(*f.project(x)[:2])
-    c = P.sum(-2)
-    found = {"popular": P @ c[..., None], "column": c, "squares": P.square().sum(-2)}
+    found = {"received": P @ P.sum(-2)[..., None], "squares": P.square().sum(-2)}
     return {name: one.flatten(1).amax(1) for name, one in found.items()}
 
 
@@ -188,9 +186,9 @@ def _prepare(longest=LONGEST):
     return settings | {"queries_to": QUERIES_TO, "norm_rtol": NORM_RTOL}, work
 
 
-@table("popularity", "attention that tokens of trained layers receive, at the windows of the terms of their heads")
-def _prepare_popularity(longest=LONGEST):
-    return _at_windows(longest, popularity)
+@table("attention-received", "attention that tokens of trained layers receive, at the windows of the terms of heads")
+def _prepare_received(longest=LONGEST):
+    return _at_windows(longest, received)
 
 
 def _changed_rows(options, condition, length):
