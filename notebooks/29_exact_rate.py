@@ -573,7 +573,7 @@ ledger.record(
                  grounds=f"two atoms, {len(over)} matrices, gamma* R^2 = {s_far:g}", **own),
     ledger.lower(matching, "the same from below (ours)", exponents.measured / exponents.low,
                  grounds=f"two atoms, {len(over)} matrices", **own),
-    ledger.upper("castin.thm-3.5", "t + (1 + t^2)^(1/2) exp(gamma* R^2), in every width (ours)", reached.found,
+    ledger.upper("castin.thm-3.5", "exponent gamma*, in every width: the smaller of both theorems (ours)", reached.found,
                  grounds=f"ascent over four points and weights, V = I, {len(matrices)} matrices, t to 16", **own),
     ledger.upper("castin.thm-3.5", "popularity: ln T(y) / 2 gamma* R^2 (ours)", reached.popularity,
                  grounds=f"ascent over four points, weights and y, {len(matrices)} matrices, t to 16", **own),

@@ -576,7 +576,7 @@ ledger.record(
     ledger.upper(thm, "corrected: t + p/(p-1) (1 + 2t) exp(2t)", old, grounds="ascent, clusters, averages", **own),
     ledger.upper(thm, "corrected: half the exponent, any law of positions", half,
                  grounds="ascent, clusters, random measures", **own),
-    ledger.upper(thm, "exact exponent: t + (2 + 6^(1/2) t) tau (ours)", rates[[1.0, 8.0]],
+    ledger.upper(thm, "exponent gamma*: the smaller of both theorems (ours)", rates[[1.0, 8.0]],
                  grounds=f"ascent over eight tokens and weights, {len(rates)} matrices, V = I, t = 1 and 8", **own),
     ledger.equal(thm, "ln of the constant over gamma* R^2 (ours)", rates.measured - 1, within=0.1,
                  grounds="two atoms at gamma* R^2 = 100, the light one first", **own),

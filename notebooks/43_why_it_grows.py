@@ -265,7 +265,7 @@ figures.table(listed, names, digits=2, bold=listed.predictor == "values and keys
 
 # %% tags=["hide-input"]
 three = ["attention_norm", "both", "neighbours"]
-lines = held_out(rates, [*three, "received"])
+fitted = held_out(rates, [*three, "received"])
 plain = pd.concat(
     {
         name: (rows[three].sub(rows.slope, axis=0) ** 2).mean() ** 0.5
@@ -273,7 +273,7 @@ plain = pd.concat(
     },
     axis=1,
 ).T
-table = plain.join(lines[[*three[:2], "mean slope"]].rename(columns={name: f"{name}_held" for name in three}))
+table = plain.join(fitted[[*three[:2], "mean slope"]].rename(columns={name: f"{name}_held" for name in three}))
 names = {"map": "model", "attention_norm": "norm of P", "both": "values and keys", "neighbours": "neighbours"}
 names |= {"attention_norm_held": "norm of P, held out", "both_held": "values and keys, held out"}
 names |= {"mean slope": "mean of the other models"}
@@ -545,7 +545,7 @@ said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": be
 said |= {f"{one}-correlation": scores.correlation[one] for one in ("key", "value")}
 said["value-rmse"] = scores.rmse["value"]
 said |= {"U-rmse": scores.rmse["received"], "squares-rmse": scores.rmse["squares"]}
-said |= {"U-held": lines.received["all"], "P-held": lines.attention_norm["all"]}
+said |= {"U-held": fitted.received["all"], "P-held": fitted.attention_norm["all"]}
 said["U-share"] = np.floor(1000 * (own.received / own.column**0.5).median()) / 1000
 nearer = (rates.attention_norm - rates.slope) ** 2 - (rates.both - rates.slope) ** 2  # above 0: the new one is
 gains = nearer.groupby(rates["map"], sort=False).sum()
