@@ -491,8 +491,8 @@ figures.table(rates, headings, digits=3)
 # %% [markdown]
 # The exponent is right for every $A$; the factor beside it is far too large at such $t$. Whether the boxes of its proof
 # are needed we do not know. Without them $\norm P_2$ would be at most $2 e^{\gamma^* R^2}$. No input that we found
-# exceeds this, but for a quarter turn the largest ratio was still rising with the number of tokens, at 96 of them to
-# 0.85<!-- typed: gradient ascent at t near 36, outside this page -->. The proof for measures without a mask
+# exceeds this<!-- typed: gradient ascent at t near 36, outside this page -->, but for a quarter turn the largest ratio
+# was still rising with the number of tokens, to 0.85 at 96 of them. The proof for measures without a mask
 # ({prf:ref}`popularity`) does not carry over: it needs one mean of all tokens, and here those before and after a row
 # differ.
 #
