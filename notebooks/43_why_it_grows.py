@@ -44,7 +44,11 @@ from lipnb.jacobian import block_norms
 figures.house_style()
 atlas = layer_growth.stored()
 own = with_terms(atlas[atlas.case == "as read"], results.load("head-terms"))
-rates = layer_growth.rates(own, along=("attention_norm", "value", "key", "one_head", "both"))
+of_window = ["model", "masked", "corpus", "layer", "length", "window", "text"]
+seen = results.load("attention-received")[[*of_window, "received", "squares"]]
+own = own.merge(seen, on=of_window, validate="one_to_one")
+own[["received", "squares"]] **= 0.5
+rates = layer_growth.rates(own, along=("attention_norm", "value", "key", "one_head", "both", "received", "squares"))
 rates["neighbours"] = neighbours(rates)
 shown_terms = {
     "attention_norm": "slope of the largest $\\|P\\|_2$",
@@ -93,8 +97,11 @@ figures.table(example, names | {"constant": "constant"}, digits=3)
 # 1. $\norm{D_X f}_2 \le F + \norm S_2 + \max_i \norm{C_i}_2$.
 # 2. The part of the {term}`Jacobian` through the values has the norm $F$, that through the queries
 #    $\max_i \norm{C_i}_2$, that through the keys at most $\norm S_2$, with equality for some tokens.
-# 3. With $c = \max_j \sum_i P_{ij}$, the attention of the most popular token,
-#    $\max(1, c/\sqrt n) \le \norm P_2 \le \sqrt c \le \sqrt n$.
+# 3. With $c_j = \sum_i P_{ij}$, the attention that token $j$ receives, $c$ the largest of them and $U = \max_i \sum_j
+#    P_{ij} c_j$, $\max(1, c/\sqrt n) \le \norm P_2 \le \sqrt U \le \sqrt c \le \sqrt n$ and $\max_j \sum_i P_{ij}^2 \le
+#    \norm P_2^2$.
+# 4. For a head with $A = K^\top Q / \sqrt k$, no biases and tokens of norm at most $R$, with $t = \norm A_2 R^2$:
+#    $\norm{D_X f}_2 \le \norm{WV}_2 \big(t + \sqrt U + t \min(\sqrt c, 2 \sqrt U)\big)$.
 #
 # The constant of a layer is at most the sum over its heads. Where keys are rotated by their places,
 # $\norm K_2 \abs{q_i}$ stands for $\abs{K^\top q_i}$, and $C_i$ is measured with $\norm Q_2$.
@@ -120,8 +127,13 @@ figures.table(example, names | {"constant": "constant"}, digits=3)
 # the second, with the norm $2s$, which is that of their sizes.
 #
 # 3: Rows of $P$ add up to 1, so $P \mathbf 1 = \mathbf 1$ and $\norm P_2 \ge 1$. With $e_j$ the unit vector of the
-# most popular token, $\norm P_2 \ge \mathbf 1^\top P e_j / \sqrt n = c / \sqrt n$. The square of the norm is at most
-# the largest row sum times the largest column sum, $1 \cdot c \le n$. $\square$
+# most popular token, $\norm P_2 \ge \mathbf 1^\top P e_j / \sqrt n = c / \sqrt n$. The square of the norm is that of
+# $P P^\top$, at most its largest row sum, and row $i$ of $P P^\top$ has the sum $\sum_j P_{ij} c_j \le c$. A column of
+# $P$ is no longer than $\norm P_2$.
+#
+# 4: Queries and values as before. The blocks of the key part are at most $\norm{WV}_2 P_{ij} \cdot 2 R \cdot \norm A_2
+# R$, so it is at most $2 t \norm P_2$; by Cauchy-Schwarz, as the variance of tokens is at most $R^2$, row $i$ is also
+# at most $t\, (\sum_j P_{ij} \abs{\varepsilon_j}^2)^{1/2}$, and the squares add up to at most $t^2 c$. $\square$
 # :::
 # ::::
 #
@@ -213,6 +225,8 @@ PREDICTORS = {
     "one_head": "values + keys of one head",
     "value": "values alone (largest F)",
     "key": "keys alone (largest norm of S)",
+    "received": "√U, attention received",
+    "squares": "root of the largest sum of squares",
     "neighbours": "neighbouring layers",
     "flat": "no growth",
 }
@@ -236,11 +250,22 @@ figures.table(listed, names, digits=2, bold=listed.predictor == "values and keys
 # reaches zero: by their errors, the predictions from values and keys and from the neighbours cannot be told apart. The
 # keys do most of the work: alone they have a correlation of {glue:text}`why-key-correlation:.2f`, the values alone
 # {glue:text}`why-value-correlation:.2f`, with a larger RMS error than $\norm P_2$, {glue:text}`why-value-rmse:.3f`.
+#
+# *Does the attention that tokens receive explain the growth?* The two rows of $\sqrt U$ and of the sums of squares are
+# the two sides of item 3, and know $P$ alone. $\sqrt U$ has the RMS error {glue:text}`why-U-rmse:.3f`, more than $\norm
+# P_2$, and held out {glue:text}`why-U-held:.3f` against {glue:text}`why-P-held:.3f`; the sums of squares
+# {glue:text}`why-squares-rmse:.3f`, as good as $\norm P_2$. Both are far from {glue:text}`why-rmse:.3f`. A reason why
+# $U$ is too large: a token that everyone looks at, and that looks at itself, has a row with all of its own attention,
+# so that $U = c$. With a mask the first token does. In half of the windows $\sqrt U$ is more than
+# {glue:text}`why-U-share:.3f` of $\sqrt c$. Neither side is the norm in general: $n$ rows that share their attention
+# among the same $\sqrt n$ tokens have $\norm P_2 = n^{1/4}$ and sums of squares 1; rows that give $n^{-1/2}$ to one
+# token and the rest to themselves have $\norm P_2 \le 2$ and $U = c \approx \sqrt n$.
+#
 # Model by model, and from a line fitted to all other models:
 
 # %% tags=["hide-input"]
 three = ["attention_norm", "both", "neighbours"]
-lines = held_out(rates, three)
+fitted = held_out(rates, [*three, "received"])
 plain = pd.concat(
     {
         name: (rows[three].sub(rows.slope, axis=0) ** 2).mean() ** 0.5
@@ -248,7 +273,7 @@ plain = pd.concat(
     },
     axis=1,
 ).T
-table = plain.join(lines[[*three[:2], "mean slope"]].rename(columns={name: f"{name}_held" for name in three}))
+table = plain.join(fitted[[*three[:2], "mean slope"]].rename(columns={name: f"{name}_held" for name in three}))
 names = {"map": "model", "attention_norm": "norm of P", "both": "values and keys", "neighbours": "neighbours"}
 names |= {"attention_norm_held": "norm of P, held out", "both_held": "values and keys, held out"}
 names |= {"mean slope": "mean of the other models"}
@@ -519,6 +544,9 @@ said |= {"less": best.less, "less-low": best.less_low, "less-high": best.less_hi
 said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": beside.less_high}
 said |= {f"{one}-correlation": scores.correlation[one] for one in ("key", "value")}
 said["value-rmse"] = scores.rmse["value"]
+said |= {"U-rmse": scores.rmse["received"], "squares-rmse": scores.rmse["squares"]}
+said |= {"U-held": fitted.received["all"], "P-held": fitted.attention_norm["all"]}
+said["U-share"] = np.floor(1000 * (own.received / own.column**0.5).median()) / 1000
 nearer = (rates.attention_norm - rates.slope) ** 2 - (rates.both - rates.slope) ** 2  # above 0: the new one is
 gains = nearer.groupby(rates["map"], sort=False).sum()
 gainers = gains.nlargest(3).index
@@ -591,6 +619,9 @@ assert (inside.both > inside.norm).all() and (
 assert beside.less_low < 0 and beside.less_high > -0.005 and scores.rmse["value"] > past.rmse > scores.rmse["key"]
 assert 0.9 * gains.sum() < gains[gainers].sum() and max(few.values()) < 0.5 < said["inside-others"]
 assert own.bound.isna().eq(own.length > said["loose-to"]).all()
+assert (own.squares <= own.attention_norm * (1 + 1e-3)).all() and (own.received <= own.column**0.5 * (1 + 1e-4)).all()
+assert (own.attention_norm <= own.received * (1 + 1e-3)).all() and said["U-rmse"] > past.rmse > 1.5 * best.rmse
+assert abs(said["squares-rmse"] - past.rmse) < 0.005 and said["U-held"] > said["P-held"]
 assert of_maps.query("by_value > by_key").index.tolist() == ["MiniLM, masked"]
 assert shares_of.by_key > 0.5 and said["sharp-signs"] >= len(sharper) - 1
 assert norms.max() <= lip.upper.item() * (1 + 1e-6) and lip.value.item() <= loose * (1 + 1e-3)

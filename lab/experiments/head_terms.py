@@ -27,7 +27,7 @@ from lipnb.attention import Attention, Feature
 from lipnb.recording import Unit
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
-__all__ = ["MODELS", "head_terms"]
+__all__ = ["MODELS", "head_terms", "received"]
 
 MODELS = (  # those of the atlas that were trained, and what they read first there
     ({"name": "minilm", "masked": False}, Condition("alice")),
@@ -136,7 +136,19 @@ def _layer(f, x):
     }
 
 
-def _rows(options, condition, length):
+def received(f: Attention, x: Tensor) -> dict[str, Tensor]:
+    r"""What the attention that tokens receive says of the norm of P, without it: the largest over heads, shape (b,).
+
+    ``received``, of a head :math:`\max_i \sum_j P_{ij} c_j` with the column sums :math:`c_j` of P, is an upper bound on
+    :math:`\|P\|_2^2`, never above the largest :math:`c_j`; ``squares``, :math:`\max_j \sum_i P_{ij}^2`, is a lower one.
+    """
+    f = f.expand_groups()
+    P = f.probabilities_of(*f.project(x)[:2])
+    found = {"received": P @ P.sum(-2)[..., None], "squares": P.square().sum(-2)}
+    return {name: one.flatten(1).amax(1) for name, one in found.items()}
+
+
+def _rows(options, condition, length, terms=_layer):
     """Rows of all layers at the windows of one length: those of the atlas."""
     model = load(**options)
     inputs = windows_of(model, condition, length)
@@ -144,7 +156,7 @@ def _rows(options, condition, length):
     for first in range(0, len(inputs), step):
         some = inputs[first : first + step]
         for layer, read in enumerate(models.readings(model, some)):
-            found = _layer(model.attention(layer).to(dtype=torch.float64), read.received.double())
+            found = terms(model.attention(layer).to(dtype=torch.float64), read.received.double())
             at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "length": length}
             rows += [
                 at | {"text": edition(ids)} | row | {"window": first + i}
@@ -153,8 +165,8 @@ def _rows(options, condition, length):
     return rows
 
 
-@table("head-terms", "terms of the heads of every trained layer of the atlas, at its windows of up to 512 tokens")
-def _prepare(longest=LONGEST):
+def _at_windows(longest, terms):
+    """Models, texts and units of `_rows` at all windows of the atlas of up to `longest` tokens."""
     described, read, work = [], {}, []
     for options, condition in MODELS:
         options = {**options, "name": place(options["name"]), "dtype": "float32"}
@@ -164,14 +176,19 @@ def _prepare(longest=LONGEST):
             windows = windows_of(model, condition, length)
             read[condition.corpus] = edition(windows.flatten()[:4096])
             key = f"{model.name}/{model.masked}/{length}"
-            work.append(Unit(key, partial(_rows, options, condition, length), len(windows) * model.layers))
-    return {
-        "models": described,
-        "read": read,
-        "longest": longest,
-        "queries_to": QUERIES_TO,
-        "norm_rtol": NORM_RTOL,
-    }, work
+            work.append(Unit(key, partial(_rows, options, condition, length, terms), len(windows) * model.layers))
+    return {"models": described, "read": read, "longest": longest}, work
+
+
+@table("head-terms", "terms of the heads of every trained layer of the atlas, at its windows of up to 512 tokens")
+def _prepare(longest=LONGEST):
+    settings, work = _at_windows(longest, _layer)
+    return settings | {"queries_to": QUERIES_TO, "norm_rtol": NORM_RTOL}, work
+
+
+@table("attention-received", "attention that tokens of trained layers receive, at the windows of the terms of heads")
+def _prepare_received(longest=LONGEST):
+    return _at_windows(longest, received)
 
 
 def _changed_rows(options, condition, length):

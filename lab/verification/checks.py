@@ -152,6 +152,7 @@ CHECKS = (
     _check("multi_head", "heads", goals.over(goals.heads_form), bound=_multi_head),
     *(_check(key, "measure", goals.norm) for key in ("mean_field", "mean_field_sharp", "mean_field_exact")),
     *(_check(key, "measure", goals.norm) for key in ("masked_mean_field", "masked_mean_field_sharp")),
+    _check("masked_mean_field_exact", "measure", goals.norm),
     _check("large_radius", "choice", goals.followers, name="large_radius_upper", measured=_each(reached_limit)),
     _check("certify", "full", at_input, bound=_certified, slow=True),
     _check("certify", "full", at_input, name="certify_no_column", bound=_closed_form, slow=True),

@@ -42,6 +42,7 @@ from lipnb.bounds.mean_field import (
 from lipnb.bounds.mean_field_rate import (
     MeanFieldRate,
     general_lower_pair,
+    masked_mean_field_upper_exact,
     mean_field_lower_exact,
     mean_field_rate,
     mean_field_upper_exact,
@@ -77,6 +78,7 @@ __all__ = [
     "large_radius_limit",
     "layer_norm_radius",
     "masked_mean_field_upper",
+    "masked_mean_field_upper_exact",
     "masked_mean_field_upper_sharp",
     "max_token_terms",
     "max_token_upper",

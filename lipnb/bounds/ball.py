@@ -17,7 +17,7 @@ from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
 from lipnb.bounds.heads import IN_USE, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
-from lipnb.bounds.mean_field import log_mean_field_optimal
+from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
 from lipnb.bounds.mean_field_rate import log_mean_field_exact
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, head_norms, log_sum
@@ -95,7 +95,7 @@ def ball_upper(
     :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; either with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
-    `heads_on_ball`, on sequences of any length; without mask and query biases the sum of `mean_field_upper_exact`.
+    `heads_on_ball`, on sequences of any length; the sum of `mean_field_upper_exact`, or of the masked one.
     Exact for one token, and for R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the
     heads, of which little is left where heads cancel; not so, at R = 0, with relative positions, with sinks, and
     with biases that are turned or normalised.
@@ -140,18 +140,26 @@ def ball_upper(
         if att.window is not None:  # proved for the whole past, not for a window
             published = {name: value for name, value in published.items() if "mean_field" not in name}
         logs += [value for value in published.values() if not math.isnan(value)]
-        if not att.masked and not numbers.c.any():
+        if att.window is None:
             logs.append(_by_exact_rates(att, numbers, reach, min(logs)))
     return answer(min(logs) + size + ROUNDING, log)
 
 
 def _by_exact_rates(att, numbers, R, least):
-    """Logarithm of the sum over heads of `mean_field_upper_exact`, infinite where that could not be below `least`."""
-    known = [(A * R * R, WV) for A, WV in zip(numbers.A.tolist(), numbers.WV.tolist(), strict=True)]
-    if not log_sum(log_mean_field_optimal(t, WV, t / 8) for t, WV in known) < least:  # no rate is below norm(A) / 8
+    """Logarithm of the sum over heads of the bounds with exact exponents, infinite where it is not below `least`."""
+    by_norm = log_masked_sharp if att.masked else log_mean_field_optimal
+    known = [
+        (A * R * R, c, WV)
+        for A, c, WV in zip(*(part.tolist() for part in (numbers.A, numbers.c, numbers.WV)), strict=True)
+    ]
+    # no rate is below norm(A) / 8
+    if not log_sum(by_norm(t + c * R, WV, log_tau=t / 8 + c * R) for t, c, WV in known) < least:
         return math.inf
     matrices = att.scale * att.key.mT @ att.query
-    return log_sum(log_mean_field_exact(A, t, WV, R) for A, (t, WV) in zip(matrices, known, strict=True))
+    return log_sum(
+        log_mean_field_exact(A, t + c * R, WV, R, bias=c, masked=att.masked)
+        for A, (t, c, WV) in zip(matrices, known, strict=True)
+    )
 
 
 def _plain_sizes(att, regions, n):

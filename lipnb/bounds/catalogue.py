@@ -31,7 +31,7 @@ from lipnb.bounds.mean_field import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.mean_field_rate import mean_field_upper_exact
+from lipnb.bounds.mean_field_rate import masked_mean_field_upper_exact, mean_field_upper_exact
 from lipnb.bounds.norms import HeadNorms, head_norms, log_of
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.term_bounds import RoundedLinearization, three_terms
@@ -295,13 +295,16 @@ CATALOGUE = (
           norm=TRANSPORT, masks=(False,), instead="masked_mean_field", column="mean_field_sharp", **_FIELD),
     Bound("mean_field_upper_exact", "mean_field_exact", "Thm 3.5, exact exponent", MEASURES, OURS,
           "Exact in the exponent for every A.", lambda c: mean_field_upper_exact(c.A, c.V, c.R),
-          norm=TRANSPORT, masks=(False,), instead="masked_mean_field_sharp", **_FIELD),
+          norm=TRANSPORT, masks=(False,), instead="masked_mean_field_exact", **_FIELD),
     Bound("masked_mean_field_upper", "masked_mean_field", "Thm 4.4, older form", MEASURES, OURS,
           "Theorem 4.4 as corrected here.", lambda c: masked_mean_field_upper(c.A, c.V, c.R),
           norm=MASKED, masks=(True,), instead="mean_field", column="mean_field", **_FIELD),
     Bound("masked_mean_field_upper_sharp", "masked_mean_field_sharp", "Thm 4.4, half the exponent", MEASURES, OURS,
           "The same with half the exponent.", lambda c: masked_mean_field_upper_sharp(c.A, c.V, c.R),
           norm=MASKED, masks=(True,), instead="mean_field_sharp", column="mean_field_sharp", **_FIELD),
+    Bound("masked_mean_field_upper_exact", "masked_mean_field_exact", "Thm 4.4, exact exponent", MEASURES, OURS,
+          "Exact in the exponent for every A.", lambda c: masked_mean_field_upper_exact(c.A, c.V, c.R),
+          norm=MASKED, masks=(True,), instead="mean_field_exact", **_FIELD),
     Bound("max_token_upper", "max_token", "largest token, ball", BALL, OURS, "Whatever the length.",
           lambda c: max_token_upper(c.f, c.R), **_LARGEST),
     Bound("max_token_terms", "max_token_terms", "largest token, input", INPUT, OURS,

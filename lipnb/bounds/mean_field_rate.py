@@ -12,11 +12,18 @@ from typing import NamedTuple
 import torch
 from scipy.optimize import brentq
 
-from lipnb.bounds.mean_field import log_mean_field_optimal
+from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
 from lipnb.bounds.norms import answer, log_of, log_sum, logit_bound, norms
 from lipnb.checks import as_double, count, radius, square
 
-__all__ = ["MeanFieldRate", "general_lower_pair", "mean_field_lower_exact", "mean_field_rate", "mean_field_upper_exact"]
+__all__ = [
+    "MeanFieldRate",
+    "general_lower_pair",
+    "masked_mean_field_upper_exact",
+    "mean_field_lower_exact",
+    "mean_field_rate",
+    "mean_field_upper_exact",
+]
 
 BISECTIONS = 60  # of an interval of logarithms of length log 8
 LARGEST = torch.finfo(torch.float64).max  # a lower bound must not become infinite
@@ -132,28 +139,13 @@ def _unit(vector):
     return vector / torch.linalg.vector_norm(vector)
 
 
-def log_cells(singular_values, R):
-    r"""Half the logarithm of what cutting the ball into boxes costs in the upper bound.
-
-    .. math:: \min_{N_1, \dots} \ R^2 \Big(\sum_j (\sigma_j / N_j)^2\Big)^{1/2} + \tfrac12 \sum_j \log N_j
-    """
-    S = singular_values * R * R
-    # at the least point, were N_j real, the first m of all sigma_j R^2 / N_j are sqrt(m) / 2, the others have N_j = 1
-    m = torch.arange(1, len(S) + 1).to(S)[:, None]
-    N = (2 * S / m.sqrt()).round().clamp_min(1)
-    return ((S / N).norm(dim=1) + N.log().sum(1) / 2).min().item()
-
-
 def mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
     r"""Lipschitz constant of the mean-field map on measures in a ball: upper bound with the exact exponent.
 
-    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \le \|V\|_2 \Big(t + \min\{\cosh t, \tau\} + t \min\big\{e^t,
-        \big(\tfrac{27}{64} e^{2t} + 1\big)^{1/2}, \tau\big\}\Big), \qquad t = \|A\|_2 R^2,
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \le \|V\|_2 \big(t + \min\{(1 + t^2)^{1/2}\, \tau,\,
+        \min\{\cosh t, \tau\} + t \min\{e^t, (\tfrac{27}{64} e^{2t} + 1)^{1/2}, \tau\}\}\big)
 
-    .. math:: \tau = \prod_j N_j^{1/2} \exp\Big(\gamma^* R^2 + R^2 \big(\sum_j \sigma_j^2 / N_j^2\big)^{1/2}\Big)
-
-    for any whole numbers :math:`N_j \ge 1`, with the singular values :math:`\sigma_j` of A and :math:`\gamma^*` from
-    `mean_field_rate`.
+    with :math:`t = \|A\|_2 R^2`, :math:`\tau = e^{\gamma^* R^2}` and :math:`\gamma^*` from `mean_field_rate`.
 
     Parameters
     ----------
@@ -163,8 +155,9 @@ def mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     Returns
     -------
     float
-        An upper bound, never above `mean_field_upper_sharp`: its exponent is exact for every A, and its leading
-        constant where :math:`-\|A\|_2` is an eigenvalue of A whose eigenvector V stretches most.
+        An upper bound in every width, never above `mean_field_upper_sharp`: its exponent is exact for every A, its
+        order for :math:`V = I`, and its leading constant where :math:`-\|A\|_2` is an eigenvalue of A whose
+        eigenvector V stretches most.
 
     Notes
     -----
@@ -175,18 +168,71 @@ def mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     --------
     >>> eye = torch.eye(2)
     >>> [round(mean_field_upper_exact(A, eye, 6.0, log=True), 2) for A in (-eye, eye)]
-    [39.17, 13.04]
+    [39.17, 8.09]
     """
     A_norm, V_norm = norms(A, V)
     return answer(log_mean_field_exact(square(A), logit_bound(A_norm, R), V_norm, R), log)
 
 
-def log_mean_field_exact(A, t, V, R):
-    """Logarithm of `mean_field_upper_exact`: the matrix A, the largest logit t, the norm of V."""
-    if not (math.isfinite(t) and t):
-        return log_mean_field_optimal(t, V)
-    rate = logit_bound(mean_field_rate(A).upper, R)
-    return log_mean_field_optimal(t, V, rate + log_cells(torch.linalg.svdvals(A), R))
+def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
+    r"""Lipschitz constant of the masked mean-field map on measures in a ball: upper bound with the exact exponent.
+
+    .. math:: \mathrm{Lip}^{d_2}(F^m_{|\mathcal P([0,1] \times B_R)}) \le
+        \|V\|_2 \big(t + (2 + \sqrt 6\, t)\, \tau\big), \qquad
+        \tau = \prod_j N_j^{1/2} \exp\Big(\gamma^* R^2 + 3 R^2 \big(\sum_j \sigma_j^2 / N_j^2\big)^{1/2}\Big)
+
+    for any whole numbers :math:`N_j \ge 1`, with the singular values :math:`\sigma_j` of A, :math:`t = \|A\|_2 R^2` and
+    :math:`\gamma^*` from `mean_field_rate`; values and keys each by `masked_mean_field_upper_sharp` where that is less.
+
+    Parameters
+    ----------
+    A, V, R, log
+        As for `lipnb.bounds.mean_field_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound in the conditional distance of order 2, for any law of the positions, with atoms or without, and
+        for masked sequences of any length with any weights; never above `masked_mean_field_upper_sharp` with p = 2.
+
+    Notes
+    -----
+    Ours, rounded as `mean_field_upper_exact`. The exponent is exact for every A.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)
+    >>> [round(masked_mean_field_upper_exact(A, eye, 6.0, log=True), 2) for A in (-eye, eye)]
+    [40.35, 15.03]
+    """
+    A_norm, V_norm = norms(A, V)
+    return answer(log_mean_field_exact(square(A), logit_bound(A_norm, R), V_norm, R, masked=True), log)
+
+
+def log_mean_field_exact(A, t, V, R, bias=0.0, masked=False):
+    """Logarithm of `mean_field_upper_exact`, or masked: the matrix A, the largest logit t, the norm of V.
+
+    A query bias, whose image under the keys has the norm `bias`, is in t and makes each of two logits differ more.
+    """
+    by_norm = log_masked_sharp if masked else log_mean_field_optimal
+    if not (math.isfinite(6 * t) and t):  # numbers of boxes are up to 6 t
+        return by_norm(t, V)
+    log_tau = logit_bound(mean_field_rate(A).upper, R) + bias * R
+    if masked:
+        log_tau += log_cells(torch.linalg.svdvals(A), R)
+    return by_norm(t, V, log_tau=log_tau)
+
+
+def log_cells(singular_values, R):
+    r"""Logarithm of what cutting the ball into boxes costs in the masked bound.
+
+    .. math:: \min_{N_1, \dots} \ 3 R^2 \Big(\sum_j (\sigma_j / N_j)^2\Big)^{1/2} + \tfrac12 \sum_j \log N_j
+    """
+    S = 3 * singular_values * R * R
+    # at the least point, were N_j real, the first m of all S_j / N_j are sqrt(m) / 2, the others have N_j = 1
+    m = torch.arange(1, len(S) + 1).to(S)[:, None]
+    N = (2 * S / m.sqrt()).round().clamp_min(1)
+    return ((S / N).norm(dim=1) + N.log().sum(1) / 2).min().item()
 
 
 def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from lab.experiments.head_terms import head_terms
+from lab.experiments.head_terms import head_terms, received
 from lipnb import Attention, AttentionJacobian
 
 norm = partial(torch.linalg.matrix_norm, ord=2)
@@ -81,3 +81,21 @@ def test_each_term_is_reached_and_their_sum_nearly():
     found, constant = head_terms(f, x[None]), norm(AttentionJacobian(f, x).dense()).item()
     assert found["key"].item() > 2.5 * found["value"].item()
     assert 0.99 < constant / sum(found[name].item() for name in ("value", "key", "query")) <= 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_attention_received_is_on_both_sides_of_the_norm(seed):
+    f, x = some_head(seed, masked=seed % 2 == 1, rotary=seed % 3 == 0)
+    P = f.probabilities(x)
+    found, square, columns = received(f, x[None]), norm(P).amax() ** 2, P.sum(-2)
+    assert found["squares"] <= square * (1 + 1e-9) and square <= found["received"] * (1 + 1e-9)
+    assert found["received"].item() == pytest.approx((P @ columns[..., None]).amax().item(), rel=1e-9)
+    assert found["received"] <= columns.max() * (1 + 1e-9)
+
+
+def test_attention_received_under_averages_over_the_past():
+    """Three tokens without logits: the first, alone in its row, has the column sum 11/6, and is all that row sees."""
+    zero = torch.zeros(2, 2).double()
+    found = received(Attention.from_matrices(zero, torch.eye(2).double(), masked=True), drawn(1, 3, 2, seed=0))
+    assert found["received"].item() == pytest.approx(11 / 6)
+    assert found["squares"].item() == pytest.approx(1 + 1 / 4 + 1 / 9)

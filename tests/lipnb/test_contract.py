@@ -73,6 +73,7 @@ BOUNDS = {
     "general_lower_pair": (A, V, n, R),
     "masked_mean_field_upper": (A, V, R),
     "masked_mean_field_upper_sharp": (A, V, R),
+    "masked_mean_field_upper_exact": (A, V, R),
     "large_radius_limit": (lipnb.Attention.from_matrices(A, V), X),
     "multi_head_upper": (OUTPUT, torch.tensor([1.0, 2.0], dtype=torch.float64)),
     "biased_upper": (A, V, n, R, normal(3)),
