@@ -275,6 +275,25 @@ figures.table(shown, names=headings, digits={"defined": 2, "released": 2})
 # nearly uniform; under a mask the first tokens get the most of it, and that is all that grows
 # ({doc}`43_why_it_grows`).
 
+# %% [markdown]
+# ## BERT-base and GPT-2, where there is a hub
+#
+# `python -m lab tables --model bert-base-uncased`, and the same for `gpt2` or any folder, measures every layer, with
+# both controls, and its sub-layers, as above. That takes hours, and some minutes with `--lengths 8,32,128 --count 3`.
+# When this page runs, it shows such tables here:
+
+# %% tags=["hide-input"]
+others = layer_growth.of_other_models(claimed_exponent)
+if others.empty:
+    print("There is no table of another model: it was made where there is no hub.")
+else:
+    others["range"] = [f"{row.smallest:.2f} to {row.largest:.2f}" for row in others.itertuples()]
+    others["near"] = others.close.astype(str) + " of " + others.layers.astype(str)
+    others["tokens"] = [f"{row.shortest} to {row.longest}" for row in others.itertuples()]
+    headings = {"map": "map", "tokens": "tokens", "range": "slopes", "median": "median slope"}
+    headings |= {"near": "defined: within 0.1 of 1/4", "released": "released, attention alone: within 0.1"}
+    figures.table(others, names=headings | {"sub-layer": "released, sub-layer: within 0.1"}, digits={"median": 2})
+
 # %% tags=["hide-input"]
 stored = table[(table["map"] == "MiniLM") & (table.corpus == corpus) & (table.case == "as read")]
 again, condition = [], atlas.Condition(corpus)
