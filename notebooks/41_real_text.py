@@ -19,11 +19,14 @@
 # alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no
 # slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
 # ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
-# {term}`layer normalisation`: its released quantity is that close in
-# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` of
-# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers of three models up to 512 tokens, its constant
-# in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's the one index by which
-# the code differs ({doc}`04_one_index`) can produce the rate by itself.
+# {term}`layer normalisation`. Up to 512 tokens, its released quantity is that close in
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers that are built like BERT's, with the norm last,
+# where its constant is in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f`; of all
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers in
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f`, the constant in
+# {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's the one index by which the
+# code differs ({doc}`04_one_index`) can produce the rate by itself.
 #
 # Over all {glue:text}`growth-layers:.0f` trained layers as run ({glue:text}`growth-weights:.0f` different ones of
 # {glue:text}`growth-models:.0f` models) slopes run from {glue:text}`growth-least:.2f` to

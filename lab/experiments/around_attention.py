@@ -117,8 +117,10 @@ def _rows(options, condition, length, seed):
         block, x = blocks[layer], read.stream
         value, settled = _norm(sublayer(block, x), x.shape, seed)
         part, settled_too = _norm(sublayer(block, x, inner=True), x.shape, seed)
-        found = {"lipschitz": value, "inner": part, "released": released.reported(block, x)}
-        found = by_window(found | {"converged": settled & settled_too})
+        rows_of = released.pulled_back(block, x).double().square().sum(-1)  # of J^T f, their squared norms
+        found = {"lipschitz": value, "inner": part, "released": rows_of.sum(-1) ** 0.25}
+        found |= {"largest": rows_of.amax(-1) / rows_of.sum(-1), "converged": settled & settled_too}
+        found = by_window(found)
         at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "object": "block"}
         at |= {"pre_norm": block.pre_norm, "length": length}
         rows += [at | {"text": edition(one)} | row for one, row in zip(windows, found, strict=True)]
