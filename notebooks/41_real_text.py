@@ -288,14 +288,15 @@ figures.table(shown, names=headings, digits={"defined": 2, "released": 2})
 # %% tags=["hide-input"]
 others = layer_growth.of_other_models(claimed_exponent)
 if others.empty:
-    print("There is no table of another model: it was made where there is no hub.")
+    print("No table of another model was there when this page ran.")
 else:
     others["range"] = [f"{row.smallest:.2f} to {row.largest:.2f}" for row in others.itertuples()]
     others["near"] = others.close.astype(str) + " of " + others.layers.astype(str)
     others["tokens"] = [f"{row.shortest} to {row.longest}" for row in others.itertuples()]
-    headings = {"map": "map", "tokens": "tokens", "range": "slopes", "median": "median slope"}
-    headings |= {"near": "defined: within 0.1 of 1/4", "released": "released, attention alone: within 0.1"}
-    figures.table(others, names=headings | {"sub-layer": "released, sub-layer: within 0.1"}, digits={"median": 2})
+headings = {"map": "map", "tokens": "tokens", "range": "slopes", "median": "median slope"}
+headings |= {"near": "defined: within 0.1 of 1/4", "released": "released, attention alone: within 0.1"}
+headings |= {"sub-layer": "released, sub-layer: within 0.1"}
+None if others.empty else figures.table(others, names=headings, digits={"median": 2})
 
 # %% tags=["hide-input"]
 stored = table[(table["map"] == "MiniLM") & (table.corpus == corpus) & (table.case == "as read")]
