@@ -15,6 +15,7 @@ __all__ = [
     "head_rates",
     "one_head",
     "own_slopes",
+    "slopes",
     "worst_rates",
 ]
 
@@ -102,18 +103,22 @@ def own_slopes(own, layers):
     Returns
     -------
     DataFrame
-        `PANEL`, layer, kind ("clusters", "fork", "random", "text", "followed"), slope (log of the constant at the
-        longest over that at the shortest input, by the log of the lengths), early and late (the same to and from the
-        middle length), constant (at the longest input).
+        `PANEL`, layer, kind ("clusters", "fork", "random", "text", "followed"), slope (least squares in log-log axes
+        over all lengths of `own`), early and late (the same up to and from the middle length), constant (at the longest
+        input).
     """
     lengths = sorted(own.length.unique())
-    ends, place = (lengths[0], lengths[len(lengths) // 2], lengths[-1]), [*PANEL, "layer"]
+    middle, place = lengths[len(lengths) // 2], [*PANEL, "layer"]
     whole = own.melt([*place, "length"], ["clusters", "fork", "random", "text"], "kind", "constant")
     followed = pd.concat([one_head(rows) for _, rows in layers.groupby(place, sort=False)])
     followed = followed.assign(kind="followed").rename(columns={"lipschitz": "constant"})
     both = pd.concat([whole.dropna(), followed[[*place, "length", "kind", "constant"]]])
-    grid = both[both.length.isin(ends)].pivot_table(index=[*place, "kind"], columns="length", values="constant")
-    logs = np.log(grid[list(ends)])
-    spans = {"slope": (0, 2), "early": (0, 1), "late": (1, 2)}
-    found = {name: (logs[ends[b]] - logs[ends[a]]) / np.log(ends[b] / ends[a]) for name, (a, b) in spans.items()}
-    return pd.DataFrame(found).assign(constant=grid[ends[-1]]).reset_index()
+    grid = both[both.length.isin(lengths)].pivot_table(index=[*place, "kind"], columns="length", values="constant")
+    parts = {"slope": grid, "early": grid.loc[:, :middle], "late": grid.loc[:, middle:]}
+    found = {name: slopes(part) for name, part in parts.items()}
+    return pd.DataFrame(found, grid.index).assign(constant=grid[lengths[-1]]).reset_index()
+
+
+def slopes(grid):
+    """Slopes in log-log axes, by least squares, of the rows of a table whose columns are lengths: an array."""
+    return np.polyfit(np.log(grid.columns.astype(float)), np.log(grid).T, 1)[0]

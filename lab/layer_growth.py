@@ -6,7 +6,19 @@ import pandas as pd
 from lab import results
 from lab.growth import octaves, slope
 
-__all__ = ["CLOSE", "KEY", "against", "differences", "main_range", "named", "rates", "spans", "stored", "summary"]
+__all__ = [
+    "CLOSE",
+    "KEY",
+    "against",
+    "differences",
+    "main_range",
+    "named",
+    "of_other_models",
+    "rates",
+    "spans",
+    "stored",
+    "summary",
+]
 
 KEY = ["map", "corpus", "case", "layer"]  # one series
 CLOSE = 0.1  # slopes that differ by less are called close: 7 % an octave
@@ -27,7 +39,7 @@ ALONG = ("attention_norm", "column", "popular", "released", "relative", "radius"
 
 
 def stored(prefix="atlas-"):
-    """All stored tables of the atlas as one, with the columns `map` and `case` of `named`.
+    """All stored tables of the book's atlas as one, with the columns `map` and `case` of `named`.
 
     Parameters
     ----------
@@ -49,7 +61,7 @@ def stored(prefix="atlas-"):
     >>> sorted(set(stored().case))
     ['as read', 'random weights', 'shuffled']
     """
-    names = [name for name in results.names() if name.startswith(prefix)]
+    names = [name for name in results.names() if name.startswith(prefix) and name in results.listed().index]
     if not names:
         raise FileNotFoundError(f"no table begins with {prefix}: `python -m lab tables atlas-minilm` makes one.")
     table = named(pd.concat([results.load(name) for name in names], ignore_index=True))
@@ -57,6 +69,43 @@ def stored(prefix="atlas-"):
     return table.sort_values(
         "map", key=lambda maps: maps.map(known).fillna(len(known)), kind="stable", ignore_index=True
     )
+
+
+def of_other_models(claimed=0.25):
+    """What `python -m lab tables --model NAME` has measured of models that are not in the book.
+
+    Parameters
+    ----------
+    claimed : float
+        A slope that those measured are compared with.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `summary`, with the name of the table for `map`; and released and sub-layer, which say of how
+        many layers the slope of the released quantity is within `CLOSE` of `claimed`, for attention alone and for the
+        sub-layer ("–" where it was not measured). Empty where there is no such table of two lengths, two windows each.
+    """
+    found = []
+    for name in results.names():
+        if not name.startswith("atlas-") or name in results.listed().index:
+            continue
+        of_model = name.removeprefix("atlas-")
+        table = named(results.load(name)).assign(map=of_model)
+        if min(table.length.nunique(), table.groupby([*KEY, "length"]).window.nunique().min()) < 2:
+            continue  # no slope
+        every = rates(table, along=("released",))
+        own = _first(every[every.case == "as read"])
+        line = summary(every, claimed).iloc[0].to_dict() | {"released": _near(own.released, claimed)}
+        if (other := f"released-map-{of_model}") in results.names():
+            sub = rates(results.load(other), along=("released",), key=["layer"])
+            line["sub-layer"] = _near(sub.released, claimed)
+        found.append({"sub-layer": "–"} | line)
+    return pd.DataFrame(found)
+
+
+def _near(slopes, claimed):
+    return f"{(slopes - claimed).abs().le(CLOSE).sum()} of {len(slopes)}"
 
 
 def named(table):

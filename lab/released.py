@@ -9,7 +9,16 @@ from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian
 from lipnb.jacobian.autodiff import plain_kernels
 
-__all__ = ["DropoutAttention", "Estimate", "estimate", "head_matrix", "reported", "row_matrix", "with_keys_and_values"]
+__all__ = [
+    "DropoutAttention",
+    "Estimate",
+    "estimate",
+    "head_matrix",
+    "pulled_back",
+    "reported",
+    "row_matrix",
+    "with_keys_and_values",
+]
 
 
 class _Differentiated:
@@ -55,7 +64,12 @@ def reported(f, x):
     -----
     castin2024smooth, the released code at commit 60da456, in our words.
     """
-    return torch.linalg.vector_norm(_jacobian(f, x).vjp(f(x)), dim=(-2, -1)).sqrt()
+    return torch.linalg.vector_norm(pulled_back(f, x), dim=(-2, -1)).sqrt()
+
+
+def pulled_back(f, x):
+    r"""The vector behind the number, :math:`J^\top f(x)`, shape (..., n, d); arguments are those of `reported`."""
+    return _jacobian(f, x).vjp(f(x))
 
 
 class Estimate(NamedTuple):

@@ -333,8 +333,13 @@ HTML(differences.effects_table(effects))
 #   by less than the threshold from the first step on. The rule has to be relative ({ref}`the counts
 #   <solver-measured>`). As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. The values
 #   of those loops, below 0.1 or missing, are left out of the last column of the table under "Random GPT-2, text".
-# - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. Rows in
-#   place of columns make the constant of the adversarial panel flat at first, with its seed.
+# - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. Of the
+#   whole sub-layer, which the code measures on BERT, the released quantity grows with an exponent within 0.1 of 1/4 in
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` trained layers built like BERT's, the constant in
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f` ({doc}`43_why_it_grows`). Rows in place of columns
+#   make the constant of the adversarial panel flat at first, with its seed; {doc}`42_adversarial_inputs` has smaller
+#   radii, which make it flat for all seeds.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
 #   {prf:ref}`released-uniform` the reported number follows that mean: it then grows like $n^{1/4}$, while the constant
 #   hardly grows (exponent {glue:text}`released-defined:.2f`).

@@ -8,7 +8,8 @@ EXAMPLES = """\
   python -m lab tables                        make every table of the book that is not there yet
   python -m lab tables real-text-embedded     make one table (this one needs no corpus and no network)
   python -m lab tables zoo --again            make it anew; the old one stays until the new one is complete
-  python -m lab tables --model bert-base-uncased       the growth atlas of another model, from a hub or a folder
+  python -m lab tables --model bert-base-uncased       every layer of another model, from a hub or a folder: hours
+  python -m lab tables --model gpt2 --lengths 8,32,128 --count 3       the same in some minutes, from fewer windows
   python -m lab tables --check 5              some rows of every table measured again, beside the stored ones
   LIPNB_RESULTS=elsewhere python -m lab tables real-text-embedded --lengths 2,8,32 --count 3
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from lab.experiments import table
-from lab.experiments.atlas import of_model
+from lab.experiments.own_model import of_model
 from lab.experiments.table import Table, make
 from lipnb.recording import remeasure
 

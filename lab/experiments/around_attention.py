@@ -5,12 +5,14 @@ and `inner` is x to x + f(x), before the norm. Pre-norm (all others): x to x + f
 without the residual connection. Windows are those of the atlas.
 """
 
+import math
 from functools import partial
 
 import torch
 
 from lab import released
-from lab.experiments.atlas import Condition, named, windows_of
+from lab.experiments.atlas import LONGEST, Condition, lengths_of, named, windows_of
+from lab.experiments.head_terms import MODELS
 from lab.experiments.loading import edition, load, place
 from lab.experiments.table import by_window, table
 from lipnb import AttentionJacobian, corpora, models
@@ -18,11 +20,11 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 from lipnb.spectral import lanczos, start_vectors
 
-__all__ = ["composed", "sublayer"]
+__all__ = ["LENGTHS", "composed", "sublayer", "sublayers"]
 
 TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, at layers and of whole networks
 RTOL = 1e-2  # windows differ by far more
-MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
+NETWORKS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"})
 LENGTHS, WHOLE_LENGTHS = (8, 32, 128, 512), (8, 16, 32, 64, 128)
 
 
@@ -115,33 +117,59 @@ def _rows(options, condition, length, seed):
         block, x = blocks[layer], read.stream
         value, settled = _norm(sublayer(block, x), x.shape, seed)
         part, settled_too = _norm(sublayer(block, x, inner=True), x.shape, seed)
-        found = {"lipschitz": value, "inner": part, "released": released.reported(block, x)}
-        found = by_window(found | {"converged": settled & settled_too})
+        rows_of = released.pulled_back(block, x).double().square().sum(-1)  # of J^T f, their squared norms
+        found = {"lipschitz": value, "inner": part, "released": rows_of.sum(-1) ** 0.25}
+        found |= {"largest": rows_of.amax(-1) / rows_of.sum(-1), "converged": settled & settled_too}
+        found = by_window(found)
         at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "object": "block"}
         at |= {"pre_norm": block.pre_norm, "length": length}
         rows += [at | {"text": edition(one)} | row for one, row in zip(windows, found, strict=True)]
     return rows
 
 
-def _planned(rows, options, lengths, size, seed):
+def _planned(rows, options, condition, lengths, size, seed):
     """Description of a model, and the units of a table that has one for each length."""
     options = {**options, "name": place(options["name"]), "dtype": "float32"}
-    model, condition = load(**options), Condition(TEXT)
+    model = load(**options)
     windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
-    units = [Unit(f"{model.name}/{n}", partial(rows, options, condition, n, seed), size(model)) for n in lengths]
+    key = f"{model.name}/masked" if options.get("masked") else model.name
+    units = [Unit(f"{key}/{n}", partial(rows, options, condition, n, seed), size(model)) for n in lengths]
     return model.describe(), units
 
 
 def _settings(planned, lengths, count, seed):
     settings = {"models": [model for model, _ in planned], "lengths": list(lengths), "count": count, "rtol": RTOL}
-    text = corpora.fingerprint(corpora.read(TEXT))
-    return settings | {"corpus": TEXT, "text": text, "seed": seed}, [unit for _, units in planned for unit in units]
+    return settings | {"seed": seed}, [unit for _, units in planned for unit in units]
+
+
+def sublayers(read, lengths=LENGTHS, seed=0):
+    """Settings and units of a table of the sub-layers of some models.
+
+    Parameters
+    ----------
+    read : sequence of tuple
+        For each model its options, as `lipnb.models.load` takes them, and the `Condition` that says what it reads.
+    lengths : sequence of int
+        Tokens of a window; pictures have the nearest numbers of tokens that squares of patches give.
+    seed : int
+        Of windows and start vectors.
+    """
+    planned, editions = [], {}
+    for options, condition in read:
+        model = load(**{**options, "name": place(options["name"]), "dtype": "float32"})
+        mine = [n for n in lengths if n <= model.longest]
+        if model.architecture.reads != "input_ids":
+            squares = lengths_of(model, LONGEST)
+            mine = sorted({min(squares, key=lambda n, m=m: abs(math.log(n / m))) for m in lengths})
+        planned.append(_planned(_rows, options, condition, mine, lambda model: COUNT * model.layers, seed))
+        editions[condition.corpus] = edition(windows_of(model, condition, max(mine), seed=seed).flatten()[:4096])
+    settings, units = _settings(planned, lengths, COUNT, seed)
+    return settings | {"read": editions}, units
 
 
 @table("released-map", "the sub-layer with residual and norm, which the released code measures, in trained layers")
 def _prepare(lengths=LENGTHS, seed=0):
-    planned = [_planned(_rows, options, lengths, lambda model: COUNT * model.layers, seed) for options in MODELS]
-    return _settings(planned, lengths, COUNT, seed)
+    return sublayers(MODELS, lengths, seed)
 
 
 def _network_rows(options, condition, length, seed):
@@ -163,5 +191,9 @@ def _network_rows(options, condition, length, seed):
 
 @table("whole-networks", "networks of whole layers against the product of their layers, at 8 to 128 tokens")
 def _prepare_networks(lengths=WHOLE_LENGTHS, seed=0):
-    planned = [_planned(_network_rows, options, lengths, lambda model: WHOLE_COUNT, seed) for options in MODELS[:2]]
-    return _settings(planned, lengths, WHOLE_COUNT, seed)
+    condition = Condition(TEXT)
+    planned = [
+        _planned(_network_rows, options, condition, lengths, lambda model: WHOLE_COUNT, seed) for options in NETWORKS
+    ]
+    settings, units = _settings(planned, lengths, WHOLE_COUNT, seed)
+    return settings | {"corpus": TEXT, "text": corpora.fingerprint(corpora.read(TEXT))}, units

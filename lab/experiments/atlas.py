@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from lab import released
 from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import concentration, parts, popularity
-from lab.experiments.table import Table, by_window, solved, table
+from lab.experiments.table import by_window, solved, table
 from lipnb import corpora, models, singular_pair
 from lipnb.attention import Attention
 from lipnb.certified import certify
@@ -26,7 +26,7 @@ from lipnb.recording import Unit
 from lipnb.scanning.inputs import shuffled
 from lipnb.scanning.measure import relative
 
-__all__ = ["Condition", "crops", "lengths_of", "of_model", "windows_of"]
+__all__ = ["Condition", "crops", "lengths_of", "prepared", "windows_of"]
 
 RTOL = 1e-3  # of a constant: far below how much windows differ
 CERTIFIED = 32  # tokens up to which the first window of Alice is certified
@@ -275,8 +275,20 @@ def _twin(model, seed):
     return _twins[which]
 
 
-def _prepare(options, conditions, lengths=None, count=None, seed=0):
-    """Settings and units; whatever is not there (weights, texts, pictures) is said before anything is measured."""
+def prepared(options, conditions, lengths=None, count=None, seed=0):
+    """Settings and units; whatever is not there (weights, texts, pictures) is said before anything is measured.
+
+    Parameters
+    ----------
+    options : dict
+        Of the model, as `lipnb.models.load` takes them.
+    conditions : sequence of Condition
+        What it reads.
+    lengths, count : sequence of int, int, optional
+        In place of those of model and conditions.
+    seed : int
+        Of windows and start vectors.
+    """
     options = {**options, "name": place(options["name"]), "dtype": "float32"}
     model, work, read = load(**options), [], {}
     for condition in conditions:
@@ -304,51 +316,24 @@ def _prepare(options, conditions, lengths=None, count=None, seed=0):
 
 
 table("atlas-minilm", "the growth atlas: every layer of MiniLM, 8 to 512 tokens, three texts and two controls")(
-    partial(_prepare, {"name": "minilm", "masked": False}, SMALL)
+    partial(prepared, {"name": "minilm", "masked": False}, SMALL)
 )
 table("atlas-minilm-masked", "the growth atlas of MiniLM as a decoder")(
-    partial(_prepare, {"name": "minilm", "masked": True}, SMALL)
+    partial(prepared, {"name": "minilm", "masked": True}, SMALL)
 )
-table("atlas-gpt2-mini", "the growth atlas of gpt2-mini")(partial(_prepare, {"name": "gpt2-mini"}, SMALL))
+table("atlas-gpt2-mini", "the growth atlas of gpt2-mini")(partial(prepared, {"name": "gpt2-mini"}, SMALL))
 table("atlas-stories260k", "the growth atlas of stories260K, of Llama type")(
-    partial(_prepare, {"name": "stories260K"}, SMALL)
+    partial(prepared, {"name": "stories260K"}, SMALL)
 )
 table("atlas-smollm2", "the growth atlas of SmolLM2, to 2,048 tokens on Alice")(
-    partial(_prepare, {"name": "smollm2"}, _texts(6, 2048, 4))
+    partial(prepared, {"name": "smollm2"}, _texts(6, 2048, 4))
 )
 table("atlas-gpt2-random", "the growth atlas of a random GPT-2, on two texts")(
-    partial(_prepare, {"name": "gpt2", "random": True, "seed": 0, "tokenizer": "gpt2"}, FEW)
+    partial(prepared, {"name": "gpt2", "random": True, "seed": 0, "tokenizer": "gpt2"}, FEW)
 )
 table("atlas-dinov2-small", "the growth atlas of DINOv2 on pictures, to 1,370 tokens")(
-    partial(_prepare, {"name": "dinov2-small"}, IMAGES)
+    partial(prepared, {"name": "dinov2-small"}, IMAGES)
 )
 table("atlas-albert", "the growth atlas of an ALBERT on reactions of chemistry: one attention at all depths")(
-    partial(_prepare, {"name": "rxnmapper-albert"}, REACTIONS)
+    partial(prepared, {"name": "rxnmapper-albert"}, REACTIONS)
 )
-
-
-def of_model(name):
-    """The atlas of a model of your own choice: all its layers on three texts, or three pictures, with both controls.
-
-    Parameters
-    ----------
-    name : str
-        A name on the hub such as "bert-base-uncased" or "gpt2", or a folder, as for `lipnb.models.load`.
-
-    Returns
-    -------
-    tuple of Table
-        ``atlas-NAME``, for a BERT also ``atlas-NAME-masked``, as a decoder.
-    """
-    model = models.load(name)
-    conditions = SMALL if model.architecture.reads == "input_ids" else IMAGES
-    title = f"atlas-{model.name.replace('/', '-')}"
-    masks = (None,) if model.masked else model.architecture.masks  # a decoder as it is, a BERT as a decoder too
-    return tuple(
-        Table(
-            f"{title}-masked" if masked else title,
-            partial(_prepare, {"name": str(name), "masked": masked}, conditions),
-            {"lengths": None, "count": None, "seed": 0},
-        )
-        for masked in masks
-    )

@@ -7,13 +7,14 @@ import torch
 from lab import released
 from lab.experiments.loading import edition, load
 from lab.experiments.table import by_window, table
+from lab.experiments.two_clusters import cluster_constants, cluster_input, head_of
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
-__all__ = ["adversarial_row", "layer_row", "random_ids", "received", "seed_rows", "text_rows"]
+__all__ = ["adversarial_row", "layer_row", "radius_rows", "random_ids", "received", "seed_rows", "text_rows"]
 
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
@@ -264,4 +265,28 @@ def seed_rows(seed):
             both = {"lipschitz": lip.value.item(), "converged": lip.converged.item()}
             both["released"] = released.reported(f, tokens[:n]).item()
             rows.append({"input": cut, "length": n, "window": 0, **both})
+    return rows
+
+
+SMALLER, RANGE = (3.0, 10.0, RADII["gpt2, random"]), (7, 12, 22, 47, 97)
+
+
+@table(
+    "released-radii",
+    "layer 6 of random GPT-2s and its head 0 alone, at tokens adversarial for that head, at three radii",
+    over=SEEDS,
+    size=len(SMALLER) * len(RANGE),
+    settings={"model": "gpt2, random", "layer": LAYER, "radii": SMALLER, "lengths": RANGE}
+    | {**DEFINED, "dtype": "float64"},
+)
+def radius_rows(seed):
+    """Rows of one random GPT-2: its layer at the tokens of the true head 0, and that head alone."""
+    f = _gpt2(seed).attention(LAYER).to(dtype=torch.float64)
+    head, rows = head_of(f, 0), []
+    for R in SMALLER:
+        alone = cluster_constants(head, RANGE, R).tolist()
+        for n, of_head in zip(RANGE, alone, strict=True):
+            lip = local_lipschitz(f, cluster_input(head, n, R), **DEFINED)
+            rows.append({"radius": R, "length": n, "lipschitz": lip.value.item(), "converged": lip.converged.item()})
+            rows[-1] |= {"head_alone": of_head}
     return rows

@@ -13,6 +13,8 @@ import jupytext
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
+# calls that load every table whose name begins so
+MANY = {"layer_growth.stored()": "atlas-", "layer_growth.of_other_models(": ("atlas-", "released-map-")}
 # where a page may read from outside the repository
 ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CACHE")
 # what only checks, lays out or starts: no page shows anything that it makes
@@ -42,7 +44,9 @@ def tables(root, source):
     folder = Path(os.environ.get("LIPNB_RESULTS") or root / "data" / "results")
     text = source.read_text(encoding="utf-8")
     # a name may reach the call through a variable: every quoted name of a table counts
-    named = [path.stem for path in folder.glob("*.csv") if re.search(rf"""["']{re.escape(path.stem)}["']""", text)]
+    there = [path.stem for path in folder.glob("*.csv")]
+    named = [name for name in there if re.search(rf"""["']{re.escape(name)}["']""", text)]
+    named += [name for call, start in MANY.items() if call in text for name in there if name.startswith(start)]
     return {name: folder / f"{name}.csv" for name in sorted({*named, *LOADED_TABLE.findall(text)})}
 
 

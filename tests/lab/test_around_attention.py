@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lab.experiments import around_attention
+from lab.experiments.head_terms import MODELS
 from lab.experiments.loading import load
 from lipnb import models
 
@@ -31,3 +32,13 @@ def test_layers_in_a_row_are_the_network():
         assert torch.allclose(
             around_attention.composed(read)(read[0].stream), model.module(ids).last_hidden_state, atol=1e-4
         )
+
+
+def test_pictures_are_measured_at_the_nearest_lengths_they_have():
+    """And every model of the atlas at windows of its own, a decoder beside its encoder."""
+    settings, units = around_attention.sublayers([MODELS[0], MODELS[1], MODELS[5]])
+    keys = [f"{name}/{n}" for name in ("minilm", "minilm/masked") for n in around_attention.LENGTHS]
+    assert [unit.key for unit in units] == [*keys, *(f"dinov2-small/{n}" for n in (17, 37, 122, 485))]
+    assert [model["masked"] for model in settings["models"]] == [False, True, False]
+    short, _ = around_attention.sublayers([MODELS[0]], lengths=(8, 1024))
+    assert set(settings["read"]) == {"alice", "grace_hopper"} and short["lengths"] == [8, 1024]

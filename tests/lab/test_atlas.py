@@ -1,7 +1,5 @@
 """The growth atlas: windows as they are said to be drawn, rows that dense differentiation gives too."""
 
-import os
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -148,15 +146,6 @@ def test_random_weights_of_a_decoder_are_not_those_of_the_encoder_before_it():
 
     for masked in (False, True):
         assert atlas._twin(load("minilm", masked=masked), 0).masked == masked
-
-
-@pytest.mark.skipif("NLTK_DATA" not in os.environ, reason="NLTK_DATA is not set: no Alice here")
-def test_of_model_measures_a_bert_masked_too():
-    tables = atlas.of_model("minilm")
-    assert [table.name for table in tables] == ["atlas-minilm", "atlas-minilm-masked"]
-    settings, units = tables[1].work(lengths=(8, 16), count=3)
-    assert settings["masked"] and len(units) == 2 * len(atlas.SMALL)
-    assert sum(unit.size for unit in units) == 2 * len(atlas.SMALL) * 3 * 6
 
 
 @pytest.mark.parametrize("name", [name for name in results.names() if name.startswith("atlas-")])

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hub import tiny_bert
 
-from lab import cli, experiments, results, training
+from lab import cli, experiments, layer_growth, results, training
 from lab.experiments import real_text
 from lipnb import corpora, lipschitz, models
 from lipnb.recording import Unit
@@ -164,13 +165,22 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
     )
     monkeypatch.setattr(corpora, "read", lambda name: text)
     tables = experiments.of_model(tmp_path / "small")
-    assert [table.name for table in tables] == ["atlas-small"]
-    made = experiments.make(tables, lengths=(8, 16), count=2, progress=False)["atlas-small"]
+    assert [table.name for table in tables] == ["atlas-small", "released-map-small"]
+    made = experiments.make(tables, lengths=(8, 16), count=2, progress=False)
+    assert len(made["released-map-small"]) == 2 * 2 * 2 and made["released-map-small"].pre_norm.all()
+    made = made["atlas-small"]
     assert set(made.layer) == {0, 1} and made.masked.all() and set(made.model) == {"small"}
     assert len(made) == 5 * 2 * 2 * 2 and made.converged.all() and (made.released > 0).all()
     settings = results.provenance("atlas-small")["settings"]
     assert settings["model"] == "small" and settings["lengths"] == [8, 16]
     assert str(tmp_path) not in (results_folder / "atlas-small.json").read_text()
+    tiny_bert(tmp_path / "tiny")
+    assert cli.main(["tables", "--model", str(tmp_path / "tiny"), "--lengths", "8,16", "--count", "2"]) == 0
+    shown = layer_growth.of_other_models().set_index("map")
+    assert shown.layers.to_dict() == {"small": 2, "tiny": 2, "tiny-masked": 2}
+    assert shown["sub-layer"].str.fullmatch("[012] of 2").all()
+    masked = results.load("released-map-tiny-masked")
+    assert masked.masked.all() and not masked.pre_norm.any() and not results.load("atlas-tiny").masked.any()
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):

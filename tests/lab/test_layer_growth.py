@@ -93,3 +93,19 @@ def test_every_stored_row_has_a_case_and_without_tables_it_is_said(monkeypatch):
     monkeypatch.setattr(results, "names", lambda: ["verify"])
     with pytest.raises(FileNotFoundError, match="no table begins with atlas-"):
         layer_growth.stored()
+
+
+def test_tables_of_other_models_stand_by_themselves(results_folder):
+    """What --model has made is shown beside the book's tables and never counted among them; one length has no slope."""
+    assert layer_growth.of_other_models().empty
+    table = made().query("~masked").drop(columns=["map", "case"])
+    table["released"] = table.length ** (0.3 + 0.3 * table.layer)
+    for name, rows in {"atlas-minilm": table, "atlas-own": table, "atlas-short": table[table.length == 8]}.items():
+        rows.to_csv(results_folder / f"{name}.csv", index=False)
+    (line,) = layer_growth.of_other_models().to_dict("records")
+    assert line["map"] == "own" and line["layers"] == 2 and line["close"] == 0 and line["sub-layer"] == "–"
+    assert line["median"] == pytest.approx(0.3) and line["released"] == "1 of 2"
+    own = table[(table.corpus == "alice") & (table.order == "text") & (table.weights != "random")]
+    own.assign(released=own.length**0.25).to_csv(results_folder / "released-map-own.csv", index=False)
+    assert layer_growth.of_other_models()["sub-layer"].tolist() == ["2 of 2"]
+    assert set(layer_growth.stored()["map"]) == {"MiniLM"} and len(layer_growth.stored()) == len(table)

@@ -1,7 +1,5 @@
 """Whole layers at their own worst: the roughest of all heads and both signs, by dense Jacobians."""
 
-import math
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from lab import results
 from lab.experiments import own_worst
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import own_slopes
+from lab.power_laws import power_law
 from lipnb import Attention, local_lipschitz
 
 
@@ -70,8 +69,10 @@ def test_slopes_of_a_table():
     row = row[row.kind == "fork"].iloc[0]
     at = (own.model == "minilm") & (own["at"] == "text") & ~own.masked & (own.layer == 2)
     mine = own[at].set_index("length").fork
-    assert row.constant == mine[97] and row.slope == pytest.approx(math.log(mine[97] / mine[7]) / math.log(97 / 7))
-    assert row.early == pytest.approx(math.log(mine[22] / mine[7]) / math.log(22 / 7))
+    for name, part in {"slope": mine, "early": mine.loc[:22], "late": mine.loc[22:]}.items():
+        law = power_law(part.index, part)
+        assert law.points == {"slope": 5}.get(name, 3) and row[name] == pytest.approx(law.exponent)
+    assert row.constant == mine[97]
 
 
 def test_a_row_measured_again():

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 from cases import CASES, random_case, relative
@@ -13,6 +14,7 @@ from lipnb import Attention, local_lipschitz, models
 from lipnb.worst_case import tight_input
 
 SOME = CASES[::5]
+NO_BIAS = {f"{name}_bias": None for name in ("query", "key", "value", "output")}
 
 
 def normal(*shape, seed=0):
@@ -219,6 +221,26 @@ def test_both_quantities_of_every_seed_are_measured_as_those_of_the_released_pan
     same = table[table.seed == audit.SEED].set_index(["input", "length"]).loc[panel.index]
     for name in ("lipschitz", "released"):  # two tables that were made apart
         assert (same[name] / panel[name] - 1).abs().max() < 1e-3
+
+
+def test_smaller_radii_are_measured_at_every_seed(monkeypatch):
+    table = results.load("released-radii")
+    assert table.converged.all() and table.groupby("radius").seed.nunique().to_dict() == dict.fromkeys(
+        audit.SMALLER, 11
+    )
+    monkeypatch.setattr(audit, "RANGE", (7, 12))
+    here = table[table.seed == 3].set_index(["radius", "length"])
+    now = pd.DataFrame(audit.radius_rows(3)).set_index(["radius", "length"])
+    assert len(now) == 6
+    apart = now[["lipschitz", "head_alone"]] / here.loc[now.index, ["lipschitz", "head_alone"]] - 1
+    assert apart.abs().max(axis=None) < 1e-3
+    f = (
+        models.load("gpt2", random=True, seed=3).attention(6).to(dtype=torch.float64)
+    )  # tokens made apart, and no solver
+    x = tight_input(released.head_matrix(f, 0), 7, 10.0)
+    one = f.replace(**{name: getattr(f, name)[:1] for name in ("query", "key", "value")}, output=None, **NO_BIAS)
+    for g, name in ((f, "lipschitz"), (one, "head_alone")):
+        assert local_lipschitz(g, x).value.item() == pytest.approx(here.loc[(10.0, 7), name], rel=1e-3)
 
 
 def test_stored_layers_hold_where_the_text_is_the_same():
