@@ -2,6 +2,7 @@
 
 import math
 
+import cases
 import pytest
 import torch
 from cases import normal
@@ -51,12 +52,6 @@ def test_upper_bounds_are_reached_where_nothing_is_attended():
         assert bound(0 * EYE, V, 1.7) == pytest.approx(exact, rel=1e-7)
 
 
-def weighted_norm(A, V, x, a):
-    J = torch.func.jacrev(lambda y: (y @ A.T @ y.T + a.log()).softmax(1) @ y @ V.T)(x)
-    J = a.sqrt()[:, None, None, None] * J / a.sqrt()[None, None, :, None]
-    return torch.linalg.matrix_norm(J.flatten(2).flatten(0, 1), 2)
-
-
 def test_ascent_does_not_pass_the_sharp_bound():
     """Matrices, points and weights climb from a two-Dirac measure; the norms of A and of the points are held."""
     for heat in [0.03, 0.3, 1.0, 3.0]:
@@ -68,7 +63,7 @@ def test_ascent_does_not_pass_the_sharp_bound():
         for _ in range(120):
             A, V = (M / torch.linalg.matrix_norm(M, 2) for M in free[:2])
             points = free[2] / free[2].norm(dim=1, keepdim=True).clamp_min(1)
-            value = weighted_norm(heat * A, V, points, free[3].softmax(0))
+            value = cases.constant(Attention.from_matrices(heat * A, V), points, free[3].softmax(0))
             reached.append(value.item())
             climber.zero_grad()
             (-value.log()).backward()
@@ -178,9 +173,6 @@ def test_no_real_eigenvalue_no_lower_bound():
     turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
     with pytest.raises(ValueError, match="no real eigenvalue"):
         mean_field_lower(turn, 1.0)
-    for p in (1, 0.5):
-        with pytest.raises(ValueError, match="p must be more than 1"):
-            masked_mean_field_upper(EYE, EYE, 1.0, p=p)
 
 
 def case_of_heads(seed, *, masked):
@@ -215,7 +207,7 @@ def test_the_limit_is_that_of_scaled_tokens():
         assert large_radius_limit(f, batch).shape == (3,)
 
 
-def test_one_head_counts_followers_and_the_rate_is_explicit():
+def test_one_head_counts_followers():
     for seed in range(12):
         n, d = 2 + seed % 6, 3
         A, V, x = normal(d, d, seed=seed), normal(2, d, seed=seed + 50), normal(n, d, seed=seed + 99)
@@ -224,14 +216,6 @@ def test_one_head_counts_followers_and_the_rate_is_explicit():
         size = torch.linalg.matrix_norm(V, 2).item()
         limit = large_radius_limit(f, x).item()
         assert limit == pytest.approx(size * math.sqrt(followers), rel=1e-12)
-        best = (x @ A.T @ x.T).topk(2).values
-        gap = (best[:, 0] - best[:, 1]).min().item()
-        for u in (3, 10, 20):
-            R = math.sqrt(u / gap)
-            t = torch.linalg.matrix_norm(A, 2).item() * (R * largest_norm(x)) ** 2
-            allowed = size * (4 * t * (1 + math.sqrt(n)) + math.sqrt(2 * n)) * (n - 1) * math.exp(-u)
-            found = local_lipschitz(f, R * x, method="dense").value.item()
-            assert abs(found - limit) <= allowed + 1e-12
         f = Attention.from_matrices(A, V, masked=True)
         assert (chosen_tokens(f, x)[0] <= torch.arange(n)).all()
 
