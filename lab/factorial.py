@@ -15,21 +15,9 @@ CROSSED = {"dot": "dot products", "l2-untied": "untied L2", "l2-tied": "tied L2"
 def contrasts(losses):
     """Differences between halves of the design, one for each seed.
 
-    Parameters
-    ----------
-    losses : DataFrame
-        Columns attention, start, norm, seed, nats: one row for each run. The kinds of `CROSSED` have two starts, and
-        "l2-divided" and "none" one; all have both places of LayerNorm.
-
-    Returns
-    -------
-    DataFrame
-        One row for each effect, one column for each seed; nats.
-
-    Raises
-    ------
-    ValueError
-        "... runs are missing from the design", if a cell lacks a seed.
+    `losses`: columns attention, start, norm, seed, nats: one row for each run. The kinds of `CROSSED` have two starts,
+    and "l2-divided" and "none" one; all have both places of LayerNorm. Returns one row for each effect, one column for
+    each seed; nats.
     """
     cells = losses.pivot(index=["attention", "start", "norm"], columns="seed", values="nats")
     if cells.isna().any(axis=None):
@@ -54,26 +42,8 @@ def contrasts(losses):
 def effects(losses, confidence=0.95):
     """Means of the `contrasts` with their intervals.
 
-    Parameters
-    ----------
-    losses : DataFrame
-        As for `contrasts`.
-    confidence : float
-        Level of each interval.
-
-    Returns
-    -------
-    DataFrame
-        One row for each effect: change (mean over seeds, nats), low, high, up (seeds in which it is positive), seeds.
-
-    Examples
-    --------
-    >>> kinds = {"dot": (0.1, 1), "l2-untied": (0.1, 1), "l2-tied": (1, 9), "l2-divided": (1,), "none": (1,)}
-    >>> rows = [(kind, start, norm, seed, 2 + 0.01 * seed + 0.1 * (kind == "l2-tied"))
-    ...         for kind in kinds for start in kinds[kind] for norm in ("after", "before") for seed in range(3)]
-    >>> table = pd.DataFrame(rows, columns=["attention", "start", "norm", "seed", "nats"])
-    >>> effects(table).change.round(3).loc["tied: keys are queries, values pass through A"].item()
-    0.1
+    `losses`: as for `contrasts`. `confidence`: level of each interval. Returns one row for each effect: change (mean
+    over seeds, nats), low, high, up (seeds in which it is positive), seeds.
     """
     each = contrasts(losses)
     seeds = each.shape[1]

@@ -33,27 +33,17 @@ ROUNDING = 1e-9
 class Growth(NamedTuple):
     """How a quantity grows over a range of lengths, from `slope`.
 
-    Attributes
-    ----------
-    slope : float
-        Exponent over the whole range: least squares through the means of the logarithms, each length weighing the same.
-    interval : tuple of float
-        Confidence interval of the slope.
-    curvature : float
-        Change of the slope from one octave to the next: twice the coefficient of the square of log2 n in the
-        least-squares parabola through the same means. NaN for two lengths.
-    curvature_interval : tuple of float
-        Confidence interval of the curvature.
-    r2 : float
-        Share of the variance of the means that the straight line explains; NaN if they are all equal.
-    low, high : float
-        Shortest and longest length.
-    windows : int
-        Fewest windows at a length.
-    curve : str
-        "power law", "flat", "bends up", "bends down", "irregular", or "undecided" for two lengths; see `slope`.
-    confidence : float
-        Level of the intervals.
+    `slope`: exponent over the whole range: least squares through the means of the logarithms, each length weighing the
+      same.
+    `interval`: confidence interval of the slope.
+    `curvature`: change of the slope from one octave to the next: twice the coefficient of the square of log2 n in the
+      least-squares parabola through the same means. NaN for two lengths.
+    `curvature_interval`: confidence interval of the curvature.
+    `r2`: share of the variance of the means that the straight line explains; NaN if they are all equal.
+    `low`, `high`: shortest and longest length.
+    `windows`: fewest windows at a length.
+    `curve`: "power law", "flat", "bends up", "bends down", "irregular", or "undecided" for two lengths; see `slope`.
+    `confidence`: level of the intervals.
     """
 
     slope: float
@@ -78,14 +68,10 @@ class Growth(NamedTuple):
 class Forecast(NamedTuple):
     """Slopes predicted where they were held out, from `forecast`.
 
-    Attributes
-    ----------
-    errors : DataFrame
-        One row for each prediction: held_out ("half" or "group"), predictor ("features", "mean" or "permuted"), split,
-        series (its label in the features), slope, predicted, error (predicted less slope).
-    summary : DataFrame
-        One row for each held_out and predictor: predictions (their number), median (of the absolute errors), within
-        (share of absolute errors at most the one asked for).
+    `errors`: one row for each prediction: held_out ("half" or "group"), predictor ("features", "mean" or "permuted"),
+    split, series (its label in the features), slope, predicted, error (predicted less slope). `summary`: one row for
+    each held_out and predictor: predictions (their number), median (of the absolute errors), within (share of absolute
+    errors at most the one asked for).
     """
 
     errors: pd.DataFrame
@@ -95,26 +81,9 @@ class Forecast(NamedTuple):
 def octaves(table, column="lipschitz", *, confidence=0.95):
     """Exponents between consecutive lengths, with intervals.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of one series: columns length and `column`, at least two windows a length.
-    column : str
-        What grows; positive.
-    confidence : float
-        Level of each interval, between 0 and 1.
-
-    Returns
-    -------
-    DataFrame
-        One row for each pair of consecutive lengths: low, high (the lengths), slope, and its interval, from and to.
-
-    Raises
-    ------
-    SeveralSeries
-        "octaves needs the rows of one series, ...", "a window stands twice at one length, ...".
-    ValueError
-        For a missing column, values that are not positive, one length, one window at a length.
+    `table`: rows of one series: columns length and `column`, at least two windows a length. `confidence`: level of each
+    interval, between 0 and 1. Returns one row for each pair of consecutive lengths: low, high (the lengths), slope, and
+    its interval, from and to.
 
     Examples
     --------
@@ -141,20 +110,7 @@ def slope(table, column="lipschitz", *, confidence=0.95):
     lies farther than `TOLERANCE` from the overall slope; else "flat" if the interval of the overall slope lies within
     `FLAT` of 0, and "power law" if not. "Power law" says that these windows do not tell the curve from one.
 
-    Parameters
-    ----------
-    table, column, confidence
-        As for `octaves`.
-
-    Returns
-    -------
-    Growth
-        With an interval each for slope and curvature.
-
-    Raises
-    ------
-    SeveralSeries, ValueError
-        As for `octaves`.
+    `table`, `column`, `confidence`: as for `octaves`. Returns `Growth`: with an interval each for slope and curvature.
 
     Examples
     --------
@@ -185,18 +141,8 @@ def slope(table, column="lipschitz", *, confidence=0.95):
 def difference(first, second, column="lipschitz", *, confidence=0.95):
     """The overall slope of one series less that of another, with Student's interval: their windows are independent.
 
-    Parameters
-    ----------
-    first, second : DataFrame
-        Rows of one series each, as for `octaves`, of any lengths.
-    column, confidence
-        As for `octaves`.
-
-    Returns
-    -------
-    float
-    tuple of float
-        Lower and upper end.
+    `first`, `second`: rows of one series each, as for `octaves`, of any lengths. `column`, `confidence`: as for
+    `octaves`. Returns lower and upper end.
 
     Examples
     --------
@@ -216,20 +162,9 @@ def difference(first, second, column="lipschitz", *, confidence=0.95):
 def intervals(samples, weights, confidence=0.95):
     """Weighted sums of the means of a few values each, with Student's intervals (Welch, Satterthwaite).
 
-    Parameters
-    ----------
-    samples : list of ndarray
-        For each group its values: two or more, independent.
-    weights : array_like, shape (sums, groups)
-        What the mean of each group weighs in each sum.
-    confidence : float
-        Level of each interval, between 0 and 1.
-
-    Returns
-    -------
-    ndarray, shape (sums,)
-    ndarray, shape (sums, 2)
-        Lower and upper ends.
+    `samples`: for each group its values: two or more, independent. `weights` (sums, groups): what the mean of each
+    group weighs in each sum. `confidence`: level of each interval, between 0 and 1. Returns (sums,); (sums, 2): lower
+    and upper ends.
 
     Examples
     --------
@@ -257,34 +192,16 @@ def forecast(features, slopes, groups, *, layers=None, splits=200, within=0.05, 
     groups apart can do well on halves, and fails on groups. Two controls are predicted alongside: the mean slope of the
     fitted part, and the same fit with the rows of the features permuted among all series.
 
-    Parameters
-    ----------
-    features : DataFrame, shape (series, features)
-        Finite numbers.
-    slopes : array_like, shape (series,)
-        What is predicted. A Series must have the index of the features, as must groups and layers.
-    groups : array_like, shape (series,)
-        The model of each. With a single one, only halves are measured.
-    layers : array_like, shape (series,), optional
-        Rows of one group that agree here, as those of one layer on several texts, are held out together. By default
-        each row stands for itself.
-    splits : int
-        Number of random halves, and of permutations.
-    within : float
-        Error that still counts as close.
-    seed : int
-        Of halves and permutations.
-
-    Returns
-    -------
-    Forecast
-        The errors one by one, and a summary. Errors of different splits are of the same series: they are not
-        independent.
-
-    Raises
-    ------
-    ValueError
-        "... must be finite", "... must have the index of the features", "... features need at least ... series to fit".
+    `features` (series, features): finite numbers.
+    `slopes` (series,): what is predicted. A Series must have the index of the features, as must groups and layers.
+    `groups` (series,): the model of each. With a single one, only halves are measured.
+    `layers` (series,): rows of one group that agree here, as those of one layer on several texts, are held out
+      together. By default each row stands for itself.
+    `splits`: number of random halves, and of permutations.
+    `within`: error that still counts as close.
+    `seed`: of halves and permutations.
+    Returns `Forecast`: the errors one by one, and a summary. Errors of different splits are of the same series: they
+      are not independent.
 
     Examples
     --------

@@ -74,16 +74,9 @@ def check(tables, *, rows=5, seed=0, progress=True):
 def deviation(now, stored):
     """Where rows measured now differ most from those of a stored table.
 
-    Parameters
-    ----------
-    now, stored : DataFrame
-        Each row of `now` is held against the row of `stored` that has most entries in common with it, and of those the
-        nearest in numbers.
-
-    Returns
-    -------
-    dict
-        column, deviation (relative, the largest) and other (rows with an entry that is no number and differs).
+    `now`, `stored`: each row of `now` is held against the row of `stored` that has most entries in common with it, and
+    of those the nearest in numbers. Returns column, deviation (relative, the largest) and other (rows with an entry
+    that is no number and differs).
     """
     names = [name for name in now.columns if name in stored.columns and not name.startswith(ASIDE)]
     numbers = [name for name in names if pd.api.types.is_float_dtype(stored[name])]

@@ -114,19 +114,7 @@ DIFFERENCES = {
 def effects_table(effects):
     """The differences with their measured effects, as an HTML table.
 
-    Parameters
-    ----------
-    effects : dict of str
-        For each key of `DIFFERENCES`, what was measured, or why nothing was.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ValueError
-        "no effect is given for ...", "there is no difference ...".
+    `effects`: for each key of `DIFFERENCES`, what was measured, or why nothing was.
     """
     if missing := DIFFERENCES.keys() - effects.keys():
         raise ValueError(f"no effect is given for {', '.join(sorted(missing))}: say why nothing was measured.")
@@ -157,15 +145,8 @@ def _rates(rows):
 def stored_effects(text, layers, worst):
     """Effects that the stored tables tell, one sentence for each; the others have to be measured.
 
-    Parameters
-    ----------
-    text, layers, worst : DataFrame
-        The tables "released-text", "released-layers" and "released-adversarial".
-
-    Returns
-    -------
-    dict of str
-        For some keys of `DIFFERENCES`.
+    `text`, `layers`, `worst`: the tables "released-text", "released-layers" and "released-adversarial". For some keys
+    of `DIFFERENCES`.
     """
     maps = dict(list(layers.groupby(["windows", "map_masked", "object", "layer"])))
     first, block, apart = (

@@ -33,18 +33,7 @@ def cluster_tokens(layer, n, radius):
     The direction is that in which the first token answers most to its own query: the right singular vector of
     :math:`W_O (W_V u)\, (W_K u)^\top W_Q`, found by alternation over heads.
 
-    Parameters
-    ----------
-    layer : ContractiveAttention or DotProductAttention
-        Its weights choose the direction.
-    n : int
-        Number of tokens.
-    radius : float
-        Norm of the tokens of the clusters.
-
-    Returns
-    -------
-    Tensor, shape (n, d)
+    `layer`: its weights choose the direction. `radius`: norm of the tokens of the clusters. Returns (n, d).
     """
     with torch.no_grad():
         f = layer.attention(n)
@@ -65,12 +54,7 @@ def inputs(layer, words, n, *, seed=0, batch=4, radius=24.0):
 
 
 def curve(layer, x, c, steps=60):
-    """Largest relative error over a batch of sequences, at iterations 0 to `steps`, in the norm of the layer.
-
-    Returns
-    -------
-    list of float
-    """
+    """Largest relative error over a batch of sequences, at iterations 0 to `steps`, in the norm of the layer."""
     with torch.no_grad():
         y = x + c * layer(x)
         z, errors = y, []
@@ -93,11 +77,8 @@ def curve(layer, x, c, steps=60):
 def curve_rows(layer, trained, *, width=64, heads=8, n=64, rate=1e-2, seed=0):
     """Rows of the table for one layer of `LAYERS`, as drawn (`trained` = 0) or after that many steps.
 
-    Returns
-    -------
-    list of dict
-        layer, trained, loss (of the last steps), input, constant (largest local one of f over the inputs, in the norm
-        of the layer), c, k (iterations), error (largest, relative).
+    Returns layer, trained, loss (of the last steps), input, constant (largest local one of f over the inputs, in the
+    norm of the layer), c, k (iterations), error (largest, relative).
     """
     made = make_layer(layer, width, heads, seed=seed)
     words = torch.randn(1, 8, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

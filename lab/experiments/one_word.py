@@ -32,16 +32,9 @@ COMPARED = ("lipschitz", "relative", "change")  # when a row is measured again
 class Word(NamedTuple):
     """The word found that moves a layer most, with what random words do.
 
-    Attributes
-    ----------
-    place, token : int
-        Where in the window, and which token of the vocabulary.
-    change : float
-        Norm of the change of the layer's output.
-    moved : float
-        Norm of the change of what the layer receives.
-    random, random_best : float
-        Median and largest change by as many random words at random places as were tried.
+    `place`, `token`: where in the window, and which token of the vocabulary. `change`: norm of the change of the
+    layer's output. `moved`: norm of the change of what the layer receives. `random`, `random_best`: median and largest
+    change by as many random words at random places as were tried.
     """
 
     place: int
@@ -83,20 +76,8 @@ def gains(model, layer, ids, *, probes=PROBES, seed=0):
     with Gaussian w, word embeddings E, and X what the layer receives of them: the mean over w is
     :math:`\|J (E_t - E_{x_i})\|^2`, J the Jacobian of the layers up to this one.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        With word embeddings.
-    layer : int
-        Layer, from 0.
-    ids : LongTensor, shape (n,)
-        Token ids of one window.
-    probes, seed : int
-        How many w, and their seed.
-
-    Returns
-    -------
-    Tensor, shape (n, vocabulary)
+    `layer`: layer, from 0. `ids` (n,): token ids of one window. `probes`, `seed`: how many w, and their seed. Returns
+    (n, vocabulary).
     """
     table = model.module.get_input_embeddings().weight.detach()
     e = table[ids].expand(probes, -1, -1).clone().requires_grad_()
@@ -122,23 +103,9 @@ def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE,
     The best words to first order are tried at each place, then more of them at the places that moved the layer most.
     The change found is a lower bound on the largest one.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-    layer : int
-        Layer, from 0.
-    ids : LongTensor, shape (n,)
-        Token ids of one window.
-    words : Tensor of bool, shape (vocabulary,)
-        What may stand in a text, see `lab.experiments.worst_words.read_back`.
-    each, places, more : int
-        Words tried at each place; at how many places more are tried; how many there.
-    seed : int
-        Of the probes and of the random words.
-
-    Returns
-    -------
-    Word
+    `layer`: layer, from 0. `ids` (n,): token ids of one window. `words` (vocabulary,): what may stand in a text, see
+    `lab.experiments.worst_words.read_back`. `each`, `places`, `more`: words tried at each place; at how many places
+    more are tried; how many there. `seed`: of the probes and of the random words.
     """
     promise = gains(model, layer, ids, seed=seed)
     promise[:, ~words] = -torch.inf

@@ -20,17 +20,9 @@ VARIANTS = ("trained", "late", "constant", "removed")
 def variant(model, name):
     """A model with its learned positions as they are, or not.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        With learned positions.
-    name : {"trained", "constant", "removed"} or int
-        As they are; all replaced by their mean; all zero. A whole number s moves them on: the first token has place s.
-
-    Returns
-    -------
-    lipnb.models.Model
-        The weights of everything else are those of `model`, which was trained with its own positions.
+    `name` ("trained", "constant", "removed"): as they are; all replaced by their mean; all zero. A whole number s moves
+    them on: the first token has place s. Returns lipnb.models.Model: the weights of everything else are those of
+    `model`, which was trained with its own positions.
     """
     places = models.position_embeddings(model)
     if name == "trained":

@@ -16,20 +16,8 @@ CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT):
     """Root mean square norm of each extract, shape (extracts,), and the largest norm of all, as a layer receives them.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        From `lipnb.models.load`.
-    layer : int
-        Layer, from 0.
-    corpus : str
-        As for `lipnb.corpora.read`.
-    extracts, length : int
-        Windows from the beginning of the text, and tokens in each.
-
-    Returns
-    -------
-    list of float, float
+    `model`: from `lipnb.models.load`. `layer`: layer, from 0. `corpus`: as for `lipnb.corpora.read`. `extracts`,
+    `length`: windows from the beginning of the text, and tokens in each.
     """
     tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
     norms = model.activations(tokens, layer).double().norm(dim=-1)
@@ -39,15 +27,8 @@ def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT
 def mean_factors(table):
     """Each head once for each kind of radius: means over the extracts of the text.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``scaling-factor``.
-
-    Returns
-    -------
-    DataFrame
-        model, masked, layer, head, radius, rate, eigenvalue, factor, and s, twice the factor.
+    `table`: ``scaling-factor``. Returns model, masked, layer, head, radius, rate, eigenvalue, factor, and s, twice the
+    factor.
     """
     keys = ["model", "masked", "layer", "head", "radius"]
     mean = table.groupby(keys, sort=False)[["rate", "eigenvalue", "factor"]].mean().reset_index()
@@ -61,15 +42,8 @@ def peak_factor(s):
 
     maximises :math:`\sqrt{n - 1}\; p\, (1 + s (1 - p))` with :math:`p = 1 / (1 + (n - 1) e^{-s})`.
 
-    Parameters
-    ----------
-    s : float
-        :math:`2 \gamma R^2`, 0 or more.
-
-    Returns
-    -------
-    float
-        Ours; `lipnb.worst_case.two_diracs` takes the same gain with ``share=1/3`` as s grows.
+    `s`: :math:`2 \gamma R^2`, 0 or more. Ours; `lipnb.worst_case.two_diracs` takes the same gain with ``share=1/3`` as
+    s grows.
     """
     return (3 * s + math.sqrt(9 * s * s + 4 * s + 4)) / (2 * (1 + s))
 
@@ -79,19 +53,8 @@ def growth_ends(head, R, *, steps=60):
 
     Golden section in log n, over real n, without a mask.
 
-    Parameters
-    ----------
-    head : Head
-        From `lab.experiments.two_clusters.head_of`.
-    R : float
-        Radius.
-    steps : int
-        Of the search.
-
-    Returns
-    -------
-    n, constant : float
-        Where it is, and how large the constant is there.
+    `head`: from `lab.experiments.two_clusters.head_of`. Returns `n`, `constant`: where it is, and how large the
+    constant is there.
     """
     s = 2 * head.rate * R**2
     low, high, golden = math.log(2), s + 6, (math.sqrt(5) - 1) / 2

@@ -29,16 +29,8 @@ MODELS = (("minilm", False), ("gpt2-mini", True))
 class Place(NamedTuple):
     """A trained layer, and where its tokens may be.
 
-    Attributes
-    ----------
-    attention : Attention
-        Float64.
-    R : float
-        Radius of the ball, or of the smallest one around the ellipsoid.
-    windows : Tensor, shape (w, n, d), or None
-        Tokens of a text.
-    ellipsoid : tuple of Tensor, or None
-        Gain and shift of the LayerNorm before it, where that alone says where tokens may be.
+    `attention`: float64. `R`: radius of the ball, or of the smallest one around the ellipsoid. `windows` (w, n, d):
+    tokens of a text. `ellipsoid`: gain and shift of the LayerNorm before it, where that alone says where tokens may be.
     """
 
     attention: Attention
@@ -63,16 +55,7 @@ class Place(NamedTuple):
 def one_head(layer, head):
     """One head of a layer alone, float64, with its query bias: what else it has changes no derivative.
 
-    Parameters
-    ----------
-    layer : Attention
-        Any heads, biases and mask; its output matrix is left out.
-    head : int
-        Which head, from 0.
-
-    Returns
-    -------
-    Attention
+    `layer`: any heads, biases and mask; its output matrix is left out. `head`: which head, from 0.
     """
     alone = {name: getattr(layer, name)[head : head + 1] for name in ("query", "key", "value")}
     bias = None if layer.query_bias is None else layer.query_bias[head : head + 1]
@@ -83,27 +66,9 @@ def one_head(layer, head):
 def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS, corpus=CORPUS):
     """A trained layer, the radius of the ball, and the windows of text that give it.
 
-    Parameters
-    ----------
-    name : {"minilm", "gpt2-mini"}
-    masked : bool
-        Whether it is masked.
-    layer : int
-        Which layer, from 0.
-    length, windows : int
-        Tokens of a window, and windows from the beginning of the text.
-    corpus : str
-        The text, as for `lipnb.corpora.read`.
-
-    Returns
-    -------
-    Attention, float, Tensor of shape (windows, length, d)
-        Float64. The radius is the longest token of the windows.
-
-    Raises
-    ------
-    FileNotFoundError
-        The sentences of `lipnb.models` and `lipnb.corpora`.
+    `name` ("minilm", "gpt2-mini"). `masked`: whether it is masked. `layer`: which layer, from 0. `length`, `windows`:
+    tokens of a window, and windows from the beginning of the text. `corpus`: the text, as for `lipnb.corpora.read`.
+    Returns `Attention` (windows, length, d): float64. The radius is the longest token of the windows.
     """
     model = adversarial.network_of(name, masked)
     tokens = models.first_tokens(model, corpora.read(corpus), length * windows)
@@ -124,16 +89,7 @@ def place_of(name, masked, layer):
 def two_clusters_of(place, heads, n):
     r"""The paper's two clusters against some heads of a layer, in its ball or in that of the u of its ellipsoid.
 
-    Parameters
-    ----------
-    place : Place
-    heads : sequence of int
-    n : int
-
-    Returns
-    -------
-    Tensor, shape (2 heads, n, d)
-        With both signs, as biases tell them apart.
+    Returns (2 heads, n, d): with both signs, as biases tell them apart.
     """
     domain = domain_of(place.attention, place.bound, place.ellipsoid)
     pulled = domain.pulled(place.attention)
@@ -144,21 +100,9 @@ def two_clusters_of(place, heads, n):
 def measure(place, clusters, n, *, effort=1, seed=0):
     """One row: the constants of one map on text, at two clusters, at forks and at the roughest input found.
 
-    Parameters
-    ----------
-    place : Place
-        One head or a layer.
-    clusters : Tensor, shape (b, n, d)
-        Inputs of two clusters, of which the roughest counts.
-    n : int
-        Tokens.
-    effort, seed
-        As for `lipnb.worst_case.on_ball`.
-
-    Returns
-    -------
-    dict
-        length, R, text (NaN where there is none), heuristic, fork, ascended, kind.
+    `place`: one head or a layer. `clusters` (b, n, d): inputs of two clusters, of which the roughest counts. `effort`,
+    `seed`: as for `lipnb.worst_case.on_ball`. Returns length, R, text (NaN where there is none), heuristic, fork,
+    ascended, kind.
     """
     attention, R, windows, ellipsoid = place
     domain = domain_of(attention, place.bound, ellipsoid)

@@ -10,18 +10,7 @@ __all__ = ["residuals"]
 def residuals(history, *, ax=None, title=None):
     """Relative error of solvers against products spent.
 
-    Parameters
-    ----------
-    history : DataFrame
-        Columns `method`, `products` and `error` (relative, positive).
-    ax : matplotlib Axes, optional
-        Where to draw.
-    title : str, optional
-        What is solved.
-
-    Returns
-    -------
-    Axes
+    `history`: columns `method`, `products` and `error` (relative, positive).
     """
     ax = ax or plt.subplots()[1]
     # markers and colours come round at different times, so that many methods still look different

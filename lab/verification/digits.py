@@ -131,11 +131,8 @@ def _tried(bound, kind, seed):
 def measure(bound, block, *, cases=BLOCK):
     """One block of cases of one kind against one bound.
 
-    Returns
-    -------
-    dict
-        bound, kind; cases, violations, errors (exceptions raised), unknown (the answers that promise nothing, [0, inf]
-        of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
+    Returns bound, kind; cases, violations, errors (exceptions raised), unknown (the answers that promise nothing, [0,
+    inf] of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
     """
     kind = CANCELLING[block % len(CANCELLING)]
     return _block(kind, range(block * cases, (block + 1) * cases), lambda seed: _tried(bound, kind, seed))

@@ -282,17 +282,8 @@ def exactly():
 def drawn(model_type, seed):
     """Switches of a configuration: every boolean of its class, and what `CHOICES` says of its other entries.
 
-    Parameters
-    ----------
-    model_type : str
-        A key of `SMALL`.
-    seed : int
-        The global random state is left alone.
-
-    Returns
-    -------
-    dict
-        What is added to the settings of the small model.
+    `model_type`: a key of `SMALL`. `seed`: the global random state is left alone. Returns what is added to the settings
+    of the small model.
     """
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
@@ -329,14 +320,8 @@ def written(folder, model_type, settings, seed=1):
 class Layer:
     """A layer as the library runs it, up to where its block ends: from tokens (1, n, d) to tokens (1, n, d).
 
-    Parameters
-    ----------
-    model : Model
-        From `lipnb.models.load`.
-    number : int
-        Which layer.
-    ends : str or None
-        The module of the layer that receives what the block gives; None: the tokens, and attention added to them.
+    `model`: from `lipnb.models.load`. `ends`: the module of the layer that receives what the block gives; None: the
+    tokens, and attention added to them.
     """
 
     def __init__(self, model, number, ends):
@@ -369,11 +354,8 @@ def _misfit(ours, theirs):
 def measure(family, seed):
     """One configuration: loaded and compared layer by layer, or refused.
 
-    Returns
-    -------
-    dict
-        outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest of
-        the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
+    Returns outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest
+    of the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
     """
     settings, ends = SMALL[family]
     switches = drawn(family, seed) if seed else {}

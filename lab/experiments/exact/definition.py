@@ -17,20 +17,7 @@ DIGITS = 50  # of the norm
 def constant(case):
     """The local constant of one case, from the definition.
 
-    Parameters
-    ----------
-    case : dict
-        As in the file; at most `WIDEST` unknowns.
-
-    Returns
-    -------
-    mpmath.mpf
-        Right to 40 digits.
-
-    Raises
-    ------
-    ValueError
-        "... has so many unknowns ...".
+    `case`: as in the file; at most `WIDEST` unknowns. Returns mpmath.mpf: right to 40 digits.
     """
     n, d = len(case["x"]), len(case["x"][0])
     if n * d > WIDEST:
