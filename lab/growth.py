@@ -20,7 +20,7 @@ from scipy import stats
 
 from lab.power_laws import SeveralSeries, one_series
 
-__all__ = ["Forecast", "Growth", "difference", "forecast", "intervals", "octaves", "slope"]
+__all__ = ["Growth", "difference", "intervals", "octaves", "slope"]
 
 # exponents that differ by less predict constants within 11 % an octave: the spread of windows is about as large
 TOLERANCE = 0.15
@@ -63,19 +63,6 @@ class Growth(NamedTuple):
             f"n^{self.slope:.3f} [{low:.3f}, {high:.3f}], {self.curve}, R^2 = {self.r2:.3f}, "
             f"n = {self.low:g} to {self.high:g}"
         )
-
-
-class Forecast(NamedTuple):
-    """Slopes predicted where they were held out, from `forecast`.
-
-    `errors`: one row for each prediction: held_out ("half" or "group"), predictor ("features", "mean" or "permuted"),
-    split, series (its label in the features), slope, predicted, error (predicted less slope). `summary`: one row for
-    each held_out and predictor: predictions (their number), median (of the absolute errors), within (share of absolute
-    errors at most the one asked for).
-    """
-
-    errors: pd.DataFrame
-    summary: pd.DataFrame
 
 
 def octaves(table, column="lipschitz", *, confidence=0.95):
@@ -182,87 +169,6 @@ def intervals(samples, weights, confidence=0.95):
     freedom = np.maximum(np.square(variance) / np.maximum(quartic, np.finfo(float).tiny), 1.0)
     half = np.sqrt(variance) * stats.t.ppf((1 + confidence) / 2, freedom)
     return sums, np.stack([sums - half, sums + half], axis=1)
-
-
-def forecast(features, slopes, groups, *, layers=None, splits=200, within=0.05, seed=0):
-    """How well slopes are predicted from features, on series that were held out.
-
-    Ordinary least squares with an intercept is fitted to one part of the series and predicts the rest: over random
-    halves, which split the layers of each group, and leaving out one group at a time. A feature that merely tells
-    groups apart can do well on halves, and fails on groups. Two controls are predicted alongside: the mean slope of the
-    fitted part, and the same fit with the rows of the features permuted among all series.
-
-    `features` (series, features): finite numbers.
-    `slopes` (series,): what is predicted. A Series must have the index of the features, as must groups and layers.
-    `groups` (series,): the model of each. With a single one, only halves are measured.
-    `layers` (series,): rows of one group that agree here, as those of one layer on several texts, are held out
-      together. By default each row stands for itself.
-    `splits`: number of random halves, and of permutations.
-    `within`: error that still counts as close.
-    `seed`: of halves and permutations.
-    Returns `Forecast`: the errors one by one, and a summary. Errors of different splits are of the same series: they
-      are not independent.
-
-    Examples
-    --------
-    >>> import numpy as np, pandas as pd
-    >>> norm = pd.DataFrame({"norm": np.linspace(0, 1, 12)})
-    >>> found = forecast(norm, 0.1 + 0.5 * norm.norm, ["a", "b", "c"] * 4, splits=20)
-    >>> found.summary.query("predictor == 'features'").within.tolist()
-    [1.0, 1.0]
-    """
-    for name, given in {"slopes": slopes, "groups": groups, "layers": layers}.items():
-        if given is not None and len(given) != len(features):
-            raise ValueError(f"{name} must have one entry for each of the {len(features)} series, got {len(given)}.")
-        if isinstance(given, pd.Series) and not given.index.equals(features.index):
-            raise ValueError(f"{name} must have the index of the features: reindex or pass an array.")
-    x, y = features.to_numpy(dtype=float), np.asarray(slopes, dtype=float)
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("features and slopes must be finite: leave out the series where they are not.")
-    if splits < 1:
-        raise ValueError(f"splits must be at least 1, got {splits}.")
-    groups = pd.factorize(np.asarray(groups))[0]
-    layers = np.arange(y.size) if layers is None else pd.factorize(np.asarray(layers))[0]
-    random, found = np.random.default_rng(seed), []
-    for split in range(splits):
-        shuffled = x[random.permutation(y.size)]
-        folds = [("half", _half(groups, layers, random))]
-        if groups.max() > 0:
-            folds += [("group", groups == group) for group in range(groups.max() + 1)]
-        for held_out, out in folds:
-            predicted = {"permuted": _predict(shuffled, y, out)}
-            if held_out == "half" or split == 0:  # a group left out is the same in every split
-                predicted |= {"features": _predict(x, y, out), "mean": np.full(out.sum(), y[~out].mean())}
-            found += [
-                pd.DataFrame({"series": features.index[out], "slope": y[out], "predicted": values}).assign(
-                    held_out=held_out, predictor=predictor, split=split
-                )
-                for predictor, values in predicted.items()
-            ]
-    errors = pd.concat(found, ignore_index=True)[["held_out", "predictor", "split", "series", "slope", "predicted"]]
-    errors["error"] = errors.predicted - errors.slope
-    size = errors.assign(size=errors.error.abs()).groupby(["held_out", "predictor"])["size"]
-    summary = size.agg(predictions="size", median="median", within=lambda sizes: (sizes <= within).mean())
-    return Forecast(errors, summary.reset_index())
-
-
-def _half(groups, layers, random):
-    """Which series are held out: all rows of every other layer of each group, the layers in random order."""
-    out = np.zeros(groups.size, dtype=bool)
-    for group in range(groups.max() + 1):
-        units = random.permutation(np.unique(layers[groups == group]))
-        held = units[: (units.size + random.integers(2)) // 2]  # of an odd number, half a layer more or less
-        out |= (groups == group) & np.isin(layers, held)
-    return out
-
-
-def _predict(x, y, out):
-    """What least squares, fitted to the series that are not held out, predicts for those that are."""
-    if (~out).sum() < x.shape[1] + 2:
-        raise ValueError(f"{x.shape[1]} features need at least {x.shape[1] + 2} series to fit, got {(~out).sum()}.")
-    centre, scale = x[~out].mean(0), x[~out].std(0)  # so that lstsq drops no feature for its unit
-    design = np.insert((x - centre) / np.where(scale > 0, scale, 1.0), 0, 1.0, axis=1)
-    return design[out] @ np.linalg.lstsq(design[~out], y[~out], rcond=None)[0]
 
 
 def _logs(table, column, what):

@@ -6,8 +6,6 @@ Layers of one model are alike, so models are what is resampled: a map with and w
 import numpy as np
 import pandas as pd
 
-from lab.growth import forecast
-
 __all__ = ["compared", "held_out", "neighbours", "with_terms"]
 
 KEY = ["model", "masked", "corpus", "layer", "length", "window", "text"]  # one window at one layer
@@ -89,14 +87,14 @@ def held_out(rates, predictors):
     `rates`, `predictors`: as for `compared`. Returns index map, and "all"; columns layers, the predictors, and "mean
     slope" of the other models.
     """
-    models, errors = rates["map"].str.removesuffix(", masked").to_numpy(), {}
-    for name in predictors:
-        one = rates[[name]].reset_index(drop=True)
-        found = forecast(one, rates.slope.to_numpy(), models, splits=1).errors
-        found = found[found.held_out == "group"].set_index(["predictor", "series"]).error
-        errors[name] = found["features"].sort_index()
-        errors["mean slope"] = found["mean"].sort_index()  # the same for all
-    table = pd.DataFrame(errors)[[*predictors, "mean slope"]].assign(map=rates["map"].to_numpy())
+    y, errors = rates.slope.to_numpy(), {name: np.empty(len(rates)) for name in (*predictors, "mean slope")}
+    for place in _models(rates)[1]:
+        rest = np.setdiff1d(np.arange(y.size), place)
+        errors["mean slope"][place] = y[rest].mean() - y[place]
+        for name in predictors:
+            x = rates[name].to_numpy()
+            errors[name][place] = np.polyval(np.polyfit(x[rest], y[rest], 1), x[place]) - y[place]
+    table = pd.DataFrame(errors).assign(map=rates["map"].to_numpy())
     shown = table.groupby("map", sort=False).agg(_rms)
     shown.loc["all"] = table.drop(columns="map").agg(_rms)
     shown.insert(0, "layers", [*table.groupby("map", sort=False).size(), len(table)])
