@@ -4,8 +4,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-__all__ = ["benchmarks", "tables"]
-
 LAB = Path(__file__).parent
 # tables of `lipnb scan`, copied from its folder: of which model, with what options, and which of `PARTS`
 SCANS = {

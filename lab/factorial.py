@@ -7,8 +7,6 @@ are Student's over seeds. They hold one at a time.
 import pandas as pd
 from scipy import stats
 
-__all__ = ["contrasts", "effects"]
-
 CROSSED = {"dot": "dot products", "l2-untied": "untied L2", "l2-tied": "tied L2"}  # kinds in every cell of the design
 
 
@@ -39,15 +37,14 @@ def contrasts(losses):
     return pd.DataFrame(found).T
 
 
-def effects(losses, confidence=0.95):
-    """Means of the `contrasts` with their intervals.
+def effects(losses):
+    """Means of the `contrasts` with their intervals, one row for each effect.
 
-    `losses`: as for `contrasts`. `confidence`: level of each interval. Returns one row for each effect: change (mean
-    over seeds, nats), low, high, up (seeds in which it is positive), seeds.
+    Columns change (mean over seeds, nats), low, high (95 %), up (seeds in which it is positive), seeds.
     """
     each = contrasts(losses)
     seeds = each.shape[1]
-    half = stats.t.ppf(0.5 + confidence / 2, seeds - 1) * each.sem(axis=1)
+    half = stats.t.ppf(0.975, seeds - 1) * each.sem(axis=1)
     middle = each.mean(axis=1)
     found = {"change": middle, "low": middle - half, "high": middle + half, "up": (each > 0).sum(axis=1)}
     return pd.DataFrame(found).assign(seeds=seeds).rename_axis("effect")

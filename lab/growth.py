@@ -20,8 +20,6 @@ from scipy import stats
 
 from lab.power_laws import SeveralSeries, one_series
 
-__all__ = ["Growth", "difference", "intervals", "octaves", "slope"]
-
 # exponents that differ by less predict constants within 11 % an octave: the spread of windows is about as large
 TOLERANCE = 0.15
 # at most 7 % an octave, and a factor of two over ten octaves
@@ -65,12 +63,11 @@ class Growth(NamedTuple):
         )
 
 
-def octaves(table, column="lipschitz", *, confidence=0.95):
+def octaves(table):
     """Exponents between consecutive lengths, with intervals.
 
-    `table`: rows of one series: columns length and `column`, at least two windows a length. `confidence`: level of each
-    interval, between 0 and 1. Returns one row for each pair of consecutive lengths: low, high (the lengths), slope, and
-    its interval, from and to.
+    `table`: rows of one series: columns length and lipschitz, at least two windows a length. Returns one row for each
+    pair of consecutive lengths: low, high (the lengths), slope, and its 95 % interval, from and to.
 
     Examples
     --------
@@ -82,8 +79,8 @@ def octaves(table, column="lipschitz", *, confidence=0.95):
     0   16    32    0.5  0.468  0.532
     1   32    64    0.5  0.468  0.532
     """
-    lengths, samples = _logs(table, column, "octaves")
-    sums, ends = intervals(samples, _weights(lengths), confidence)
+    lengths, samples = _logs(table, "lipschitz", "octaves")
+    sums, ends = intervals(samples, _weights(lengths))
     steps = lengths.size - 1
     found = {"low": lengths[:-1], "high": lengths[1:], "slope": sums[:steps]}
     return pd.DataFrame(found | dict(zip(("from", "to"), ends[:steps].T, strict=True)))
@@ -97,7 +94,8 @@ def slope(table, column="lipschitz", *, confidence=0.95):
     lies farther than `TOLERANCE` from the overall slope; else "flat" if the interval of the overall slope lies within
     `FLAT` of 0, and "power law" if not. "Power law" says that these windows do not tell the curve from one.
 
-    `table`, `column`, `confidence`: as for `octaves`. Returns `Growth`: with an interval each for slope and curvature.
+    `table`: as for `octaves`, of whatever `column` grows, positive. `confidence`: level of the intervals, between 0
+    and 1. Returns `Growth`: with an interval each for slope and curvature.
 
     Examples
     --------
@@ -128,8 +126,8 @@ def slope(table, column="lipschitz", *, confidence=0.95):
 def difference(first, second, column="lipschitz", *, confidence=0.95):
     """The overall slope of one series less that of another, with Student's interval: their windows are independent.
 
-    `first`, `second`: rows of one series each, as for `octaves`, of any lengths. `column`, `confidence`: as for
-    `octaves`. Returns lower and upper end.
+    `first`, `second`: rows of one series each, of any lengths. The rest as for `slope`. Returns the difference, and
+    lower and upper end.
 
     Examples
     --------

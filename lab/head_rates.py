@@ -5,19 +5,6 @@ import pandas as pd
 
 from lab.power_laws import power_law
 
-__all__ = [
-    "FEW",
-    "GPT2",
-    "HEAD",
-    "LENGTHS",
-    "PANEL",
-    "attending",
-    "head_rates",
-    "one_head",
-    "own_slopes",
-    "worst_rates",
-]
-
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
 HEAD = [*PANEL, "layer", "head"]  # one series

@@ -13,17 +13,6 @@ import torch
 from lipnb import bounds
 from lipnb.attention import Attention
 
-__all__ = [
-    "ContractiveAttention",
-    "ContractiveFeedForward",
-    "DotProductAttention",
-    "Inverse",
-    "InvertibleStack",
-    "Residual",
-    "largest_singular_value",
-    "predicted_iterations",
-]
-
 BOUNDS = ("theorem", "sharp")
 
 

@@ -6,8 +6,6 @@ import pandas as pd
 from lab import results
 from lab.growth import octaves, slope
 
-__all__ = ["CLOSE", "KEY", "against", "differences", "main_range", "named", "rates", "spans", "stored", "summary"]
-
 KEY = ["map", "corpus", "case", "layer"]  # one series
 CLOSE = 0.1  # slopes that differ by less are called close: 7 % an octave
 TRAINED = {"MiniLM": 128, "MiniLM, masked": 128}  # longest texts of the training, where a model reads longer ones
@@ -80,14 +78,13 @@ def rates(table, *, along=ALONG, key=KEY):
     return pd.DataFrame(found)
 
 
-def spans(table, case="as read"):
+def spans(table):
     """Slopes octave by octave: of each map the smallest, the median and the largest over its layers, on its first text.
 
-    `table`: from `stored`. `case`: as read, or a control. Returns columns map, low, high (tokens), smallest, median,
-    largest, layers.
+    `table`: from `stored`, as read. Returns columns map, low, high (tokens), smallest, median, largest, layers.
     """
     found = []
-    for name, rows in _first(table[table.case == case]).groupby("map", sort=False):
+    for name, rows in _first(table[table.case == "as read"]).groupby("map", sort=False):
         steps = pd.concat([octaves(of_layer) for _, of_layer in rows.groupby("layer")])
         line = steps.groupby(["low", "high"]).slope.agg(["min", "median", "max", "size"]).reset_index()
         names = {"min": "smallest", "max": "largest", "size": "layers"}

@@ -16,11 +16,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-__all__ = [
-    "MIME", "Row", "Verdicts", "anchor", "depends", "equal", "lower", "record", "statements", "unchecked", "undecided",
-    "upper", "worst", "written",
-]  # fmt: skip
-
 MIME = "application/vnd.lipnb.verdicts+json"
 HOLDS, REFUTED, FAILS, UNCHECKED = "holds", "refuted", "fails", "not checkable here"
 DEPENDS, UNDECIDED = "depends", "not decided"

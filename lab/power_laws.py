@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-__all__ = ["SERIES", "PowerLaw", "SeveralSeries", "Slope", "local_slopes", "one_series", "power_law", "rate"]
-
 SERIES = ("corpus", "order", "model", "weights", "masked", "layer", "object")  # rows that agree in these are one series
 
 

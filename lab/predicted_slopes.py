@@ -6,8 +6,6 @@ Layers of one model are alike, so models are what is resampled: a map with and w
 import numpy as np
 import pandas as pd
 
-__all__ = ["compared", "held_out", "neighbours", "with_terms"]
-
 KEY = ["model", "masked", "corpus", "layer", "length", "window", "text"]  # one window at one layer
 
 

@@ -11,8 +11,6 @@ import lipnb.recording
 from lab import described
 from lipnb.origin import checkout
 
-__all__ = ["folder", "listed", "load", "make", "names", "provenance", "recording"]
-
 FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
 
 

@@ -13,21 +13,6 @@ from lipnb import bounds, corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = [
-    "Layer",
-    "ball_upper",
-    "layer_of",
-    "head_rows",
-    "layer_row",
-    "layer_rows",
-    "layers_of",
-    "mean_radius",
-    "network_of",
-    "norms_before",
-    "units",
-    "worst_input",
-]
-
 FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
 EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens
 RANDOM = {"seed": 320, "layer": 6, "R": 100.0}  # of the released experiment
@@ -68,9 +53,10 @@ def norms_before(model):
     return [network.embeddings.LayerNorm, *(layer.output.LayerNorm for layer in network.encoder.layer)][:-1]
 
 
-def mean_radius(model, layer, *, corpus="alice", extracts=EXTRACTS, length=EXTRACT):
-    """Root mean square norm of the tokens that a layer receives on the first windows of a text."""
-    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
+def mean_radius(model, layer):
+    """Root mean square norm of the tokens that a layer receives on the first windows of Alice."""
+    tokens = models.first_tokens(model, corpora.read("alice"), EXTRACT * EXTRACTS)
+    tokens = corpora.windows(tokens, EXTRACT, EXTRACTS)
     return model.activations(tokens, layer).double().square().sum(-1).mean().sqrt().item()
 
 

@@ -18,8 +18,6 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 from lipnb.spectral import lanczos, start_vectors
 
-__all__ = ["composed", "sublayer"]
-
 TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, at layers and of whole networks
 RTOL = 1e-2  # windows differ by far more
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})

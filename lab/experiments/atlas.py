@@ -26,8 +26,6 @@ from lipnb.recording import Unit
 from lipnb.scanning.inputs import shuffled
 from lipnb.scanning.measure import relative
 
-__all__ = ["Condition", "crops", "lengths_of", "of_model", "windows_of"]
-
 RTOL = 1e-3  # of a constant: far below how much windows differ
 CERTIFIED = 32  # tokens up to which the first window of Alice is certified
 SHORTEST, LONGEST = 8, 1024  # tokens of a text window

@@ -13,8 +13,6 @@ from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
-__all__ = ["adversarial_row", "layer_row", "random_ids", "received", "seed_rows", "text_rows"]
-
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
 LAYER, RATE = 6, 0.1  # of the random GPT-2: the layer measured, and its dropout

@@ -11,8 +11,6 @@ from lipnb import corpora, models
 from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
 
-__all__ = ["again", "at", "inputs", "layer_row", "layers_of", "measure", "published"]
-
 # model, masked or not; text is Python's own reference, which is always at hand
 MODELS = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
 TEXT = "python_reference"

@@ -10,8 +10,6 @@ import pandas as pd
 from lab import results
 from lipnb.recording import FLOAT_FORMAT, bar
 
-__all__ = ["check"]
-
 # not what a map is like: times, counts of steps, what an iteration left, what rounding may do
 ASIDE = ("seconds", "residual", "rounding", "steps", "iterations")
 

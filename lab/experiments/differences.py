@@ -6,8 +6,6 @@ import re
 from lab.growth import slope
 from lab.power_laws import power_law
 
-__all__ = ["DIFFERENCES", "effects_table", "stored_effects"]
-
 POWER = re.compile(r"\bn\^\(?([-0-9./]*[0-9])\)?")  # n^0.25 or n^(1/4)
 
 # key: (group, what the code does, what that changes); file and line are those of commit 60da456, as we read it

@@ -11,8 +11,6 @@ from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
 from lipnb import Attention, bounds, local_lipschitz, models
 
-__all__ = ["LONG", "at_pair", "rate_rows"]
-
 LONG = 1e8  # tokens, by weights
 MODELS = ("minilm", "gpt2-mini", "smollm2", GPT2)
 

@@ -27,8 +27,6 @@ from lipnb.attention import Attention, Feature
 from lipnb.recording import Unit
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
-__all__ = ["MODELS", "head_terms"]
-
 MODELS = (  # those of the atlas that were trained, and what they read first there
     ({"name": "minilm", "masked": False}, Condition("alice")),
     ({"name": "minilm", "masked": True}, Condition("alice")),

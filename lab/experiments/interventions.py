@@ -24,19 +24,6 @@ from lipnb import corpora, models
 from lipnb.attention import Attention
 from lipnb.recording import Unit
 
-__all__ = [
-    "INTERVENTIONS",
-    "LENGTHS",
-    "MODELS",
-    "ONE_POSITION",
-    "agreement",
-    "altered",
-    "changes",
-    "of_model",
-    "scaled",
-    "without_most_attended",
-]
-
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS = (16, 32, 64, 128, 256)
 AS_READ, DELETED, ONE_POSITION = "as read", "without the most attended", "one position"

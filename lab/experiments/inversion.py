@@ -15,22 +15,20 @@ from lab.zoo.draws import integer
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["denoising_batch", "drawn_layers", "fit", "group_rows", "largest_constant", "tried"]
-
 NORMS = ((2, "theorem"), (2, "sharp"), (math.inf, "theorem"))
 RTOL = 1e-10
 
 
-def denoising_batch(words, n, generator, *, batch=4, noise=0.3):
+def denoising_batch(words, n, generator, *, batch=4):
     """Sequences of noisy words and the words without the noise, shapes (c, b, n, d), for c layers.
 
     `words` (c, w, d): what tokens are, up to noise. `n`: tokens in a sequence. `generator`: chooses words and noise.
-    `batch`: sequences b of each layer. `noise`: size of the noise, relative to the root mean square of the words.
+    `batch`: sequences b of each layer.
     """
     c, w, d = words.shape
     which = torch.randint(w, (c, batch * n), generator=generator)
     clean = torch.gather(words, 1, which[..., None].expand(-1, -1, d)).unflatten(1, (batch, n))
-    size = noise * words.square().mean((1, 2)).sqrt()
+    size = 0.3 * words.square().mean((1, 2)).sqrt()
     return clean + size[:, None, None, None] * torch.randn(clean.shape, generator=generator, dtype=words.dtype), clean
 
 

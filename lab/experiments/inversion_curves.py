@@ -11,8 +11,6 @@ from lab.invertible import ContractiveAttention, DotProductAttention, Residual
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["FACTORS", "LAYERS", "cluster_tokens", "curve", "curve_rows", "inputs", "make_layer"]
-
 LAYERS = {
     "L2": partial(ContractiveAttention, p=2),
     "L2, sharper": partial(ContractiveAttention, p=2, bound="sharp"),
@@ -47,10 +45,10 @@ def cluster_tokens(layer, n, radius):
     return radius * side * u
 
 
-def inputs(layer, words, n, *, seed=0, batch=4, radius=24.0):
-    """Sequences by name: "words" as in training, shape (batch, n, d), and "clusters", shape (1, n, d)."""
-    noisy, _ = denoising_batch(words, n, torch.Generator().manual_seed(1_000_003 + seed), batch=batch)
-    return {"words": noisy[0], "clusters": cluster_tokens(layer, n, radius)[None]}
+def inputs(layer, words, n, *, seed=0):
+    """Sequences by name: "words" as in training, shape (4, n, d), and "clusters" of radius 24, shape (1, n, d)."""
+    noisy, _ = denoising_batch(words, n, torch.Generator().manual_seed(1_000_003 + seed))
+    return {"words": noisy[0], "clusters": cluster_tokens(layer, n, 24.0)[None]}
 
 
 def curve(layer, x, c, steps=60):

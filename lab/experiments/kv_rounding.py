@@ -16,8 +16,6 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
 from lipnb.models.network import one_call
 
-__all__ = ["COMPARED", "PLACE", "Cache", "Start", "again", "begin", "by_token", "loss", "rounded", "through"]
-
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")
 LENGTH, WINDOWS, BITS, RTOL = 128, 3, (3, 4), 1e-2

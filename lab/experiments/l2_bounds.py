@@ -12,8 +12,6 @@ from lipnb.attention import Attention
 from lipnb.jacobian.linearization import Linearization
 from lipnb.worst_case import adam, ascend
 
-__all__ = ["KINDS", "dense_l2", "l2_problem", "l2_rows"]
-
 KINDS = {"random": 180, "structured": 120, "ascended": 120}  # maps of each kind
 INPUTS = 25  # inputs of each map
 STEPS, RATE = 40, 0.15  # of the ascent, in units of the distance at which attention fades

@@ -12,17 +12,6 @@ from lab.experiments.table import table
 from lipnb import bounds
 from lipnb.worst_case import adam, ascend
 
-__all__ = [
-    "LENGTHS",
-    "ascended",
-    "largest_row",
-    "printed_witness",
-    "row_sum",
-    "tightness_rows",
-    "uniform_starts",
-    "witness",
-]
-
 LENGTHS = (*range(2, 11), 12, 17, 24, 33, 48, 65, 101, 144, 201, 300, 401, 500, 701, 1000, 1001)
 
 

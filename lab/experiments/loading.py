@@ -9,8 +9,6 @@ import torch
 
 from lipnb import corpora, models
 
-__all__ = ["edition", "gpt2_attention", "load", "place"]
-
 
 @lru_cache(maxsize=2)
 def _load(name, dtype, options):

@@ -15,8 +15,6 @@ from lipnb import models
 from lipnb.corpora import fingerprint, read
 from lipnb.recording import Unit
 
-__all__ = ["MODELS", "octaves", "short_sighted"]
-
 SHORT = 64
 MODELS = ("network", f"network, {SHORT} tokens", "unigram", "bigram", "kneser-ney 3", "kneser-ney 4")
 CORPORA = ("held out", "alice")

@@ -7,8 +7,6 @@ from lab.released import reported
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import tight_input
 
-__all__ = ["from_uniform_to_sharp", "two_clusters"]
-
 
 def two_clusters(lengths, radii):
     r"""One token at -R, n - 1 at R, on a line, with A = -1 and V = 1: constants, the bound and the worst move.
@@ -39,24 +37,22 @@ def two_clusters(lengths, radii):
     return pd.DataFrame(rows)
 
 
-def from_uniform_to_sharp(lengths, logit_ranges, *, width=4, draws=5, seed=0):
+def from_uniform_to_sharp(lengths, logit_ranges, *, draws=5):
     r"""One random head at n tokens whose mean is the same at every n, from uniform attention to sharp attention.
 
     The tokens are pairs m + z, m - z with z random, so that their mean is m whatever n is. The matrix A has a random
     direction and the norm :math:`t / R^2`, R the largest norm of a token, so that t is the logit range.
 
-    `lengths`: even numbers of tokens.
-    `logit_ranges`: values of t, 0 for uniform attention.
-    `draws`: how many heads and inputs.
-    `seed`: of all of them.
-    Returns one row for each t, draw and n. Columns: logit_range, draw, n; defined, the local Lipschitz constant;
-      released, what the released estimator reports; largest, the mean over tokens of their largest attention.
+    `lengths`: even numbers of tokens. `logit_ranges`: values of t, 0 for uniform attention. `draws`: how many heads and
+    inputs, of width 4. Returns one row for each t, draw and n. Columns: logit_range, draw, n; defined, the local
+    Lipschitz constant; released, what the released estimator reports; largest, the mean over tokens of their largest
+    attention.
     """
     if any(n % 2 for n in lengths):
         raise ValueError(f"tokens come in pairs: lengths must be even, got {list(lengths)}.")
-    rows = []
+    rows, width = [], 4
     for draw in range(draws):
-        generator = torch.Generator().manual_seed(seed + draw)
+        generator = torch.Generator().manual_seed(draw)
         B, V = torch.randn(2, width, width, generator=generator, dtype=torch.float64)
         V = V / torch.linalg.matrix_norm(V, 2)
         mean = torch.randn(width, generator=generator, dtype=torch.float64)

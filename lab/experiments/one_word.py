@@ -17,8 +17,6 @@ from lipnb import corpora, models
 from lipnb.scanning.measure import relative
 from lipnb.worst_case.attacks import length
 
-__all__ = ["COMPARED", "PLACE", "Word", "again", "gains", "reads_back", "worst_word"]
-
 MODELS = {"minilm": {"masked": False}, "gpt2-mini": {}}
 TEXTS = ("alice", "python_reference")
 LENGTH, WINDOWS, SPARE = 32, 5, 4  # SPARE times as many windows are drawn, some of which are not read back
@@ -97,7 +95,7 @@ def _changes(model, layer, ids, candidates):
     return length(f(moved) - f(x)), length(moved - x)
 
 
-def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE, seed=0):
+def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE):
     """The word of the vocabulary that moves the output of a layer most, put in place of one word of a window.
 
     The best words to first order are tried at each place, then more of them at the places that moved the layer most.
@@ -105,9 +103,9 @@ def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE,
 
     `layer`: layer, from 0. `ids` (n,): token ids of one window. `words` (vocabulary,): what may stand in a text, see
     `lab.experiments.worst_words.read_back`. `each`, `places`, `more`: words tried at each place; at how many places
-    more are tried; how many there. `seed`: of the probes and of the random words.
+    more are tried; how many there.
     """
-    promise = gains(model, layer, ids, seed=seed)
+    promise = gains(model, layer, ids)
     promise[:, ~words] = -torch.inf
     promise[torch.arange(len(ids)), ids] = -torch.inf
     best = promise.topk(max(each, more), dim=1).indices
@@ -118,7 +116,7 @@ def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE,
     tried = [(i, t) for i in chosen for t in best[i].tolist()[:more]]
     found |= _tried(model, layer, ids, tried)
     place, token = max(found, key=lambda one: found[one][0])
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     allowed, count = words.nonzero().flatten(), len(ids) * each + places * more
     anywhere = torch.randint(len(ids), (count,), generator=generator).tolist()
     any_word = allowed[torch.randint(len(allowed), (count,), generator=generator)].tolist()

@@ -18,8 +18,6 @@ from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks
 
-__all__ = ["LENGTHS", "PANELS", "layer_rows", "of_layer"]
-
 LENGTHS = (7, 12, 22, 47, 97)
 CORPUS, WINDOWS, DRAWS = "alice", 5, 8
 PANELS = adversarial.PANELS[:5] + adversarial.PANELS[6:]  # all that whole layers are shown in

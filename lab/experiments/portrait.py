@@ -8,8 +8,6 @@ from lipnb.attention import Attention
 from lipnb.jacobian import SingularPair
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
-__all__ = ["concentration", "parts", "popularity"]
-
 NORM_RTOL = 1e-3  # of the norms of attention matrices
 
 

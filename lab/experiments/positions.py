@@ -10,8 +10,6 @@ from lab.experiments.table import by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["VARIANTS", "variant"]
-
 LENGTHS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CORPUS, MODELS = "alice", ("gpt2", "gpt2-mini")
 VARIANTS = ("trained", "late", "constant", "removed")

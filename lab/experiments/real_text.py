@@ -8,8 +8,6 @@ from lab.experiments.table import by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["length_rows"]
-
 PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored table
 MINILM = {"name": "minilm"}
 GPT2_RANDOM = {"name": "gpt2", "random": True, "seed": 0}

@@ -13,8 +13,6 @@ from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks
 from lipnb.worst_case import attacks
 
-__all__ = ["ATTACKS", "COMPARED", "PLACE", "again", "attack"]
-
 RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
 DIRECTIONS = 16  # random ones
 STEPS = 15  # of each ascent

@@ -2,13 +2,13 @@
 
 import math
 
+from scipy.optimize import minimize_scalar
+
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
 from lipnb import corpora, models
-
-__all__ = ["growth_ends", "layer_rows", "mean_factors", "peak_factor", "text_radii"]
 
 CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 
@@ -48,32 +48,20 @@ def peak_factor(s):
     return (3 * s + math.sqrt(9 * s * s + 4 * s + 4)) / (2 * (1 + s))
 
 
-def growth_ends(head, R, *, steps=60):
+def growth_ends(head, R):
     """The number of tokens at which the measured constant with V = I is largest at the input of two clusters.
 
-    Golden section in log n, over real n, without a mask.
-
-    `head`: from `lab.experiments.two_clusters.head_of`. Returns `n`, `constant`: where it is, and how large the
-    constant is there.
+    Over real n, without a mask. `head`: from `lab.experiments.two_clusters.head_of`. Returns that number, and the
+    constant there.
     """
     s = 2 * head.rate * R**2
-    low, high, golden = math.log(2), s + 6, (math.sqrt(5) - 1) / 2
 
     def constant(log_n):
         return cluster_constants(head, [math.exp(log_n)], R, identity=True).item()
 
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    at_left, at_right = constant(left), constant(right)
-    for _ in range(steps):
-        if at_left > at_right:
-            high, right, at_right = right, left, at_left
-            left = high - golden * (high - low)
-            at_left = constant(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + golden * (high - low)
-            at_right = constant(right)
-    return math.exp((low + high) / 2), constant((low + high) / 2)
+    bounds = math.log(2), s + 6
+    found = minimize_scalar(lambda log_n: -constant(log_n), bounds=bounds, options={"xatol": 1e-9, "maxiter": 60})
+    return math.exp(found.x), -found.fun
 
 
 def _layers():

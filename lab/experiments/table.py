@@ -8,8 +8,6 @@ from functools import partial, wraps
 from lab import results
 from lipnb.recording import Unit, bar
 
-__all__ = ["TABLES", "Table", "by_window", "make", "solved", "table"]
-
 
 @dataclass(frozen=True)
 class Table:

@@ -6,8 +6,6 @@ import torch
 
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["feed_forward_rows", "layer_rows"]
-
 
 @torch.no_grad()
 def layer_rows(network, token_ids):

@@ -26,8 +26,6 @@ from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Recording, Unit
 
-__all__ = ["CHECKPOINTS", "SIZES", "STEPS", "measured_rows", "train_twin"]
-
 SIZES = {"length": 512, "width": 128, "layers": 6, "heads": 4}
 VOCABULARY, END = 2048, "<|endoftext|>"
 STEPS, BATCH, RATE = 4000, 2, 2e-3

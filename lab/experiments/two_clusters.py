@@ -14,18 +14,6 @@ from lipnb.bounds.rounding import largest_singular
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import fork_input
 
-__all__ = [
-    "Head",
-    "ball_bounds",
-    "cluster_constants",
-    "cluster_input",
-    "fork_constant",
-    "fork_rows",
-    "head_of",
-    "in_subspace",
-    "matrices",
-]
-
 
 class Head(NamedTuple):
     r"""One head as the theorems see it, and what their adversarial input needs.

@@ -11,7 +11,6 @@ import torch
 
 from lab.experiments import adversarial
 from lab.experiments.loading import gpt2_attention
-from lab.experiments.scaling_factor import text_radii
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
@@ -19,8 +18,6 @@ from lipnb import Attention, bounds, corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks, on_ball
 from lipnb.worst_case.region import domain_of
-
-__all__ = ["Place", "again", "bounded", "layer_at", "measure", "one_head", "place_of", "two_clusters_of"]
 
 CORPUS, WINDOWS, LENGTH = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 MODELS = (("minilm", False), ("gpt2-mini", True))
@@ -63,17 +60,17 @@ def one_head(layer, head):
     return layer.replace(**alone, query_bias=bias, **rest).to(dtype=torch.float64)
 
 
-def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS, corpus=CORPUS):
+def layer_at(name, masked, layer, *, corpus=CORPUS):
     """A trained layer, the radius of the ball, and the windows of text that give it.
 
-    `name` ("minilm", "gpt2-mini"). `masked`: whether it is masked. `layer`: which layer, from 0. `length`, `windows`:
-    tokens of a window, and windows from the beginning of the text. `corpus`: the text, as for `lipnb.corpora.read`.
-    Returns `Attention` (windows, length, d): float64. The radius is the longest token of the windows.
+    `name` ("minilm", "gpt2-mini"). `masked`: whether it is masked. `layer`: which layer, from 0. `corpus`: the
+    text, as for `lipnb.corpora.read`. The radius is the longest token of `WINDOWS` windows from its beginning, which
+    are returned with it, float64, shape (WINDOWS, LENGTH, d).
     """
     model = adversarial.network_of(name, masked)
-    tokens = models.first_tokens(model, corpora.read(corpus), length * windows)
-    x = model.activations(corpora.windows(tokens, length, windows), layer).double()
-    R = text_radii(model, layer, corpus=corpus, extracts=windows, length=length)[1]
+    tokens = models.first_tokens(model, corpora.read(corpus), LENGTH * WINDOWS)
+    x = model.activations(corpora.windows(tokens, LENGTH, WINDOWS), layer).double()
+    R = x.norm(dim=-1).max().item()
     return _attention_of(name, masked, layer), R, x
 
 
@@ -194,10 +191,10 @@ def layer_row(model, masked, layer, *, effort=1, seed=0):
     return {"heads": heads, **measure(place, clusters, LENGTH, effort=effort, seed=seed)}
 
 
-def again(row, *, effort=0):
+def again(row):
     """Constants of a row of heads measured again, without the ascent; for `lipnb.recording.remeasure`."""
     place = place_of(row["model"], row["masked"], row["layer"])
     one = place.of_head(row["head"])
-    found = measure(one, two_clusters_of(place, [row["head"]], LENGTH), LENGTH, effort=effort)
+    found = measure(one, two_clusters_of(place, [row["head"]], LENGTH), LENGTH, effort=0)
     found["upper"] = one.upper(LENGTH)
     return {name: found[name] for name in ("text", "heuristic", "fork", "upper") if not math.isnan(found[name])}

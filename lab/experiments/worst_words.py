@@ -16,8 +16,6 @@ from lipnb.models.hooks import capture
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
 
-__all__ = ["Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
-
 MODEL = "minilm"
 COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
 TRIED = 16  # substitutions measured at each step

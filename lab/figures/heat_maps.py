@@ -5,8 +5,6 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import SymLogNorm
 
-__all__ = ["matrix", "probabilities"]
-
 
 def matrix(values, *, ax=None, title=None, block=None, label=None):
     """A matrix as colours, symmetric about zero, small entries kept visible.

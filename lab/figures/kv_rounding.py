@@ -9,8 +9,6 @@ from scipy.stats import gmean
 
 from lab.figures.registry import figure
 
-__all__ = ["PREDICTORS", "by_layer", "depth", "predicted", "ranks"]
-
 KINDS = {"keys": ("C0", "o"), "values": ("C1", "s")}
 PREDICTORS = {  # column -> how it is called
     "lipschitz": "local constant",

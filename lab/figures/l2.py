@@ -7,8 +7,6 @@ from scipy.special import lambertw
 from lab.figures.registry import figure
 from lab.figures.style import panels
 
-__all__ = ["bound_exponents", "inversion", "tightness"]
-
 
 @figure(
     "l2-exponents",

@@ -5,8 +5,6 @@ import matplotlib.pyplot as plt
 from lab.figures.registry import figure
 from lab.power_laws import one_series
 
-__all__ = ["growth", "norms", "training"]
-
 VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from lab import results
 
-__all__ = ["FIGURES", "BookFigure", "figure"]
-
 
 @dataclass(frozen=True)
 class BookFigure:

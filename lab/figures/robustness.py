@@ -5,8 +5,6 @@ import numpy as np
 from lab.figures.registry import figure
 from lab.figures.style import panels
 
-__all__ = ["ATTACKED", "attacks", "ranks", "worst"]
-
 ATTACKS = (
     ("random", "random", "C6", "x", ":"),
     ("singular", "singular vector", "C0", "o", "-"),

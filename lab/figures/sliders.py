@@ -17,8 +17,6 @@ from bokeh.models import ColumnDataSource, FixedTicker
 from bokeh.plotting import figure
 from PIL import Image
 
-__all__ = ["GREEN", "BLACK", "BLUE", "ORANGE", "Control", "Feed", "Movable", "axes", "rounded", "source", "tidy"]
-
 # the house colours C0, C1, C2, C6: bokeh knows no names of ours
 BLUE, ORANGE, GREEN, BLACK = "#0072b2", "#d55e00", "#009e73", "#000000"
 MOST = 200_000  # characters of data in one figure

@@ -4,8 +4,6 @@ from html import escape
 
 import numpy as np
 
-__all__ = ["TokenLine"]
-
 
 class TokenLine:
     """Tokens in the order of the text; a page shows it as its last line.

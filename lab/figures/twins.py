@@ -5,8 +5,6 @@ import matplotlib.pyplot as plt
 from lab.figures.registry import figure
 from lab.layer_growth import rates
 
-__all__ = ["slopes"]
-
 KINDS = {"learned": ("learned positions", "C6", "o"), "none": ("no positions", "C2", "^")}
 KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 

@@ -3,8 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["growth_ends"]
-
 
 def growth_ends(curves):
     """Constants of heads at two clusters, up to the end of their growth and beyond.

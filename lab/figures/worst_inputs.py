@@ -3,8 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["between", "one_axis", "words"]
-
 # column: colour, marker, in words
 KINDS = {
     "text": ("C2", "o", "text"),

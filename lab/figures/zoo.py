@@ -12,8 +12,6 @@ import numpy as np
 from lab.figures.registry import figure
 from lab.figures.verified import bound_titles
 
-__all__ = ["LINES", "at_text", "at_worst", "medians"]
-
 # key: colour, line, marker
 LINES = {
     "mean_field_sharp": ("C0", ":", "v"),

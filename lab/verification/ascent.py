@@ -8,8 +8,6 @@ from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian
 from lipnb.worst_case import ascend, unit_slope
 
-__all__ = ["Norm", "weighted_dense", "worsened"]
-
 STEPS = 40
 FIRST, LAST = 0.3, 0.005  # lengths of the steps, of the radius
 

@@ -17,8 +17,6 @@ from lipnb.bounds import ball_upper, layer_norm_radius
 from lipnb.worst_case import adam, ascend, unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
-__all__ = ["BLOCKS", "CLASSES", "IN_USE", "Class", "ClassInUse", "Layers", "ascended", "draw", "measure"]
-
 LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by how many tokens there are
 BLOCKS = {"3 to 12": 6, "64": 1}
 LAYERS_IN_USE = 40  # of one block

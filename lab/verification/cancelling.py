@@ -9,8 +9,6 @@ import torch
 from lab.zoo import draws
 from lipnb.attention import Attention
 
-__all__ = ["CANCELLING", "IN_USE", "Case", "draw_cancelling", "draw_in_use"]
-
 CANCELLING = ("products", "ties", "offsets", "weights", "units", "plain")
 IN_USE = ("shared keys", "rotary", "norms", "cap", "relative", "sinks")
 

@@ -14,8 +14,6 @@ from lipnb.bounds.catalogue import CATALOGUE
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-__all__ = ["CHECKS", "NOT_CHECKED", "Check", "jacobian_norm"]
-
 # exported by `lipnb.bounds` under the name of an upper bound, and no row here
 NOT_CHECKED = {
     "printed_l2_upper": "the exponent that is refuted: false where query norms exceed one",

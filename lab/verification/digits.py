@@ -11,8 +11,6 @@ from lipnb.bounds import nearby_upper
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-__all__ = ["BLOCKS", "Outcome", "again", "bracketed", "in_use", "measure", "moved"]
-
 BLOCK, BLOCK_IN_USE = 500, 200  # cases
 BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
 

@@ -11,8 +11,6 @@ from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs
 
-__all__ = ["FAMILIES", "KINDS", "Problem", "draw"]
-
 KINDS = ("random", "degenerate", "structured", "ascended")
 INPUTS = 12  # inputs of one map
 FAMILIES = ("head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2")

@@ -20,8 +20,6 @@ from lipnb.models.hooks import capture
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import run, some_inputs
 
-__all__ = ["ALLOWED", "SMALL", "Layer", "drawn", "exactly", "measure", "written"]
-
 ALLOWED = 1e-9  # relative error, far above what float64 rounds and far below what any switch changes
 GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # the library multiplies cosines and sines in float32 there
 TOKENS = 9

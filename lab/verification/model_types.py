@@ -15,8 +15,6 @@ from lipnb.models.generic import located, unknown_family
 from lipnb.models.hooks import capture
 from lipnb.models.network import inputs_of, one_call, run
 
-__all__ = ["ALLOWED", "measure", "small", "types", "written"]
-
 ALLOWED = 2e-3  # relative error of a constant: both sides are computed in float32, by a solver with tolerance 1e-4
 TOKENS = 9
 WORDS = "the attention of every model reads these plain words and says how far each of them moves the others".split()

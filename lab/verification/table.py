@@ -14,8 +14,6 @@ from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
 from lipnb.recording import FLOAT_FORMAT, Unit, replacing
 
-__all__ = ["BLOCKS", "HOT", "again", "measure", "put", "worst_case", "worst_of_blocks"]
-
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
 HOT = 1.0  # the largest logit from which attention is no mere average

@@ -17,8 +17,6 @@ except ImportError as error:
         "the checks in many digits need python-flint: pip install '.[test]' in a clone of lipnb."
     ) from error
 
-__all__ = ["change", "jacobian", "largest_stretch", "seen_by", "settled", "small"]
-
 DIGITS = 50
 BITS = 1 << 15  # most that is tried
 

@@ -28,8 +28,6 @@ from lipnb.bounds.catalogue import (
 )
 from lipnb.certified import certify
 
-__all__ = ["ENTRIES", "LEFT_OUT", "Entry", "heads_of", "reached_limit"]
-
 TEXT, CODE = "text of the paper", "released code"
 COSINE, SIGMOID = "cosine attention", "sigmoid attention"
 FOR = {  # what there is for each map

@@ -9,18 +9,6 @@ from lipnb.bounds.norms import norms
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import radius
 
-__all__ = [
-    "cosine_upper",
-    "lipsformer_refined",
-    "lipsformer_upper",
-    "quoted_l2_upper",
-    "released_castin",
-    "released_newhouse",
-    "sigmoid_upper",
-    "sign_upper",
-    "two_largest",
-]
-
 
 def _norm(matrix):
     return largest_singular(torch.as_tensor(matrix).double()).item()

@@ -2,8 +2,6 @@
 
 import torch
 
-__all__ = ["CosineAttention", "SigmoidAttention", "softmax"]
-
 
 class CosineAttention:
     r"""One head of scaled cosine attention: unit queries, keys and values, but for :math:`\epsilon`.

@@ -32,31 +32,6 @@ def matrices(seed, d=5, m=4):
     return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (7, d))]
 
 
-def test_the_general_bound_holds_in_its_ball_and_is_the_formula():
-    for masked in [False, True]:
-        for size in [0.1, 0.5, 2.0]:
-            for seed in range(20):
-                A, V, x = matrices(seed)
-                x = size * x
-                R = torch.linalg.vector_norm(x, dim=-1).max().item()
-                attention = Attention.from_matrices(A, V, masked=masked)
-                exact = local_lipschitz(attention, x, method="dense").value.item()
-                heat = torch.linalg.matrix_norm(A, 2).item() * R**2
-                formula = math.sqrt(3) * torch.linalg.matrix_norm(V, 2).item() * math.sqrt(heat**2 * 29 + 7)
-                assert exact <= general_upper(A, V, 7, R)
-                assert general_upper(A, V, 7, R) == pytest.approx(formula, rel=1e-7)
-
-
-def test_yudins_bound_holds_masked_or_not_with_any_heads():
-    for block in range(4):
-        for seed in range(15 * block, 15 * block + 15):
-            for spread in (0.3, 1.0, 4.0):
-                case = random_case(seed, n=1 + seed % 9, spread=spread)
-                exact = local_lipschitz(case.attention, case.x, method="dense").value
-                attention, x = without_query_bias(case.attention, case.x, size=0.5 + seed % 3)
-                assert (exact <= yudin_upper(attention, x) * (1 + 1e-12)).all()
-
-
 def test_yudins_bound_is_the_formula_and_sharp_without_scores():
     A, V, x = matrices(3)
     P = (x @ A.T @ x.T).softmax(-1)
@@ -159,14 +134,7 @@ def test_a_query_bias_is_one_more_coordinate():
     case = random_case(12, n=5)
     assert case.attention.query_bias is not None
     same, x = without_query_bias(case.attention, case.x, size=2.0)
-    plain = Attention(
-        case.attention.query,
-        case.attention.key,
-        case.attention.value,
-        case.attention.output,
-        query_bias=case.attention.query_bias,
-        key_bias=case.attention.key_bias,
-    )
+    plain = case.attention.replace(value_bias=None, output_bias=None)
     assert torch.allclose(same(x), plain(case.x), atol=1e-12)
     with pytest.raises(ValueError, match="size must be positive"):
         without_query_bias(case.attention, case.x, size=0)
@@ -260,8 +228,9 @@ def test_bad_input_of_the_general_bound():
         ((EYE, EYE, 4, -1.0), "R must be"),
         ((EYE, EYE, 4, math.inf), "R must be"),
     ]:
-        with pytest.raises(ValueError, match=sentence):
-            general_upper(*arguments)
+        for bound in (general_upper, general_upper_sharp):
+            with pytest.raises(ValueError, match=sentence):
+                bound(*arguments)
 
 
 def test_yudins_bound_refuses_biases():

@@ -149,27 +149,6 @@ def test_random_measures_stay_below():
             assert slow <= masked_mean_field_upper_sharp(A, V, 1.0) * (1 + 1e-9)
 
 
-def test_ascent_over_everything_does_not_pass_it():
-    """Matrices, tokens and weights climb from two clusters of growing weights."""
-    for t in [0.1, 0.5, 2.0]:
-        g = torch.Generator().manual_seed(0)
-        x = torch.ones(12, 2, dtype=torch.float64) * torch.tensor([1.0, 0.1])
-        x[1::2] *= -1
-        noise = 0.01 * torch.randn(2, 2, generator=g, dtype=torch.float64)
-        free = [noise - torch.eye(2).double(), torch.eye(2).double(), x, torch.linspace(-6, 0, 12).double()]
-        free = [one.clone().requires_grad_() for one in free]
-        climber, reached = torch.optim.Adam(free, lr=0.05), []
-        for _ in range(100):
-            A, V = (M / torch.linalg.matrix_norm(M, 2) for M in free[:2])
-            points = free[2] / free[2].norm(dim=1, keepdim=True).clamp_min(1)
-            value = constant(Attention.from_matrices(t * A, V, masked=True), points, free[3].softmax(0))
-            reached.append(value.item())
-            climber.zero_grad()
-            (-value.log()).backward()
-            climber.step()
-        assert max(reached) > 1.03 * reached[0] and 0.3 * upper(t) < max(reached) <= upper(t)
-
-
 def test_in_other_orders_moves_of_tokens_do_not_pass_it():
     """Weighted tokens and their velocities climb on the ratio of the velocities' norms in L^p."""
     for p in [1.3, 4.0]:

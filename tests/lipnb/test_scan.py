@@ -151,43 +151,6 @@ def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
     assert (again["lipschitz difference"] < 1e-5).all()
 
 
-def test_rotary_bounds_hold_at_large_tokens_and_can_be_broken(families):  # noqa: F811
-    """Near-uniform to near-hard attention; without the key bias in the bound it fails."""
-    from lipnb import bounds, local_lipschitz
-
-    f = models.load(families / "llama biased", dtype=torch.float64).attention(1)
-    x = torch.randn(7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ratios = []
-    for size in (1e-3, 0.1, 1.0, 5.0):
-        value = local_lipschitz(f, size * x).value.item()
-        radius = (size * x).norm(dim=-1).max().item()
-        three, ball = bounds.rotary_terms(f, size * x), bounds.rotary_upper(f, len(x), radius)
-        assert value <= three <= ball * (1 + 1e-9)
-        ratios.append(three / value)
-    assert min(ratios) < 12  # no empty bound
-
-
-def test_heads_bounds_are_those_of_one_head(bert):
-    """One head without query bias: the bounds of the library, to rounding."""
-    from lipnb import Attention, bounds
-
-    generator = torch.Generator().manual_seed(2)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 6), (4, 6), (9, 6)))
-    f, R = Attention.from_matrices(A, V), x.norm(dim=-1).max().item()
-    norms = bounds.head_norms(f)
-    on_ball, here = bounds.heads_on_ball(norms, 9, R, False), bounds.heads_at_input(f, norms, x)
-    expected = {
-        "general": bounds.general_upper(A, V, 9, R),
-        "general_sharp": bounds.general_upper_sharp(A, V, 9, R),
-        "spread": bounds.spread_upper(A, V, x).item(),
-        "column": bounds.column_upper(A, V, x).item(),
-        "yudin": bounds.yudin_upper(f, x).item(),
-    }
-    for name, value in expected.items():
-        assert np.exp({**on_ball, **here}[name]) == pytest.approx(value, rel=1e-6), name
-    assert on_ball["mean_field"] == pytest.approx(bounds.mean_field_upper(A, V, R, log=True), rel=1e-6)
-
-
 def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, monkeypatch):
     model = small(bert)
     attention = type(model).attention

@@ -4,8 +4,6 @@ import re
 
 import mpmath
 
-__all__ = ["DIGITS", "FUNCTIONS", "case", "evaluate", "head"]
-
 DIGITS = 30  # of each value, all of them right
 WORKING = 60
 FUNCTIONS = ("sqrt", "exp", "cos", "acos", "cosh", "tanh", "findroot")  # of mpmath, that a formula may name

@@ -7,8 +7,6 @@ the imaginary part of the map at complex tokens, exact here to a hundred digits.
 import mpmath
 import numpy as np
 
-__all__ = ["WIDEST", "constant"]
-
 WIDEST = 24  # unknowns; more take minutes
 STEP = 60  # of the derivative, in digits; its error is the square
 DIGITS = 50  # of the norm
