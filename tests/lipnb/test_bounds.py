@@ -14,6 +14,7 @@ from lipnb.bounds import (
     general_lower,
     general_upper,
     general_upper_sharp,
+    masked_mean_field_upper,
     mean_field_lower,
     mean_field_upper,
     rounding,
@@ -198,7 +199,9 @@ def test_what_the_catalogue_says_applies_holds():
                     )
                     added = MORE[more] | ({"sinks": MORE[more]["sinks"][:heads]} if more == "sinks" else {})
                     f = Attention(Q, K, V, normal(heads, 3, 2, seed=seed), masked=masked).replace(**added)
-                    f = f.replace(query_bias=3 * normal(heads, 2, seed=seed + 1)) if seed % 2 else f
+                    if seed % 2:
+                        biases = {"key_bias": 3 * normal(heads, 2, seed=seed + 2)}
+                        f = f.replace(query_bias=3 * normal(heads, 2, seed=seed + 1), **biases)
                     x = (0.03, 0.3, 1.0)[seed % 3] * x
                     if seed % 4 == 3:  # a large bias that makes no difference between tokens
                         f, c = f.replace(query_bias=100 * f.query_bias), f.query_bias[0] @ K[0]
@@ -216,6 +219,25 @@ def test_what_the_catalogue_says_applies_holds():
                 assert "three_terms" in stated and (columns == {"rotary_terms", "rotary_upper"}) == (more == "rotary")
                 assert len(columns) == {"plain": 7, "window": 5, "rotary": 2}.get(more, 0)
                 assert ("general" in stated) == (heads == 1 and more in ("plain", "window"))
+
+
+def test_bounds_of_heads_are_those_of_one_head():
+    A, V, x = normal(6, 6), normal(4, 6, seed=1), normal(9, 6, seed=2) / 3
+    R = x.norm(dim=-1).max().item()
+    for masked in (False, True):
+        f = Attention.from_matrices(A, V, masked=masked)
+        norms = bounds.head_norms(f)
+        found = {**bounds.heads_on_ball(norms, 9, R, masked), **bounds.heads_at_input(f, norms, x)}
+        mean_field = masked_mean_field_upper if masked else mean_field_upper
+        expected = {
+            "general": general_upper(A, V, 9, R),
+            "general_sharp": general_upper_sharp(A, V, 9, R),
+            "mean_field": mean_field(A, V, R),
+            "spread": bounds.spread_upper(A, V, x).item(),
+            "column": bounds.column_upper(A, V, x, masked=masked).item(),
+            "yudin": yudin_upper(f, x).item(),
+        }
+        assert {name: math.exp(found[name]) for name in expected} == pytest.approx(expected, rel=1e-6)
 
 
 def test_bad_input_of_the_general_bound():
