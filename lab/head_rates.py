@@ -5,6 +5,19 @@ import pandas as pd
 
 from lab.power_laws import power_law
 
+__all__ = [
+    "FEW",
+    "GPT2",
+    "HEAD",
+    "LENGTHS",
+    "PANEL",
+    "attending",
+    "head_rates",
+    "one_head",
+    "own_slopes",
+    "worst_rates",
+]
+
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
 HEAD = [*PANEL, "layer", "head"]  # one series
@@ -21,9 +34,16 @@ def attending(alone):
 def head_rates(alone):
     """Growth of every head at two clusters, from n = 7 to 97.
 
-    `alone`: ``adversarial``. Returns `HEAD`, s (2 gamma R^2), exponent against the number N of tokens that attend to
-    the lonely one, constant at n = 97, saturated (that constant over ||V|| sqrt(N)), half (whether the exponent is
-    within 0.02 of one half).
+    Parameters
+    ----------
+    alone : DataFrame
+        ``adversarial``.
+
+    Returns
+    -------
+    DataFrame
+        `HEAD`, s (2 gamma R^2), exponent against the number N of tokens that attend to the lonely one, constant at
+        n = 97, saturated (that constant over ||V|| sqrt(N)), half (whether the exponent is within 0.02 of one half).
     """
     rows = []
     for key, head in attending(alone[alone.length.isin(FEW[1:])]).groupby(HEAD, sort=False):
@@ -37,9 +57,16 @@ def head_rates(alone):
 def worst_rates(alone):
     """The head of each panel with the largest constant at n = 97, and its exponents.
 
-    `alone`: ``adversarial``. Returns `HEAD`, R, s, constant at n = 97; exponents "in n" and "in N" over the lengths of
-    Figure 1, and "n > 96" over those from 97 on; Theorem 3.3 and its tighter form over that constant, "upper" and
-    "sharp".
+    Parameters
+    ----------
+    alone : DataFrame
+        ``adversarial``.
+
+    Returns
+    -------
+    DataFrame
+        `HEAD`, R, s, constant at n = 97; exponents "in n" and "in N" over the lengths of Figure 1, and "n > 96" over
+        those from 97 on; Theorem 3.3 and its tighter form over that constant, "upper" and "sharp".
     """
     rows = []
     full = attending(alone).groupby(HEAD).filter(lambda head: len(head) > len(LENGTHS))
@@ -65,11 +92,19 @@ def one_head(layer):
 def own_slopes(own, layers):
     """Slopes of whole layers at their own worst inputs and at the controls, over the whole range and its two halves.
 
-    `own`: ``adversarial-worst``.
-    `layers`: ``adversarial-layers``: of each layer one head is followed, see `one_head`.
-    Returns `PANEL`, layer, kind ("clusters", "fork", "random", "text", "followed"), slope (log of the constant at the
-      longest over that at the shortest input, by the log of the lengths), early and late (the same to and from the
-      middle length), constant (at the longest input).
+    Parameters
+    ----------
+    own : DataFrame
+        ``adversarial-worst``.
+    layers : DataFrame
+        ``adversarial-layers``: of each layer one head is followed, see `one_head`.
+
+    Returns
+    -------
+    DataFrame
+        `PANEL`, layer, kind ("clusters", "fork", "random", "text", "followed"), slope (log of the constant at the
+        longest over that at the shortest input, by the log of the lengths), early and late (the same to and from the
+        middle length), constant (at the longest input).
     """
     lengths = sorted(own.length.unique())
     ends, place = (lengths[0], lengths[len(lengths) // 2], lengths[-1]), [*PANEL, "layer"]

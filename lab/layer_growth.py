@@ -6,6 +6,8 @@ import pandas as pd
 from lab import results
 from lab.growth import octaves, slope
 
+__all__ = ["CLOSE", "KEY", "against", "differences", "main_range", "named", "rates", "spans", "stored", "summary"]
+
 KEY = ["map", "corpus", "case", "layer"]  # one series
 CLOSE = 0.1  # slopes that differ by less are called close: 7 % an octave
 TRAINED = {"MiniLM": 128, "MiniLM, masked": 128}  # longest texts of the training, where a model reads longer ones
@@ -27,7 +29,25 @@ ALONG = ("attention_norm", "column", "popular", "released", "relative", "radius"
 def stored(prefix="atlas-"):
     """All stored tables of the atlas as one, with the columns `map` and `case` of `named`.
 
-    `prefix`: what the names of the tables begin with. Returns one row for each layer and window.
+    Parameters
+    ----------
+    prefix : str
+        What the names of the tables begin with.
+
+    Returns
+    -------
+    DataFrame
+        One row for each layer and window.
+
+    Raises
+    ------
+    FileNotFoundError
+        "no table begins with ...": `python -m lab tables` makes them.
+
+    Examples
+    --------
+    >>> sorted(set(stored().case))
+    ['as read', 'random weights', 'shuffled']
     """
     names = [name for name in results.names() if name.startswith(prefix)]
     if not names:
@@ -52,7 +72,14 @@ def named(table):
 def main_range(table):
     """Rows of the lengths at which layers are compared: those of all texts and controls, that a model was trained on.
 
-    `table`: from `stored`.
+    Parameters
+    ----------
+    table : DataFrame
+        From `stored`.
+
+    Returns
+    -------
+    DataFrame
     """
     return table[table.length <= table["map"].map(TRAINED).fillna(SHARED)]
 
@@ -60,12 +87,21 @@ def main_range(table):
 def rates(table, *, along=ALONG, key=KEY):
     """Slopes of every series of a table, by default of the atlas, with intervals.
 
-    `table`: from `stored`, or rows of it; or another table of lengths and windows.
-    `along`: positive columns whose slopes are fitted too.
-    `key`: columns that tell series apart.
-    Returns one row for each series, with the columns of its key: slope, low, high (of the constant, see
-      `lab.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an octave), last
-      (that of the last one); and the slope of each column in `along`, under its name.
+    Parameters
+    ----------
+    table : DataFrame
+        From `stored`, or rows of it; or another table of lengths and windows.
+    along : sequence of str
+        Positive columns whose slopes are fitted too.
+    key : sequence of str
+        Columns that tell series apart.
+
+    Returns
+    -------
+    DataFrame
+        One row for each series, with the columns of its key: slope, low, high (of the constant, see
+        `lab.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an octave),
+        last (that of the last one); and the slope of each column in `along`, under its name.
     """
     found = []
     for place, rows in table.groupby(list(key), sort=False):
@@ -78,13 +114,23 @@ def rates(table, *, along=ALONG, key=KEY):
     return pd.DataFrame(found)
 
 
-def spans(table):
+def spans(table, case="as read"):
     """Slopes octave by octave: of each map the smallest, the median and the largest over its layers, on its first text.
 
-    `table`: from `stored`, as read. Returns columns map, low, high (tokens), smallest, median, largest, layers.
+    Parameters
+    ----------
+    table : DataFrame
+        From `stored`.
+    case : str
+        As read, or a control.
+
+    Returns
+    -------
+    DataFrame
+        Columns map, low, high (tokens), smallest, median, largest, layers.
     """
     found = []
-    for name, rows in _first(table[table.case == "as read"]).groupby("map", sort=False):
+    for name, rows in _first(table[table.case == case]).groupby("map", sort=False):
         steps = pd.concat([octaves(of_layer) for _, of_layer in rows.groupby("layer")])
         line = steps.groupby(["low", "high"]).slope.agg(["min", "median", "max", "size"]).reset_index()
         names = {"min": "smallest", "max": "largest", "size": "layers"}
@@ -106,11 +152,19 @@ def against(rates, claimed=0.25):
 def summary(rates, claimed=0.25):
     """One row for each map: the slopes of its layers on its first text, where they lie, and both controls.
 
-    `rates`: from `rates`.
-    `claimed`: a slope that the intervals are compared with.
-    Returns columns map, layers, shortest, longest, smallest, median, largest (slope of a layer), below, contains, above
-      (layers whose interval lies so with respect to `claimed`), close (slopes within `CLOSE` of it), straight (layers
-      not told from a power law, flat ones included), and the medians of both controls, shuffled and random.
+    Parameters
+    ----------
+    rates : DataFrame
+        From `rates`.
+    claimed : float
+        A slope that the intervals are compared with.
+
+    Returns
+    -------
+    DataFrame
+        Columns map, layers, shortest, longest, smallest, median, largest (slope of a layer), below, contains, above
+        (layers whose interval lies so with respect to `claimed`), close (slopes within `CLOSE` of it), straight
+        (layers not told from a power law, flat ones included), and the medians of both controls, shuffled and random.
     """
     found, first = [], _first(rates)
     for name, rows in first.groupby("map", sort=False):
@@ -131,11 +185,19 @@ def summary(rates, claimed=0.25):
 def differences(rates, limit):
     """How far slopes move where one thing changes: order of tokens, text, picture, mask, depth, weights.
 
-    `rates`: from `rates`, of rows with lengths that all texts have: windows of other lengths have other slopes.
-    `limit`: a difference that is larger is counted.
-    Returns one row for each change: changed, pairs (layers, or for depth models), median, largest, beyond (number above
-      `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
-      and place, that of the largest.
+    Parameters
+    ----------
+    rates : DataFrame
+        From `rates`, of rows with lengths that all texts have: windows of other lengths have other slopes.
+    limit : float
+        A difference that is larger is counted.
+
+    Returns
+    -------
+    DataFrame
+        One row for each change: changed, pairs (layers, or for depth models), median, largest, beyond (number above
+        `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
+        and place, that of the largest.
     """
     from lipnb.models.pictures import PICTURES  # only here: figures are drawn where there is no torch
 

@@ -18,6 +18,8 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 from lipnb.spectral import lanczos, start_vectors
 
+__all__ = ["composed", "sublayer"]
+
 TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, at layers and of whole networks
 RTOL = 1e-2  # windows differ by far more
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
@@ -27,8 +29,19 @@ LENGTHS, WHOLE_LENGTHS = (8, 32, 128, 512), (8, 16, 32, 64, 128)
 def sublayer(block, x, inner=False):
     """Products with the Jacobian of a sub-layer: attention in closed form, norms by automatic differentiation.
 
-    `x` (b, n, d): what it receives. `inner`: without the norm (post-norm), or without the residual connection
-    (pre-norm). Returns `forward`, `backward`: products with the Jacobian and with its transpose, of shape (b, n, d).
+    Parameters
+    ----------
+    block : lipnb.models.Block
+        The sub-layer.
+    x : Tensor, shape (b, n, d)
+        What it receives.
+    inner : bool
+        Without the norm (post-norm), or without the residual connection (pre-norm).
+
+    Returns
+    -------
+    forward, backward : callable
+        Products with the Jacobian and with its transpose, of shape (b, n, d).
     """
     y = block.norm(x) if block.pre_norm else x
     attention, out = AttentionJacobian(block.attention, y), block.attention(y)
@@ -68,7 +81,15 @@ def _norm(products, shape, seed):
 def composed(read):
     """The layers of a network one after another, a map of what the first one receives.
 
-    `read`: from `lipnb.models.readings`. Of tokens (b, n, d), to the same shape.
+    Parameters
+    ----------
+    read : list of lipnb.models.Reading
+        From `lipnb.models.readings`.
+
+    Returns
+    -------
+    callable
+        Of tokens (b, n, d), to the same shape.
     """
 
     def layers(x):

@@ -26,6 +26,8 @@ from lipnb.recording import Unit
 from lipnb.scanning.inputs import shuffled
 from lipnb.scanning.measure import relative
 
+__all__ = ["Condition", "crops", "lengths_of", "of_model", "windows_of"]
+
 RTOL = 1e-3  # of a constant: far below how much windows differ
 CERTIFIED = 32  # tokens up to which the first window of Alice is certified
 SHORTEST, LONGEST = 8, 1024  # tokens of a text window
@@ -42,9 +44,18 @@ ORDERS, WEIGHTS = ("text", "shuffled"), ("own", "random")
 class Condition(NamedTuple):
     """What a model reads in a part of the atlas.
 
-    `corpus`: a text, or a picture. `order` ("text", "shuffled"): tokens (of a picture patches) as they are, or in
-    random order. `weights` ("own", "random"): of the model, or drawn at random as its family draws them. `count`: most
-    windows of a length.
+    Attributes
+    ----------
+    corpus : str
+        A text, or a picture.
+    order : {"text", "shuffled"}
+        Tokens (of a picture patches) as they are, or in random order.
+    weights : {"own", "random"}
+        Of the model, or drawn at random as its family draws them.
+    count : int
+        Most windows of a length.
+    longest : int
+        Most tokens.
     """
 
     corpus: str
@@ -82,7 +93,22 @@ FEW = tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alic
 def lengths_of(model, longest=LONGEST):
     """Geometric lengths that a model reads: powers of two from 8, or squares of patches and the tokens beside them.
 
-    `model`: from `lipnb.models.load`.
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        From `lipnb.models.load`.
+    longest : int
+        Most tokens.
+
+    Returns
+    -------
+    tuple of int
+
+    Examples
+    --------
+    >>> from lipnb import models
+    >>> lengths_of(models.load("minilm"), 100)
+    (8, 16, 32, 64)
     """
     most = min(longest, model.longest)
     if model.architecture.reads == "input_ids":
@@ -99,8 +125,26 @@ def _tokens(model, side):
 def crops(name, pixels, count, seed):
     """Random squares of a picture, resized: places and sides uniform, sides at least half of the picture's.
 
-    `name`: as for `lipnb.models.picture`. `pixels`: side of the result. `seed`: of places and sides. Returns (count, 3,
-    pixels, pixels): normalised as DINOv2 reads it.
+    Parameters
+    ----------
+    name : str
+        As for `lipnb.models.picture`.
+    pixels : int
+        Side of the result.
+    count : int
+        How many.
+    seed : int
+        Of places and sides.
+
+    Returns
+    -------
+    Tensor, shape (count, 3, pixels, pixels)
+        Normalised as DINOv2 reads it.
+
+    Examples
+    --------
+    >>> crops("china", 56, 2, seed=0).shape
+    torch.Size([2, 3, 56, 56])
     """
     whole = picture(name, 512)  # its largest middle square
     draw, found = np.random.default_rng(seed), []
@@ -115,9 +159,27 @@ def crops(name, pixels, count, seed):
 def windows_of(model, condition, length, *, count=None, seed=0):
     """The windows of one length: token ids or pictures; another seed, and so other places, for every length.
 
-    `length`: tokens of a window, special ones included. `count`: how many; default: as many as the condition says, but
-    of long windows `TOKENS` tokens, or three windows. `seed`: of places and orders. Returns (count, length), or of
-    a picture (count, c, pixels, pixels).
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        Who reads them.
+    condition : Condition
+        What is read.
+    length : int
+        Tokens of a window, special ones included.
+    count : int, optional
+        How many; default: as many as the condition says, but of long windows `TOKENS` tokens, or three windows.
+    seed : int
+        Of places and orders.
+
+    Returns
+    -------
+    LongTensor, shape (count, length), or Tensor, shape (count, c, pixels, pixels)
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        The sentences of `lipnb.corpora` and `lipnb.models`.
     """
     count = count or min(condition.count, max(LEAST, TOKENS // length))
     draw = 1000 * seed + length
@@ -268,8 +330,15 @@ table("atlas-albert", "the growth atlas of an ALBERT on reactions of chemistry: 
 def of_model(name):
     """The atlas of a model of your own choice: all its layers on three texts, or three pictures, with both controls.
 
-    `name`: a name on the hub such as "bert-base-uncased" or "gpt2", or a folder, as for `lipnb.models.load`. Returns
-    ``atlas-NAME``, for a BERT also ``atlas-NAME-masked``, as a decoder.
+    Parameters
+    ----------
+    name : str
+        A name on the hub such as "bert-base-uncased" or "gpt2", or a folder, as for `lipnb.models.load`.
+
+    Returns
+    -------
+    tuple of Table
+        ``atlas-NAME``, for a BERT also ``atlas-NAME-masked``, as a decoder.
     """
     model = models.load(name)
     conditions = SMALL if model.architecture.reads == "input_ids" else IMAGES

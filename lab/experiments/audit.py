@@ -13,6 +13,8 @@ from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
+__all__ = ["adversarial_row", "layer_row", "random_ids", "received", "seed_rows", "text_rows"]
+
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
 LAYER, RATE = 6, 0.1  # of the random GPT-2: the layer measured, and its dropout
@@ -32,10 +34,25 @@ def _minilm(masked):
 def received(model, token_ids, layer, *, token_types=False, dropout=False, seed=0):
     """What the attention of a layer of GPT-2 receives, with two habits of the released scripts switched on or off.
 
-    `model`: a GPT-2. `token_ids` (b, n): sequences of token ids. `layer`: layer, from 0. `token_types`: pass token
-    types 0, for which GPT-2 adds the embedding of token 0 to every token. `dropout`: leave the network in training
-    mode. `seed`: seed of the dropout. The global random state is left alone. Returns (b, n, d): with both off:
-    `model.activations`.
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        A GPT-2.
+    token_ids : LongTensor, shape (b, n)
+        Sequences of token ids.
+    layer : int
+        Layer, from 0.
+    token_types : bool
+        Pass token types 0, for which GPT-2 adds the embedding of token 0 to every token.
+    dropout : bool
+        Leave the network in training mode.
+    seed : int
+        Seed of the dropout. The global random state is left alone.
+
+    Returns
+    -------
+    Tensor, shape (b, n, d)
+        With both off: `model.activations`.
     """
     types = {"token_type_ids": torch.zeros_like(token_ids)} if token_types else {}
     model.module.train(dropout)
