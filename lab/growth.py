@@ -68,16 +68,6 @@ def octaves(table):
 
     `table`: rows of one series: columns length and lipschitz, at least two windows a length. Returns one row for each
     pair of consecutive lengths: low, high (the lengths), slope, and its 95 % interval, from and to.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [(n, w, n**0.5 * (1 + 0.01 * w)) for n in (16, 32, 64) for w in range(4)]
-    >>> table = pd.DataFrame(rows, columns=["length", "window", "lipschitz"])
-    >>> octaves(table).round(3)
-       low  high  slope   from     to
-    0   16    32    0.5  0.468  0.532
-    1   32    64    0.5  0.468  0.532
     """
     lengths, samples = _logs(table, "lipschitz", "octaves")
     sums, ends = intervals(samples, _weights(lengths))
@@ -96,13 +86,6 @@ def slope(table, column="lipschitz", *, confidence=0.95):
 
     `table`: as for `octaves`, of whatever `column` grows, positive. `confidence`: level of the intervals, between 0
     and 1. Returns `Growth`: with an interval each for slope and curvature.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [(n, w, n**0.5 * (1 + 0.01 * w)) for n in (16, 32, 64, 128) for w in range(4)]
-    >>> print(slope(pd.DataFrame(rows, columns=["length", "window", "lipschitz"])))
-    n^0.500 [0.490, 0.510], power law, R^2 = 1.000, n = 16 to 128
     """
     lengths, samples = _logs(table, column, "a slope")
     sums, ends = intervals(samples, _weights(lengths), confidence)
@@ -128,15 +111,6 @@ def difference(first, second, column="lipschitz", *, confidence=0.95):
 
     `first`, `second`: rows of one series each, of any lengths. The rest as for `slope`. Returns the difference, and
     lower and upper end.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [(n, w, n * (1 + 0.01 * w), n**0.5) for n in (16, 32) for w in range(4)]
-    >>> table = pd.DataFrame(rows, columns=["length", "window", "steep", "flat"])
-    >>> value, ends = difference(table.rename(columns={"steep": "y"}), table.rename(columns={"flat": "y"}), "y")
-    >>> round(value, 3), [round(end, 3) for end in ends]
-    (0.5, [0.468, 0.532])
     """
     lengths, samples = zip(*(_logs(table, column, "a difference of slopes") for table in (first, second)), strict=True)
     weights = [_weights(each)[-2] for each in lengths]
@@ -150,12 +124,6 @@ def intervals(samples, weights, confidence=0.95):
     `samples`: for each group its values: two or more, independent. `weights` (sums, groups): what the mean of each
     group weighs in each sum. `confidence`: level of each interval, between 0 and 1. Returns (sums,); (sums, 2): lower
     and upper ends.
-
-    Examples
-    --------
-    >>> sums, ends = intervals([np.array([0.0, 1.0, 2.0]), np.array([4.0, 5.0, 6.0])], [[-1, 1]])
-    >>> sums, ends.round(2)
-    (array([4.]), array([[1.73, 6.27]]))
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}.")

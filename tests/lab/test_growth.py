@@ -1,7 +1,5 @@
 """Growth with length: planted slopes and bends, the words for curves, intervals."""
 
-import doctest
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,11 +21,6 @@ def table(logs, spread=0.01, windows=5, lengths=LENGTHS, **series):
 
 X = np.log2(LENGTHS)
 MID = X - X.mean()
-
-
-def test_examples_hold():
-    found = doctest.testmod(growth)
-    assert found.failed == 0 and found.attempted > 5
 
 
 def test_planted_slopes_and_bends_are_found():
