@@ -643,11 +643,3 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
     bracket = certify(small(bert).attention(0), x, columns=0)
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
-
-
-def test_importing_the_command_is_light():
-    code = (
-        "import sys, lipnb.cli.scan; print([m for m in ('torch', 'transformers', 'rich', 'jinja2', 'matplotlib') "
-        "if m in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
