@@ -4,8 +4,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-__all__ = ["benchmarks", "tables"]
-
 LAB = Path(__file__).parent
 # tables of `lipnb scan`, copied from its folder: of which model, with what options, and which of `PARTS`
 SCANS = {
@@ -45,11 +43,8 @@ def benchmarks():
 def tables():
     """Every table that the book knows: those that `lab.experiments.table.table` registers, and the others.
 
-    Returns
-    -------
-    dict
-        Name -> command (what makes it), trains (whether networks are trained for it), about (what it holds, in a few
-        words), module (the file that describes it, from the root, or empty).
+    Returns name -> command (what makes it), trains (whether networks are trained for it), about (what it holds, in a
+    few words), module (the file that describes it, from the root, or empty).
     """
     found = {}
     for path, tree in (*_parsed("experiments/*.py"), *_parsed("verification/*.py")):

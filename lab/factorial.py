@@ -7,29 +7,15 @@ are Student's over seeds. They hold one at a time.
 import pandas as pd
 from scipy import stats
 
-__all__ = ["contrasts", "effects"]
-
 CROSSED = {"dot": "dot products", "l2-untied": "untied L2", "l2-tied": "tied L2"}  # kinds in every cell of the design
 
 
 def contrasts(losses):
     """Differences between halves of the design, one for each seed.
 
-    Parameters
-    ----------
-    losses : DataFrame
-        Columns attention, start, norm, seed, nats: one row for each run. The kinds of `CROSSED` have two starts, and
-        "l2-divided" and "none" one; all have both places of LayerNorm.
-
-    Returns
-    -------
-    DataFrame
-        One row for each effect, one column for each seed; nats.
-
-    Raises
-    ------
-    ValueError
-        "... runs are missing from the design", if a cell lacks a seed.
+    `losses`: columns attention, start, norm, seed, nats: one row for each run. The kinds of `CROSSED` have two starts,
+    and "l2-divided" and "none" one; all have both places of LayerNorm. Returns one row for each effect, one column for
+    each seed; nats.
     """
     cells = losses.pivot(index=["attention", "start", "norm"], columns="seed", values="nats")
     if cells.isna().any(axis=None):
@@ -51,33 +37,14 @@ def contrasts(losses):
     return pd.DataFrame(found).T
 
 
-def effects(losses, confidence=0.95):
-    """Means of the `contrasts` with their intervals.
+def effects(losses):
+    """Means of the `contrasts` with their intervals, one row for each effect.
 
-    Parameters
-    ----------
-    losses : DataFrame
-        As for `contrasts`.
-    confidence : float
-        Level of each interval.
-
-    Returns
-    -------
-    DataFrame
-        One row for each effect: change (mean over seeds, nats), low, high, up (seeds in which it is positive), seeds.
-
-    Examples
-    --------
-    >>> kinds = {"dot": (0.1, 1), "l2-untied": (0.1, 1), "l2-tied": (1, 9), "l2-divided": (1,), "none": (1,)}
-    >>> rows = [(kind, start, norm, seed, 2 + 0.01 * seed + 0.1 * (kind == "l2-tied"))
-    ...         for kind in kinds for start in kinds[kind] for norm in ("after", "before") for seed in range(3)]
-    >>> table = pd.DataFrame(rows, columns=["attention", "start", "norm", "seed", "nats"])
-    >>> effects(table).change.round(3).loc["tied: keys are queries, values pass through A"].item()
-    0.1
+    Columns change (mean over seeds, nats), low, high (95 %), up (seeds in which it is positive), seeds.
     """
     each = contrasts(losses)
     seeds = each.shape[1]
-    half = stats.t.ppf(0.5 + confidence / 2, seeds - 1) * each.sem(axis=1)
+    half = stats.t.ppf(0.975, seeds - 1) * each.sem(axis=1)
     middle = each.mean(axis=1)
     found = {"change": middle, "low": middle - half, "high": middle + half, "up": (each > 0).sum(axis=1)}
     return pd.DataFrame(found).assign(seeds=seeds).rename_axis("effect")

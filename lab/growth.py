@@ -20,8 +20,6 @@ from scipy import stats
 
 from lab.power_laws import SeveralSeries, one_series
 
-__all__ = ["Forecast", "Growth", "difference", "forecast", "intervals", "octaves", "slope"]
-
 # exponents that differ by less predict constants within 11 % an octave: the spread of windows is about as large
 TOLERANCE = 0.15
 # at most 7 % an octave, and a factor of two over ten octaves
@@ -33,27 +31,17 @@ ROUNDING = 1e-9
 class Growth(NamedTuple):
     """How a quantity grows over a range of lengths, from `slope`.
 
-    Attributes
-    ----------
-    slope : float
-        Exponent over the whole range: least squares through the means of the logarithms, each length weighing the same.
-    interval : tuple of float
-        Confidence interval of the slope.
-    curvature : float
-        Change of the slope from one octave to the next: twice the coefficient of the square of log2 n in the
-        least-squares parabola through the same means. NaN for two lengths.
-    curvature_interval : tuple of float
-        Confidence interval of the curvature.
-    r2 : float
-        Share of the variance of the means that the straight line explains; NaN if they are all equal.
-    low, high : float
-        Shortest and longest length.
-    windows : int
-        Fewest windows at a length.
-    curve : str
-        "power law", "flat", "bends up", "bends down", "irregular", or "undecided" for two lengths; see `slope`.
-    confidence : float
-        Level of the intervals.
+    `slope`: exponent over the whole range: least squares through the means of the logarithms, each length weighing the
+      same.
+    `interval`: confidence interval of the slope.
+    `curvature`: change of the slope from one octave to the next: twice the coefficient of the square of log2 n in the
+      least-squares parabola through the same means. NaN for two lengths.
+    `curvature_interval`: confidence interval of the curvature.
+    `r2`: share of the variance of the means that the straight line explains; NaN if they are all equal.
+    `low`, `high`: shortest and longest length.
+    `windows`: fewest windows at a length.
+    `curve`: "power law", "flat", "bends up", "bends down", "irregular", or "undecided" for two lengths; see `slope`.
+    `confidence`: level of the intervals.
     """
 
     slope: float
@@ -75,59 +63,14 @@ class Growth(NamedTuple):
         )
 
 
-class Forecast(NamedTuple):
-    """Slopes predicted where they were held out, from `forecast`.
-
-    Attributes
-    ----------
-    errors : DataFrame
-        One row for each prediction: held_out ("half" or "group"), predictor ("features", "mean" or "permuted"), split,
-        series (its label in the features), slope, predicted, error (predicted less slope).
-    summary : DataFrame
-        One row for each held_out and predictor: predictions (their number), median (of the absolute errors), within
-        (share of absolute errors at most the one asked for).
-    """
-
-    errors: pd.DataFrame
-    summary: pd.DataFrame
-
-
-def octaves(table, column="lipschitz", *, confidence=0.95):
+def octaves(table):
     """Exponents between consecutive lengths, with intervals.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of one series: columns length and `column`, at least two windows a length.
-    column : str
-        What grows; positive.
-    confidence : float
-        Level of each interval, between 0 and 1.
-
-    Returns
-    -------
-    DataFrame
-        One row for each pair of consecutive lengths: low, high (the lengths), slope, and its interval, from and to.
-
-    Raises
-    ------
-    SeveralSeries
-        "octaves needs the rows of one series, ...", "a window stands twice at one length, ...".
-    ValueError
-        For a missing column, values that are not positive, one length, one window at a length.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [(n, w, n**0.5 * (1 + 0.01 * w)) for n in (16, 32, 64) for w in range(4)]
-    >>> table = pd.DataFrame(rows, columns=["length", "window", "lipschitz"])
-    >>> octaves(table).round(3)
-       low  high  slope   from     to
-    0   16    32    0.5  0.468  0.532
-    1   32    64    0.5  0.468  0.532
+    `table`: rows of one series: columns length and lipschitz, at least two windows a length. Returns one row for each
+    pair of consecutive lengths: low, high (the lengths), slope, and its 95 % interval, from and to.
     """
-    lengths, samples = _logs(table, column, "octaves")
-    sums, ends = intervals(samples, _weights(lengths), confidence)
+    lengths, samples = _logs(table, "lipschitz", "octaves")
+    sums, ends = intervals(samples, _weights(lengths))
     steps = lengths.size - 1
     found = {"low": lengths[:-1], "high": lengths[1:], "slope": sums[:steps]}
     return pd.DataFrame(found | dict(zip(("from", "to"), ends[:steps].T, strict=True)))
@@ -141,27 +84,8 @@ def slope(table, column="lipschitz", *, confidence=0.95):
     lies farther than `TOLERANCE` from the overall slope; else "flat" if the interval of the overall slope lies within
     `FLAT` of 0, and "power law" if not. "Power law" says that these windows do not tell the curve from one.
 
-    Parameters
-    ----------
-    table, column, confidence
-        As for `octaves`.
-
-    Returns
-    -------
-    Growth
-        With an interval each for slope and curvature.
-
-    Raises
-    ------
-    SeveralSeries, ValueError
-        As for `octaves`.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [(n, w, n**0.5 * (1 + 0.01 * w)) for n in (16, 32, 64, 128) for w in range(4)]
-    >>> print(slope(pd.DataFrame(rows, columns=["length", "window", "lipschitz"])))
-    n^0.500 [0.490, 0.510], power law, R^2 = 1.000, n = 16 to 128
+    `table`: as for `octaves`, of whatever `column` grows, positive. `confidence`: level of the intervals, between 0
+    and 1. Returns `Growth`: with an interval each for slope and curvature.
     """
     lengths, samples = _logs(table, column, "a slope")
     sums, ends = intervals(samples, _weights(lengths), confidence)
@@ -185,27 +109,8 @@ def slope(table, column="lipschitz", *, confidence=0.95):
 def difference(first, second, column="lipschitz", *, confidence=0.95):
     """The overall slope of one series less that of another, with Student's interval: their windows are independent.
 
-    Parameters
-    ----------
-    first, second : DataFrame
-        Rows of one series each, as for `octaves`, of any lengths.
-    column, confidence
-        As for `octaves`.
-
-    Returns
-    -------
-    float
-    tuple of float
-        Lower and upper end.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [(n, w, n * (1 + 0.01 * w), n**0.5) for n in (16, 32) for w in range(4)]
-    >>> table = pd.DataFrame(rows, columns=["length", "window", "steep", "flat"])
-    >>> value, ends = difference(table.rename(columns={"steep": "y"}), table.rename(columns={"flat": "y"}), "y")
-    >>> round(value, 3), [round(end, 3) for end in ends]
-    (0.5, [0.468, 0.532])
+    `first`, `second`: rows of one series each, of any lengths. The rest as for `slope`. Returns the difference, and
+    lower and upper end.
     """
     lengths, samples = zip(*(_logs(table, column, "a difference of slopes") for table in (first, second)), strict=True)
     weights = [_weights(each)[-2] for each in lengths]
@@ -216,26 +121,9 @@ def difference(first, second, column="lipschitz", *, confidence=0.95):
 def intervals(samples, weights, confidence=0.95):
     """Weighted sums of the means of a few values each, with Student's intervals (Welch, Satterthwaite).
 
-    Parameters
-    ----------
-    samples : list of ndarray
-        For each group its values: two or more, independent.
-    weights : array_like, shape (sums, groups)
-        What the mean of each group weighs in each sum.
-    confidence : float
-        Level of each interval, between 0 and 1.
-
-    Returns
-    -------
-    ndarray, shape (sums,)
-    ndarray, shape (sums, 2)
-        Lower and upper ends.
-
-    Examples
-    --------
-    >>> sums, ends = intervals([np.array([0.0, 1.0, 2.0]), np.array([4.0, 5.0, 6.0])], [[-1, 1]])
-    >>> sums, ends.round(2)
-    (array([4.]), array([[1.73, 6.27]]))
+    `samples`: for each group its values: two or more, independent. `weights` (sums, groups): what the mean of each
+    group weighs in each sum. `confidence`: level of each interval, between 0 and 1. Returns (sums,); (sums, 2): lower
+    and upper ends.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}.")
@@ -247,105 +135,6 @@ def intervals(samples, weights, confidence=0.95):
     freedom = np.maximum(np.square(variance) / np.maximum(quartic, np.finfo(float).tiny), 1.0)
     half = np.sqrt(variance) * stats.t.ppf((1 + confidence) / 2, freedom)
     return sums, np.stack([sums - half, sums + half], axis=1)
-
-
-def forecast(features, slopes, groups, *, layers=None, splits=200, within=0.05, seed=0):
-    """How well slopes are predicted from features, on series that were held out.
-
-    Ordinary least squares with an intercept is fitted to one part of the series and predicts the rest: over random
-    halves, which split the layers of each group, and leaving out one group at a time. A feature that merely tells
-    groups apart can do well on halves, and fails on groups. Two controls are predicted alongside: the mean slope of the
-    fitted part, and the same fit with the rows of the features permuted among all series.
-
-    Parameters
-    ----------
-    features : DataFrame, shape (series, features)
-        Finite numbers.
-    slopes : array_like, shape (series,)
-        What is predicted. A Series must have the index of the features, as must groups and layers.
-    groups : array_like, shape (series,)
-        The model of each. With a single one, only halves are measured.
-    layers : array_like, shape (series,), optional
-        Rows of one group that agree here, as those of one layer on several texts, are held out together. By default
-        each row stands for itself.
-    splits : int
-        Number of random halves, and of permutations.
-    within : float
-        Error that still counts as close.
-    seed : int
-        Of halves and permutations.
-
-    Returns
-    -------
-    Forecast
-        The errors one by one, and a summary. Errors of different splits are of the same series: they are not
-        independent.
-
-    Raises
-    ------
-    ValueError
-        "... must be finite", "... must have the index of the features", "... features need at least ... series to fit".
-
-    Examples
-    --------
-    >>> import numpy as np, pandas as pd
-    >>> norm = pd.DataFrame({"norm": np.linspace(0, 1, 12)})
-    >>> found = forecast(norm, 0.1 + 0.5 * norm.norm, ["a", "b", "c"] * 4, splits=20)
-    >>> found.summary.query("predictor == 'features'").within.tolist()
-    [1.0, 1.0]
-    """
-    for name, given in {"slopes": slopes, "groups": groups, "layers": layers}.items():
-        if given is not None and len(given) != len(features):
-            raise ValueError(f"{name} must have one entry for each of the {len(features)} series, got {len(given)}.")
-        if isinstance(given, pd.Series) and not given.index.equals(features.index):
-            raise ValueError(f"{name} must have the index of the features: reindex or pass an array.")
-    x, y = features.to_numpy(dtype=float), np.asarray(slopes, dtype=float)
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("features and slopes must be finite: leave out the series where they are not.")
-    if splits < 1:
-        raise ValueError(f"splits must be at least 1, got {splits}.")
-    groups = pd.factorize(np.asarray(groups))[0]
-    layers = np.arange(y.size) if layers is None else pd.factorize(np.asarray(layers))[0]
-    random, found = np.random.default_rng(seed), []
-    for split in range(splits):
-        shuffled = x[random.permutation(y.size)]
-        folds = [("half", _half(groups, layers, random))]
-        if groups.max() > 0:
-            folds += [("group", groups == group) for group in range(groups.max() + 1)]
-        for held_out, out in folds:
-            predicted = {"permuted": _predict(shuffled, y, out)}
-            if held_out == "half" or split == 0:  # a group left out is the same in every split
-                predicted |= {"features": _predict(x, y, out), "mean": np.full(out.sum(), y[~out].mean())}
-            found += [
-                pd.DataFrame({"series": features.index[out], "slope": y[out], "predicted": values}).assign(
-                    held_out=held_out, predictor=predictor, split=split
-                )
-                for predictor, values in predicted.items()
-            ]
-    errors = pd.concat(found, ignore_index=True)[["held_out", "predictor", "split", "series", "slope", "predicted"]]
-    errors["error"] = errors.predicted - errors.slope
-    size = errors.assign(size=errors.error.abs()).groupby(["held_out", "predictor"])["size"]
-    summary = size.agg(predictions="size", median="median", within=lambda sizes: (sizes <= within).mean())
-    return Forecast(errors, summary.reset_index())
-
-
-def _half(groups, layers, random):
-    """Which series are held out: all rows of every other layer of each group, the layers in random order."""
-    out = np.zeros(groups.size, dtype=bool)
-    for group in range(groups.max() + 1):
-        units = random.permutation(np.unique(layers[groups == group]))
-        held = units[: (units.size + random.integers(2)) // 2]  # of an odd number, half a layer more or less
-        out |= (groups == group) & np.isin(layers, held)
-    return out
-
-
-def _predict(x, y, out):
-    """What least squares, fitted to the series that are not held out, predicts for those that are."""
-    if (~out).sum() < x.shape[1] + 2:
-        raise ValueError(f"{x.shape[1]} features need at least {x.shape[1] + 2} series to fit, got {(~out).sum()}.")
-    centre, scale = x[~out].mean(0), x[~out].std(0)  # so that lstsq drops no feature for its unit
-    design = np.insert((x - centre) / np.where(scale > 0, scale, 1.0), 0, 1.0, axis=1)
-    return design[out] @ np.linalg.lstsq(design[~out], y[~out], rcond=None)[0]
 
 
 def _logs(table, column, what):

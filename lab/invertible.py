@@ -13,17 +13,6 @@ import torch
 from lipnb import bounds
 from lipnb.attention import Attention
 
-__all__ = [
-    "ContractiveAttention",
-    "ContractiveFeedForward",
-    "DotProductAttention",
-    "Inverse",
-    "InvertibleStack",
-    "Residual",
-    "largest_singular_value",
-    "predicted_iterations",
-]
-
 BOUNDS = ("theorem", "sharp")
 
 
@@ -59,31 +48,15 @@ class ContractiveAttention(_Heads):
     with :math:`L_p` of `lipnb.bounds.l2_upper`, or `l2_upper_sharp`. All norms in it are computed anew in each forward
     pass, exactly and differentiably: the guarantee holds at every step of training, and gradients see the division.
 
-    Parameters
-    ----------
-    width : int
-        Width d of the tokens.
-    heads : int
-        Number of heads h, each of width d / h.
-    p : {2, math.inf}
-        Norm of all coordinates of a sequence in which the layer is a contraction.
-    bound : {"theorem", "sharp"}
-        The bound of kim2021lipschitz, or the sharper one of page 52, which is Euclidean.
-    masked : bool
-        Whether token i sees only tokens j <= i.
-    seed : int
-        Of the first weights, normal with variance 1 / d.
-    dtype : torch.dtype, optional
-        float32 or float64.
-
-    Raises
-    ------
-    ValueError
-        "width must be a positive multiple of heads", "p must be ...", "bound must be ...".
-
-    Notes
-    -----
     kim2021lipschitz, Thm 3.2 with the corrected exponent, and invertible attention.
+
+    `width`: width d of the tokens.
+    `heads`: number of heads h, each of width d / h.
+    `p` (2, math.inf): norm of all coordinates of a sequence in which the layer is a contraction.
+    `bound` ("theorem", "sharp"): the bound of kim2021lipschitz, or the sharper one of page 52, which is Euclidean.
+    `masked`: whether token i sees only tokens j <= i.
+    `seed`: of the first weights, normal with variance 1 / d.
+    `dtype`: float32 or float64.
     """
 
     def __init__(self, width, heads=1, *, p=2, bound="theorem", masked=False, seed=0, dtype=None):
@@ -97,15 +70,7 @@ class ContractiveAttention(_Heads):
     def divisor(self, n):
         r"""The bound :math:`L_p(n)` at the present weights.
 
-        Parameters
-        ----------
-        n : int
-            Number of tokens.
-
-        Returns
-        -------
-        Tensor, no dimensions
-            Differentiable, with a margin for its rounding.
+        Differentiable, with a margin for its rounding.
         """
         query, value, output = self.query, self.value, self.output
         joined, k = output.movedim(0, 1).flatten(1), query.shape[1]
@@ -127,15 +92,7 @@ class ContractiveAttention(_Heads):
     def attention(self, n):
         """This layer on n tokens as an `Attention`, the division folded into its values; gradients reach the weights.
 
-        Parameters
-        ----------
-        n : int
-            Number of tokens.
-
-        Returns
-        -------
-        Attention
-            What `lipnb.local_lipschitz` measures.
+        Returns `Attention`: what `lipnb.local_lipschitz` measures.
         """
         return Attention.l2(self.query, self.value / self.divisor(n), self.output, masked=self.masked)
 
@@ -147,19 +104,9 @@ class ContractiveAttention(_Heads):
 class DotProductAttention(_Heads):
     """Dot-product attention with weights drawn in the same way: for comparison, it has no Lipschitz constant.
 
-    Parameters
-    ----------
-    width, heads, masked, seed, dtype
-        As for `ContractiveAttention`.
-
-    Raises
-    ------
-    ValueError
-        "width must be a positive multiple of heads".
-
-    Notes
-    -----
     kim2021lipschitz, Thm 3.1.
+
+    `width`, `heads`, `masked`, `seed`, `dtype`: as for `ContractiveAttention`.
     """
 
     p = 2
@@ -195,20 +142,8 @@ def largest_singular_value(matrix: torch.Tensor) -> torch.Tensor:
     From the eigenvectors of the Gram matrix of the short side: less than half the time of a singular value
     decomposition and its gradient at 256 x 64.
 
-    Parameters
-    ----------
-    matrix : Tensor, shape (..., r, c)
-        Matrices.
-
-    Returns
-    -------
-    Tensor, shape (...)
-        At most the exact value up to the rounding of the last product: it is the size of what a unit vector becomes.
-
-    Examples
-    --------
-    >>> round(largest_singular_value(torch.diag(torch.tensor([3.0, 4.0]))).item(), 5)
-    4.0
+    `matrix` (..., r, c): matrices. Returns (...): at most the exact value up to the rounding of the last product: it is
+    the size of what a unit vector becomes.
     """
     if matrix.shape[-2] > matrix.shape[-1]:
         matrix = matrix.mT
@@ -246,21 +181,9 @@ class ContractiveFeedForward(torch.nn.Module):
     exceeds the norm, so that what it leaves has a norm of 1 or *more*: no guarantee. Here the exact norms are computed
     in every forward pass and divided out, differentiably, with a margin for their rounding.
 
-    Parameters
-    ----------
-    width, hidden : int
-        Width d of the tokens, and of the layer between.
-    activation : {"relu", "tanh", "elu"}
-        All of Lipschitz constant 1.
-    seed : int, optional
-        Of the first weights, drawn without touching the global random state; None draws from that state.
-    dtype : torch.dtype, optional
-        float32 or float64.
-
-    Raises
-    ------
-    ValueError
-        "activation must be one of ...".
+    `width`, `hidden`: width d of the tokens, and of the layer between. `activation` ("relu", "tanh", "elu"): all of
+    Lipschitz constant 1. `seed`: of the first weights, drawn without touching the global random state; None draws from
+    that state. `dtype`: float32 or float64.
     """
 
     p = 2
@@ -284,11 +207,8 @@ class ContractiveFeedForward(torch.nn.Module):
     def matrices(self):
         r"""Both matrices divided by their norms.
 
-        Returns
-        -------
-        first : Tensor, shape (hidden, d)
-        second : Tensor, shape (d, hidden)
-            Differentiable; of norm at most 1, and within a margin for rounding of it, unless they are 0.
+        Returns `first` (hidden, d); `second` (d, hidden): differentiable; of norm at most 1, and within a margin for
+        rounding of it, unless they are 0.
         """
         weights = self.first.weight, self.second.weight
         norms = largest_singular_value(torch.stack([weights[0], weights[1].mT]))
@@ -322,19 +242,14 @@ ROUNDING = 4  # epsilons of the norm of z: what one evaluation of the iteration 
 class Inverse(NamedTuple):
     """What came of inverting a map, for each sequence of a batch.
 
-    Attributes
-    ----------
-    x : Tensor, shape (..., n, d)
-        Tokens that the map takes to the given ones, up to the error. Gradients flow through the exact inverse.
-    iterations : Tensor of int, shape of the batch
-        Evaluations of f.
-    error_bound : Tensor, shape of the batch
-        Upper bound on the distance from the exact inverse in the p-norm of the layer, with 4 epsilons for the rounding
-        of one evaluation; infinite where the layer guarantees nothing.
-    converged : Tensor of bool, shape of the batch
-        Whether `error_bound` met the tolerance. Never where the layer guarantees nothing.
-    residual : Tensor, shape of the batch
-        How far the map takes `x` from the given tokens, over their norm: measured, no guarantee about `x`.
+    `x` (..., n, d): tokens that the map takes to the given ones, up to the error. Gradients flow through the exact
+      inverse.
+    `iterations` of the batch: evaluations of f.
+    `error_bound` of the batch: upper bound on the distance from the exact inverse in the p-norm of the layer, with 4
+      epsilons for the rounding of one evaluation; infinite where the layer guarantees nothing.
+    `converged` of the batch: whether `error_bound` met the tolerance. Never where the layer guarantees nothing.
+    `residual` of the batch: how far the map takes `x` from the given tokens, over their norm: measured, no guarantee
+      about `x`.
     """
 
     x: torch.Tensor
@@ -347,27 +262,8 @@ class Inverse(NamedTuple):
 def predicted_iterations(rate: float, rtol: float) -> int:
     r"""Iterations after which a contraction has shrunk its first error by a factor: :math:`\log(tol) / \log(rate)`.
 
-    Parameters
-    ----------
-    rate : float
-        Lipschitz constant of the iteration, c for a contractive layer, 0 < rate < 1.
-    rtol : float
-        The factor, 0 < rtol < 1.
-
-    Returns
-    -------
-    int
-        The smallest k with rate^k <= rtol. The first error is that of z_0 = y, c times the norm of f(x).
-
-    Raises
-    ------
-    ValueError
-        "rate and rtol must lie strictly between 0 and 1".
-
-    Examples
-    --------
-    >>> predicted_iterations(0.9, 1e-10)
-    219
+    `rate`: Lipschitz constant of the iteration, c for a contractive layer, 0 < rate < 1. `rtol`: the factor, 0 < rtol <
+    1. Returns the smallest k with rate^k <= rtol. The first error is that of z_0 = y, c times the norm of f(x).
     """
     if not (0 < rate < 1 and 0 < rtol < 1):
         raise ValueError(f"rate and rtol must lie strictly between 0 and 1, got {rate!r} and {rtol!r}.")
@@ -377,26 +273,8 @@ def predicted_iterations(rate: float, rtol: float) -> int:
 class Residual(torch.nn.Module):
     r"""The map :math:`g(X) = X + c f(X)`, invertible if :math:`c\, \mathrm{Lip}(f) < 1`.
 
-    Parameters
-    ----------
-    layer : torch.nn.Module
-        f: from tokens (..., n, d) to the same shape, with `lipschitz_upper(n)` and the norm `p` of that bound.
-    c : float
-        Factor, 0 < c < 1.
-
-    Raises
-    ------
-    ValueError
-        "c must lie strictly between 0 and 1".
-
-    Examples
-    --------
-    >>> from lab.invertible import ContractiveAttention
-    >>> layer = Residual(ContractiveAttention(4, heads=2, dtype=torch.float64), c=0.5)
-    >>> x = torch.eye(4, dtype=torch.float64)
-    >>> back = layer.inverse(layer(x).detach())
-    >>> bool(back.converged), torch.allclose(back.x, x, atol=1e-8)
-    (True, True)
+    `layer`: f: from tokens (..., n, d) to the same shape, with `lipschitz_upper(n)` and the norm `p` of that bound.
+    `c`: factor, 0 < c < 1.
     """
 
     def __init__(self, layer, c=0.9):
@@ -423,32 +301,13 @@ class Residual(torch.nn.Module):
         .. math:: \|z_k - g^{-1}(y)\| \le \rho^k\, \|y - g^{-1}(y)\|, \qquad
                   \|z_k - g^{-1}(y)\| \le \tfrac{\rho}{1 - \rho}\, \|z_k - z_{k-1}\| .
 
-        Parameters
-        ----------
-        y : Tensor, shape (..., n, d)
-            Tokens; leading dimensions are a batch.
-        rtol : float, optional
-            Tolerance on the second bound, relative to the norm of z_k; default 1e-10, or what the precision allows.
-        max_steps : int, optional
-            Default: as many as the bounds need, at the rate :math:`\rho` or, without a guarantee, at c.
-        start : Tensor, shape of `y`, optional
-            z_0.
-        trace : callable, optional
-            Called with each z_k, for figures.
-
-        Returns
-        -------
-        Inverse
-
-        Raises
-        ------
-        ValueError
-            "y must have shape ...", "y holds NaN ...", "rtol must lie ...", "the rate is ...".
-
-        Notes
-        -----
         kim2021lipschitz, invertible attention. A layer without guarantee (`DotProductAttention`) is iterated all the
         same, and never reported as converged.
+
+        `y` (..., n, d): tokens; leading dimensions are a batch. `rtol`: tolerance on the second bound, relative to the
+        norm of z_k; default 1e-10, or what the precision allows. `max_steps`: default: as many as the bounds need, at
+        the rate :math:`\rho` or, without a guarantee, at c. `start`: z_0, as `y`. `trace`: called with each z_k, for
+        figures.
         """
         rate = self._usable_rate(y)
         rtol = _tolerance(y, rtol, rate)
@@ -555,22 +414,8 @@ class InvertibleStack(torch.nn.Sequential):
     def inverse(self, y, **options):
         """As `Residual.inverse`; the bounds of the layers add up, each stretched by those before it.
 
-        Parameters
-        ----------
-        y : Tensor, shape (..., n, d)
-            Tokens.
-        **options
-            `rtol` and `max_steps`, for each layer.
-
-        Returns
-        -------
-        Inverse
-            `error_bound` in the norm p that all layers share; `iterations` of all layers together.
-
-        Raises
-        ------
-        ValueError
-            As `Residual.inverse`; "all layers must share one norm p".
+        `y` (..., n, d): tokens. `**options`: `rtol` and `max_steps`, for each layer. Returns `Inverse`: `error_bound`
+        in the norm p that all layers share; `iterations` of all layers together.
         """
         if len({layer.p for layer in self}) > 1:
             raise ValueError("all layers must share one norm p: a bound in one says nothing about another's.")

@@ -16,11 +16,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-__all__ = [
-    "MIME", "Row", "Verdicts", "anchor", "depends", "equal", "lower", "record", "statements", "unchecked", "undecided",
-    "upper", "worst", "written",
-]  # fmt: skip
-
 MIME = "application/vnd.lipnb.verdicts+json"
 HOLDS, REFUTED, FAILS, UNCHECKED = "holds", "refuted", "fails", "not checkable here"
 DEPENDS, UNDECIDED = "depends", "not decided"
@@ -41,11 +36,8 @@ ROUNDING = 1e-3  # a smaller error of an identity keeps one digit, since it diff
 def statements():
     """All statements that need a verdict.
 
-    Returns
-    -------
-    DataFrame
-        Index id, as ``castin.thm-3.3``; columns source (bibliography key), name, claim (in our words), and printed: how
-        sure it is that the paper prints this form (certain, likely, uncertain).
+    Returns index id, as ``castin.thm-3.3``; columns source (bibliography key), name, claim (in our words), and printed:
+    how sure it is that the paper prints this form (certain, likely, uncertain).
     """
     return pd.read_csv(Path(__file__).with_name("statements.csv"), index_col="id")
 
@@ -54,40 +46,24 @@ def statements():
 class Row:
     """One tested form of a statement.
 
-    Attributes
-    ----------
-    id : str
-        Of `statements`.
-    form : str
-        The form that was tested, in words.
-    cases : int
-        Number of inputs.
-    worst_ratio : float or None
-        Measured over stated: the largest for an upper bound, the smallest for a lower one; for an identity 1 plus the
-        largest relative error.
-    verdict : str
-        "holds"; "refuted", for the paper's own claim in a form that its text or its code shows, not a variant; "fails",
-        for any other form that does not hold; "depends", on the definition or on the range of lengths; "not decided",
-        of a test that could not tell; "not checkable here".
-    kind : str
-        "upper", "lower", "equal", "depends", "undecided" or "unchecked".
-    grounds : str
-        On what: which inputs, compared with what; or why nothing could be checked.
-    seen : str
-        How the form is known, one of `SEEN`.
-    counter_example : str or None
-        The smallest one, where the form does not hold.
-    variant : bool
-        Whether this is another form than the statement's own, tighter, corrected or with fewer hypotheses; any form of
-        ours is.
-    effort : str or None
-        How hard it was tried, one of `EFFORT`; None where nothing was tested. "proved": a complete proof stands on a
-        page, and the form was tested besides.
-    median_ratio : float or None
-        The median where `worst_ratio` has the worst.
-    spread : float or None
-        Largest less smallest ratio of a bound; of an identity the largest error, which `worst_ratio` holds only to the
-        rounding of a number near 1.
+    `id`: of `statements`.
+    `form`: the form that was tested, in words.
+    `worst_ratio`: measured over stated: the largest for an upper bound, the smallest for a lower one; for an identity 1
+      plus the largest relative error.
+    `verdict`: "holds"; "refuted", for the paper's own claim in a form that its text or its code shows, not a variant;
+      "fails", for any other form that does not hold; "depends", on the definition or on the range of lengths; "not
+      decided", of a test that could not tell; "not checkable here".
+    `kind`: "upper", "lower", "equal", "depends", "undecided" or "unchecked".
+    `grounds`: on what: which inputs, compared with what; or why nothing could be checked.
+    `seen`: how the form is known, one of `SEEN`.
+    `counter_example`: the smallest one, where the form does not hold.
+    `variant`: whether this is another form than the statement's own, tighter, corrected or with fewer hypotheses; any
+      form of ours is.
+    `effort`: how hard it was tried, one of `EFFORT`; None where nothing was tested. "proved": a complete proof stands
+      on a page, and the form was tested besides.
+    `median_ratio`: the median where `worst_ratio` has the worst.
+    `spread`: largest less smallest ratio of a bound; of an identity the largest error, which `worst_ratio` holds only
+      to the rounding of a number near 1.
     """
 
     id: str
@@ -108,22 +84,8 @@ class Row:
 def upper(id, form, ratios, *, seen, effort, grounds, counter_example=None, variant=False):
     """An upper bound: holds if no measured value exceeds it.
 
-    Parameters
-    ----------
-    id, form, seen, effort, grounds, counter_example, variant
-        As in `Row`.
-    ratios : array_like of float
-        Measured over bound, one for each case; compared with 1 up to rounding.
-
-    Returns
-    -------
-    Row
-
-    Raises
-    ------
-    ValueError
-        "there is no statement ...", "seen must be one of ...", "effort must be one of ...", "ratios must be ...",
-        "every ratio is 1 ...", "a form that does not hold needs its counter-example".
+    `id`, `form`, `seen`, `effort`, `grounds`, `counter_example`, `variant`: as in `Row`. `ratios`: measured over bound,
+    one for each case; compared with 1 up to rounding.
     """
     return _bound(Row(id, form, 0, None, "", "upper", grounds, seen, counter_example, variant, effort), ratios, np.max)
 
@@ -136,12 +98,8 @@ def lower(id, form, ratios, *, seen, effort, grounds, counter_example=None, vari
 def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=None, variant=False):
     """An identity, a definition or a limit: holds if all relative errors are at most `within`. As `upper`.
 
-    Parameters
-    ----------
-    errors : array_like of float
-        Relative errors, one for each case, of two computations that do not share what is tested.
-    within : float
-        The largest error that counts as equal: rounding, or the accuracy of what it is compared with; above 0.
+    `errors`: relative errors, one for each case, of two computations that do not share what is tested. `within`: the
+    largest error that counts as equal: rounding, or the accuracy of what it is compared with; above 0.
     """
     if not within > 0:
         raise ValueError(f"{id}, {form}: within must be above 0, the rounding of two computations, got {within}.")
@@ -275,13 +233,7 @@ def worst(row):
 
 
 def written(number, digits):
-    """A number to so many significant digits as a person writes it.
-
-    Examples
-    --------
-    >>> written(32490.0, 2), written(4.3e-07, 1), written(0.9, 2)
-    ('3.2 · 10⁴', '4 · 10⁻⁷', '0.9')
-    """
+    """A number to so many significant digits as a person writes it."""
     mantissa, e, power = f"{number:.{digits}g}".partition("e")
     return f"{mantissa} · 10{str(int(power)).translate(RAISED)}" if e else mantissa
 
@@ -289,19 +241,7 @@ def written(number, digits):
 def record(*rows):
     """The verdicts of a page; make it the last line of a cell, so that the notebook shows and keeps it.
 
-    Parameters
-    ----------
-    *rows : Row
-        From `upper`, `lower`, `equal`, `depends`, `undecided` and `unchecked`.
-
-    Returns
-    -------
-    Verdicts
-
-    Raises
-    ------
-    ValueError
-        "... is recorded twice".
+    `*rows`: from `upper`, `lower`, `equal`, `depends`, `undecided` and `unchecked`.
     """
     keys = [(row.id, row.form) for row in rows]
     if twice := next((key for key in keys if keys.count(key) > 1), None):

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-__all__ = ["SERIES", "PowerLaw", "SeveralSeries", "Slope", "local_slopes", "one_series", "power_law", "rate"]
-
 SERIES = ("corpus", "order", "model", "weights", "masked", "layer", "object")  # rows that agree in these are one series
 
 
@@ -18,20 +16,9 @@ class SeveralSeries(ValueError):
 class PowerLaw(NamedTuple):
     """A fit y = constant * x ** exponent.
 
-    Attributes
-    ----------
-    constant : float
-        Value of the fitted law at x = 1.
-    exponent : float
-        Slope in log-log coordinates.
-    low, high : float
-        Confidence interval of the exponent.
-    confidence : float
-        Level of the interval.
-    points : int
-        Number of points fitted.
-    r2 : float
-        Share of the variance of log y that the line explains.
+    `constant`: value of the fitted law at x = 1. `exponent`: slope in log-log coordinates. `low`, `high`: confidence
+    interval of the exponent. `confidence`: level of the interval. `points`: number of points fitted. `r2`: share of the
+    variance of log y that the line explains.
     """
 
     constant: float
@@ -61,24 +48,8 @@ class Slope(NamedTuple):
 def one_series(table, what="a fit", *, also=()):
     """The table, if all its rows are of one series: one (corpus, order, model, weights, masked, layer, object).
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns of `SERIES` that it does not have are no matter.
-    what : str
-        What needs one series, for the sentence.
-    also : sequence of str
-        Further columns that name a series in this table, as ``head``.
-
-    Returns
-    -------
-    DataFrame
-        The same.
-
-    Raises
-    ------
-    SeveralSeries
-        "... needs the rows of one series, and these are of several (layer 0, 1, 2): select one."
+    `table`: columns of `SERIES` that it does not have are no matter. `what`: what needs one series, for the sentence.
+    `also`: further columns that name a series in this table, as ``head``. Returns the same.
     """
     mixed = {name: table[name].unique() for name in (*SERIES, *also) if name in table}
     mixed = {name: list(map(str, values)) for name, values in mixed.items() if len(values) > 1}
@@ -93,29 +64,14 @@ def one_series(table, what="a fit", *, also=()):
 def power_law(x, y, *, confidence=0.95, clusters=()):
     r"""Least-squares fit of :math:`\log y = \log c + p \log x`, with an interval for the exponent.
 
-    Parameters
-    ----------
-    x, y : array_like, shape (points,)
-        Positive data, at least three points at two or more different `x`.
-    confidence : float
-        Level of the interval, between 0 and 1.
-    clusters : sequence of array_like, each of shape (points,)
-        Groupings within which points may depend on each other, as windows of a text and lengths. Without any, all
-        points count as independent.
-
-    Returns
-    -------
-    PowerLaw
-        Without clusters the interval is Student's, for independent errors of equal spread in log-log coordinates. With
-        them its variance is the largest of those clustered by each grouping, and by all of them (Cameron, Gelbach and
-        Miller, 2011), with as many degrees of freedom as the grouping with the fewest groups has, less one. Either says
-        how well a line is determined by these points, not whether a line is the right curve.
-
-    Raises
-    ------
-    ValueError
-        "a power law needs positive finite x and y", "... at least three points at two different x", "clusters must
-        ...".
+    `x`, `y` (points,): positive data, at least three points at two or more different `x`.
+    `confidence`: level of the interval, between 0 and 1.
+    `clusters` (points,): groupings within which points may depend on each other, as windows of a text and lengths.
+      Without any, all points count as independent.
+    Returns `PowerLaw`: without clusters the interval is Student's, for independent errors of equal spread in log-log
+      coordinates. With them its variance is the largest of those clustered by each grouping, and by all of them
+      (Cameron, Gelbach and Miller, 2011), with as many degrees of freedom as the grouping with the fewest groups has,
+      less one. Either says how well a line is determined by these points, not whether a line is the right curve.
     """
     x, y = np.asarray(x, dtype=float).ravel(), np.asarray(y, dtype=float).ravel()
     if x.shape != y.shape:
@@ -167,24 +123,8 @@ def _clustered(x, residual, groups):
 def rate(table, column="lipschitz", *, confidence=0.95):
     """How a column of one series grows with the length: a power law whose interval respects windows and lengths.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of one series: columns length and `column`; window where there are several inputs of one length.
-    column : str
-        What is fitted.
-    confidence : float
-        Level of the interval.
-
-    Returns
-    -------
-    PowerLaw
-        Clustered by window and by length, where these repeat.
-
-    Raises
-    ------
-    ValueError
-        As `one_series` and `power_law`.
+    `table`: rows of one series: columns length and `column`; window where there are several inputs of one length.
+    `confidence`: level of the interval. Returns `PowerLaw`: clustered by window and by length, where these repeat.
     """
     one_series(table)
     repeated = [name for name in ("window", "length") if name in table and 1 < table[name].nunique() < len(table)]
@@ -194,17 +134,8 @@ def rate(table, column="lipschitz", *, confidence=0.95):
 def local_slopes(x, y, *, factor=2.0):
     """Exponents over consecutive spans of x, each from one end to `factor` times it: is one power law the right curve?
 
-    Parameters
-    ----------
-    x, y : array_like, shape (points,)
-        As for `power_law`.
-    factor : float
-        Length of a span, above 1; 2 for octaves. A span that would end before the next x ends there.
-
-    Returns
-    -------
-    list of Slope
-        From the smallest x to the largest, without a gap.
+    `x`, `y` (points,): as for `power_law`. `factor`: length of a span, above 1; 2 for octaves. A span that would end
+    before the next x ends there. From the smallest x to the largest, without a gap.
     """
     x, y = np.asarray(x, dtype=float).ravel(), np.asarray(y, dtype=float).ravel()
     slopes, found = [], np.unique(x)

@@ -6,35 +6,17 @@ Layers of one model are alike, so models are what is resampled: a map with and w
 import numpy as np
 import pandas as pd
 
-from lab.growth import forecast
-
-__all__ = ["compared", "held_out", "neighbours", "with_terms"]
-
 KEY = ["model", "masked", "corpus", "layer", "length", "window", "text"]  # one window at one layer
 
 
 def with_terms(measured, terms, also=()):
     """Rows of constants beside the terms of the heads at the same windows.
 
-    Parameters
-    ----------
-    measured : DataFrame
-        Of the atlas as read, see `lab.layer_growth.stored`, or ``interventions``.
-    terms : DataFrame
-        ``head-terms``, or ``head-terms-changed``.
-    also : sequence of str
-        Columns that tell rows apart beside those of a window.
-
-    Returns
-    -------
-    DataFrame
-        The rows of `measured` that `terms` has, with its columns value, key, query, one_head and bound, and `both`:
-        the largest term of the values plus the largest of the keys.
-
-    Raises
-    ------
-    ValueError
-        "... rows of the terms have no constant at the same window: make both tables again".
+    `measured`: of the atlas as read, see `lab.layer_growth.stored`, or ``interventions``.
+    `terms`: ``head-terms``, or ``head-terms-changed``.
+    `also`: columns that tell rows apart beside those of a window.
+    Returns the rows of `measured` that `terms` has, with its columns value, key, query, one_head and bound, and `both`:
+      the largest term of the values plus the largest of the keys.
     """
     columns = ["value", "key", "query", "one_head", "bound"]
     found = measured.merge(terms[[*KEY, *also, *columns]], on=[*KEY, *also], validate="one_to_one")
@@ -44,13 +26,7 @@ def with_terms(measured, terms, also=()):
 
 
 def neighbours(rates):
-    """The mean slope of the layers next to each one in its map: a control that knows the constants beside it.
-
-    Examples
-    --------
-    >>> neighbours(pd.DataFrame({"map": ["a"] * 3, "layer": [0, 1, 2], "slope": [0.1, 0.3, 0.7]})).round(3).tolist()
-    [0.3, 0.4, 0.3]
-    """
+    """The mean slope of the layers next to each one in its map: a control that knows the constants beside it."""
     layers = rates.sort_values("layer").groupby("map").slope
     return pd.concat([layers.shift(1), layers.shift(-1)], axis=1).mean(axis=1).reindex(rates.index)
 
@@ -58,34 +34,14 @@ def neighbours(rates):
 def compared(rates, predictors, *, within=0.05, draws=2000, seed=0):
     """Errors of predictors that are columns of slopes, with nothing fitted.
 
-    Parameters
-    ----------
-    rates : DataFrame
-        One row for each layer: columns map, slope and the predictors.
-    predictors : sequence of str
-        Columns; errors of the others are compared with those of the first.
-    within : float
-        Error that counts as close.
-    draws : int
-        Resamplings of the models, for the intervals: their middle 95 %.
-    seed : int
-        Of the resampling.
-
-    Returns
-    -------
-    DataFrame
-        One row for each predictor: median, within (share), rmse, largest, mean (of the error: predicted less slope),
-        correlation (NaN for a predictor that is one number) with its interval low to high, apart (correlation within
-        maps: both less the mean of their map), and less (root mean square error less that of the first predictor),
-        with less_low to less_high.
-
-    Examples
-    --------
-    >>> rates = pd.DataFrame({"map": list("aabb"), "slope": [0.1, 0.2, 0.3, 0.5], "p": [0.1, 0.2, 0.3, 0.4]})
-    >>> compared(rates.assign(q=0.0), ["p", "q"], draws=10)[["predictor", "rmse", "largest"]].round(3)
-      predictor   rmse  largest
-    0         p  0.050      0.1
-    1         q  0.312      0.5
+    `rates`: one row for each layer: columns map, slope and the predictors.
+    `predictors`: columns; errors of the others are compared with those of the first.
+    `within`: error that counts as close.
+    `draws`: resamplings of the models, for the intervals: their middle 95 %.
+    Returns one row for each predictor: median, within (share), rmse, largest, mean (of the error: predicted less
+      slope), correlation (NaN for a predictor that is one number) with its interval low to high, apart (correlation
+      within maps: both less the mean of their map), and less (root mean square error less that of the first predictor),
+      with less_low to less_high.
     """
     names, places = _models(rates)
     random = np.random.default_rng(seed)
@@ -126,24 +82,17 @@ def _models(rates):
 def held_out(rates, predictors):
     """Root mean square errors on each map, from a line fitted to the layers of the other models; and on all.
 
-    Parameters
-    ----------
-    rates, predictors
-        As for `compared`.
-
-    Returns
-    -------
-    DataFrame
-        Index map, and "all"; columns layers, the predictors, and "mean slope" of the other models.
+    `rates`, `predictors`: as for `compared`. Returns index map, and "all"; columns layers, the predictors, and "mean
+    slope" of the other models.
     """
-    models, errors = rates["map"].str.removesuffix(", masked").to_numpy(), {}
-    for name in predictors:
-        one = rates[[name]].reset_index(drop=True)
-        found = forecast(one, rates.slope.to_numpy(), models, splits=1).errors
-        found = found[found.held_out == "group"].set_index(["predictor", "series"]).error
-        errors[name] = found["features"].sort_index()
-        errors["mean slope"] = found["mean"].sort_index()  # the same for all
-    table = pd.DataFrame(errors)[[*predictors, "mean slope"]].assign(map=rates["map"].to_numpy())
+    y, errors = rates.slope.to_numpy(), {name: np.empty(len(rates)) for name in (*predictors, "mean slope")}
+    for place in _models(rates)[1]:
+        rest = np.setdiff1d(np.arange(y.size), place)
+        errors["mean slope"][place] = y[rest].mean() - y[place]
+        for name in predictors:
+            x = rates[name].to_numpy()
+            errors[name][place] = np.polyval(np.polyfit(x[rest], y[rest], 1), x[place]) - y[place]
+    table = pd.DataFrame(errors).assign(map=rates["map"].to_numpy())
     shown = table.groupby("map", sort=False).agg(_rms)
     shown.loc["all"] = table.drop(columns="map").agg(_rms)
     shown.insert(0, "layers", [*table.groupby("map", sort=False).size(), len(table)])

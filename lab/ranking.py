@@ -8,27 +8,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-__all__ = ["CONFIDENCE", "by_chance", "of_inputs", "of_layers", "spearman"]
-
 CONFIDENCE = 0.95
 
 
 def spearman(a, b):
     """Spearman's rank correlation along the last axis; NaN where all entries of one are equal.
 
-    Parameters
-    ----------
-    a, b : array, shape (..., n)
-
-    Returns
-    -------
-    array, shape (...)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> spearman(np.array([[1, 2, 3], [3, 2, 1]]), np.array([1, 8, 27])).tolist()
-    [1.0, -1.0]
+    `a`, `b` (..., n). Returns (...).
     """
     a, b = (rankdata(x, axis=-1) for x in np.broadcast_arrays(a, b))
     a, b = (x - x.mean(-1, keepdims=True) for x in (a, b))
@@ -36,10 +22,9 @@ def spearman(a, b):
         return (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
 
 
-def by_chance(count, *, draws=2000, seed=0):
+def by_chance(count):
     """Half the width of what random orders of so many things give: 95 % of their correlations lie within it."""
-    rng = np.random.default_rng(seed)
-    found = spearman(rng.random((draws, count)), np.arange(count))
+    found = spearman(np.random.default_rng(0).random((2000, count)), np.arange(count))
     return float(np.quantile(np.abs(found), CONFIDENCE))
 
 
@@ -48,31 +33,8 @@ def of_layers(table, predictors, outcome, *, draws=1000, seed=0):
 
     Texts are drawn with replacement, and windows within each; the layers are all that the network has and stay.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns layer, corpus, window, `outcome` and the predictors, all positive: one row for each layer and window.
-    predictors : sequence of str
-    outcome : str
-    draws, seed : int
-        Of the bootstrap.
-
-    Returns
-    -------
-    DataFrame
-        Index predictor; columns rho, low, high (95 % interval).
-
-    Raises
-    ------
-    ValueError
-        "every layer must have each window once: choose the rows of one network and one kind."
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [{"layer": i, "window": j, "x": i + 1, "y": (i + 1) ** 2} for i in range(4) for j in (0, 1)]
-    >>> of_layers(pd.DataFrame(rows).assign(corpus="a"), ["x"], "y").rho.round(3).tolist()
-    [1.0]
+    `table`: columns layer, corpus, window, `outcome` and the predictors, all positive: one row for each layer and
+    window. Returns index predictor; columns rho, low, high (95 % interval).
     """
     names = [*dict.fromkeys([*predictors, outcome])]
     wide = _wide(table, names)
@@ -94,35 +56,9 @@ def of_inputs(table, predictors, outcome, *, within=False, draws=1000, seed=0):
 
     In every model, layers and the windows of each text are drawn with replacement: both are clusters.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns model, layer, corpus, window, `outcome` and the predictors: one row for each input; in a model every
-        layer has the same windows.
-    predictors : sequence of str
-    outcome : str
-    within : bool
-        Divide all by their mean over the windows of the same layer, so that only the text differs.
-    draws, seed : int
-        Of the bootstrap.
-
-    Returns
-    -------
-    DataFrame
-        As `of_layers`.
-
-    Raises
-    ------
-    ValueError
-        As `of_layers`.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [{"layer": i, "window": j, "x": i + 5 * j, "y": j} for i in range(3) for j in range(1, 4)]
-    >>> table = pd.DataFrame(rows).assign(model="m", corpus="a")
-    >>> of_inputs(table, ["x"], "y", within=True).round(2).rho.item() > 0.9
-    True
+    `table`: columns model, layer, corpus, window, `outcome` and the predictors: one row for each input; in a model
+    every layer has the same windows. `within`: divide all by their mean over the windows of the same layer, so that
+    only the text differs. As `of_layers`.
     """
     names, rng = [*dict.fromkeys([*predictors, outcome])], np.random.default_rng(seed)
     if within:

@@ -11,8 +11,6 @@ import lipnb.recording
 from lab import described
 from lipnb.origin import checkout
 
-__all__ = ["folder", "listed", "load", "make", "names", "provenance", "recording"]
-
 FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
 
 
@@ -32,10 +30,7 @@ def names():
 def listed():
     """Every table that the book knows, there or not.
 
-    Returns
-    -------
-    DataFrame
-        Index name; columns as in `lab.described.tables`.
+    Returns index name; columns as in `lab.described.tables`.
     """
     return pd.DataFrame.from_dict(described.tables(), orient="index").rename_axis("name")
 
@@ -43,20 +38,7 @@ def listed():
 def load(name):
     """A finished table.
 
-    Parameters
-    ----------
-    name : str
-        Name of the table, without ending.
-
-    Returns
-    -------
-    DataFrame
-        One row for each measurement.
-
-    Raises
-    ------
-    FileNotFoundError
-        "the table ... is not there": names the command that makes it; "there is no table ...": names those there are.
+    `name`: name of the table, without ending. Returns one row for each measurement.
     """
     return pd.read_csv(_found(name))
 

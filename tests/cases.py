@@ -167,6 +167,19 @@ def weighted(J, x, weights):
     return rows[..., :, None] * J / root.repeat_interleave(x.shape[-1], -1)[..., None, :]
 
 
+def constant(f, x, weights=None):
+    """The constant of each sequence by `torch.func` and all singular values, with nothing of the solvers."""
+
+    def dense(x, weights=None):
+        J = torch.func.jacrev(lambda y: f(y) if weights is None else f(y, weights))(x)
+        if weights is not None:
+            J = weights.sqrt()[:, None, None, None] * J / weights.sqrt()[:, None]
+        return J.flatten(2).flatten(0, 1)
+
+    given = (x,) if weights is None else (x, weights)
+    return torch.linalg.matrix_norm(dense(*given) if x.ndim == 2 else torch.func.vmap(dense)(*given), 2)
+
+
 def relative(got, expected):
     """Largest error relative to the largest entry."""
     return ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-300)).item()

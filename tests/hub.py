@@ -14,21 +14,8 @@ from lipnb import models
 from lipnb.models.files import quiet
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "alice",
-    "rabbit",
-    "the",
-    "[",
-    "]",
-    ".",
-    *string.ascii_lowercase,
-    *(f"##{letter}" for letter in string.ascii_lowercase),
-]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alice", "rabbit", "the", "[", "]", "."]
+WORDS += [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
 
 
 def write_tokenizer(folder):
@@ -36,9 +23,8 @@ def write_tokenizer(folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
-    )
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 
@@ -59,14 +45,8 @@ def tiny_bert(folder, **settings):
     """A BERT of 2 layers, 4 heads, width 32, with a tokenizer, as a folder in Hugging Face format."""
     from transformers import BertConfig, BertModel
 
-    sizes = dict(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=40,
-    )
+    sizes = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 40}
     with torch.random.fork_rng():
         network = BertModel(BertConfig(**{**sizes, **settings}))
     return write_tokenizer(save(network, folder))

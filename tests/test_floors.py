@@ -12,51 +12,27 @@ import pytest
 import lipnb
 
 ROOT = Path(__file__).parent.parent
+FLOORS = {  # rooms by floor, the lowest first
+    "lipnb": [
+        "checks hub origin windows scaling",
+        "attention corpora recording spectral",
+        "bounds jacobian models reference",
+        "certified lipschitz",
+        "measures scanning sweeps worst_case",
+        "cli",
+    ],
+    "lab": [
+        "described factorial invertible ledger power_laws ranking released",
+        "growth head_rates results",
+        "layer_growth predicted_slopes",
+        "figures training zoo",
+        "benchmarks experiments",
+        "verification pages",
+        "cli",
+    ],
+}
 FLOORS = {
-    "lipnb": {
-        "checks": 0,
-        "hub": 0,
-        "origin": 0,
-        "windows": 0,
-        "scaling": 0,
-        "attention": 1,
-        "corpora": 1,
-        "recording": 1,
-        "spectral": 1,
-        "bounds": 2,
-        "jacobian": 2,
-        "models": 2,
-        "reference": 2,
-        "certified": 3,
-        "lipschitz": 3,
-        "measures": 4,
-        "scanning": 4,
-        "sweeps": 4,
-        "worst_case": 4,
-        "cli": 5,
-    },
-    "lab": {
-        "described": 0,
-        "factorial": 0,
-        "invertible": 0,
-        "ledger": 0,
-        "power_laws": 0,
-        "growth": 1,
-        "head_rates": 1,
-        "ranking": 0,
-        "released": 0,
-        "results": 1,
-        "layer_growth": 2,
-        "predicted_slopes": 2,
-        "figures": 3,
-        "training": 3,
-        "zoo": 3,
-        "benchmarks": 4,
-        "experiments": 4,
-        "verification": 5,
-        "pages": 5,
-        "cli": 6,
-    },
+    house: {room: n for n, rooms in enumerate(floors) for room in rooms.split()} for house, floors in FLOORS.items()
 }
 # a heavy library enters by these rooms alone
 DOORS = {

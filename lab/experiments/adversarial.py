@@ -13,21 +13,6 @@ from lipnb import bounds, corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = [
-    "Layer",
-    "ball_upper",
-    "layer_of",
-    "head_rows",
-    "layer_row",
-    "layer_rows",
-    "layers_of",
-    "mean_radius",
-    "network_of",
-    "norms_before",
-    "units",
-    "worst_input",
-]
-
 FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
 EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens
 RANDOM = {"seed": 320, "layer": 6, "R": 100.0}  # of the released experiment
@@ -68,9 +53,10 @@ def norms_before(model):
     return [network.embeddings.LayerNorm, *(layer.output.LayerNorm for layer in network.encoder.layer)][:-1]
 
 
-def mean_radius(model, layer, *, corpus="alice", extracts=EXTRACTS, length=EXTRACT):
-    """Root mean square norm of the tokens that a layer receives on the first windows of a text."""
-    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
+def mean_radius(model, layer):
+    """Root mean square norm of the tokens that a layer receives on the first windows of Alice."""
+    tokens = models.first_tokens(model, corpora.read("alice"), EXTRACT * EXTRACTS)
+    tokens = corpora.windows(tokens, EXTRACT, EXTRACTS)
     return model.activations(tokens, layer).double().square().sum(-1).mean().sqrt().item()
 
 
@@ -78,25 +64,9 @@ def mean_radius(model, layer, *, corpus="alice", extracts=EXTRACTS, length=EXTRA
 def layer_of(name, masked, at, layer):
     """A layer of one panel.
 
-    Parameters
-    ----------
-    name : {"minilm", "gpt2-124m-attention", "gpt2"}
-        MiniLM; the real attention weights of GPT-2; a random GPT-2.
-    masked : bool
-        Whether it is masked; both GPT-2 are.
-    at : {"layer norm", "text", "R = 10", "R = 100"}
-        The radius: the largest that its LayerNorm allows, the mean one on Alice, or a number.
-    layer : int
-        Which layer, from 0.
-
-    Returns
-    -------
-    Layer
-
-    Raises
-    ------
-    FileNotFoundError
-        "the attention weights of GPT-2 are not at hand ...", or the sentence of `lipnb.corpora.read`.
+    `name` ("minilm", "gpt2-124m-attention", "gpt2"): MiniLM; the real attention weights of GPT-2; a random GPT-2.
+    `masked`: whether it is masked; both GPT-2 are. `at` ("layer norm", "text", "R = 10", "R = 100"): the radius: the
+    largest that its LayerNorm allows, the mean one on Alice, or a number. `layer`: which layer, from 0.
     """
     if name == GPT2:
         attention, gain, shift = gpt2_attention()[layer]
@@ -132,14 +102,7 @@ def ball_upper(attention, n, R):
 def units(panels):
     """The layers of these panels, as `layer_of` takes them; what is absent is said here, before any work.
 
-    Parameters
-    ----------
-    panels : sequence of tuple
-        Of `PANELS`.
-
-    Returns
-    -------
-    list of tuple
+    `panels`: of `PANELS`.
     """
     found = []
     for panel in panels:
@@ -188,19 +151,9 @@ def _weights(name):
 def layer_row(panel, layer, head, n, *, rtol=1e-4):
     """A whole layer at the tokens that are adversarial for one of its heads.
 
-    Parameters
-    ----------
-    panel : tuple
-        Name, mask and radius, as for `layer_of`.
-    layer, head, n : int
-        Layer and head, from 0; number of tokens.
-    rtol : float
-        As for `lipnb.local_lipschitz`.
-
-    Returns
-    -------
-    dict
-        The columns weights, head, R, length, lipschitz, residual, steps, converged, released, upper.
+    `panel`: name, mask and radius, as for `layer_of`. `layer`, `head`, `n`: layer and head, from 0; number of tokens.
+    `rtol`: as for `lipnb.local_lipschitz`. Returns the columns weights, head, R, length, lipschitz, residual, steps,
+    converged, released, upper.
     """
     attention, R = layer_of(*panel, layer)
     x = worst_input(attention, head, n, R)

@@ -11,8 +11,6 @@ from lipnb import corpora, models
 from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
 
-__all__ = ["again", "at", "inputs", "layer_row", "layers_of", "measure", "published"]
-
 # model, masked or not; text is Python's own reference, which is always at hand
 MODELS = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
 TEXT = "python_reference"
@@ -30,29 +28,12 @@ def _minilm(masked):
 def at(model, masked, layer, length, *, seed=0):
     """Attention and tokens of one layer of a model, float64.
 
-    Parameters
-    ----------
-    model : {"minilm", "gpt2"}
-        MiniLM reads a window of the language reference of Python. GPT-2's attention weights, from the folder
-        ``LIPNB_DATA``, receive Gaussian noise shaped by their LayerNorm, for want of its other weights.
-    masked : bool
-        Whether MiniLM is causal; GPT-2 always is.
-    layer : int
-        Layer, from 0.
-    length : int
-        Tokens n.
-    seed : int
-        Seed of the noise.
-
-    Returns
-    -------
-    Attention, Tensor
-        The map of the layer, and its tokens of shape (n, d).
-
-    Raises
-    ------
-    FileNotFoundError
-        "the attention weights of GPT-2 are not here: set LIPNB_DATA ...".
+    `model` ("minilm", "gpt2"): MiniLM reads a window of the language reference of Python. GPT-2's attention weights,
+      from the folder ``LIPNB_DATA``, receive Gaussian noise shaped by their LayerNorm, for want of its other weights.
+    `masked`: whether MiniLM is causal; GPT-2 always is.
+    `layer`: layer, from 0.
+    `seed`: seed of the noise.
+    Returns `Attention`: the map of the layer, and its tokens of shape (n, d).
     """
     if model == "gpt2":
         attention, gain, shift = gpt2_attention()[layer]
@@ -71,17 +52,8 @@ def inputs(model, masked, length, *, seed=0):
 def published(attention, x):
     """The published upper bounds at an input, query biases absorbed: Thm 3.3 on its ball, and Yudin et al.
 
-    Parameters
-    ----------
-    attention : Attention
-        With its output projection.
-    x : Tensor, shape (n, d)
-        Tokens, float64.
-
-    Returns
-    -------
-    dict
-        `general` (the ball of the largest token norm), `yudin`; each the smallest over sizes of the added coordinate.
+    `attention`: with its output projection. `x` (n, d): tokens, float64. Returns `general` (the ball of the largest
+    token norm), `yudin`; each the smallest over sizes of the added coordinate.
     """
     radius = torch.linalg.vector_norm(x, dim=-1).max().item()
     best = {"general": math.inf, "yudin": math.inf}

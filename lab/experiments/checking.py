@@ -10,8 +10,6 @@ import pandas as pd
 from lab import results
 from lipnb.recording import FLOAT_FORMAT, bar
 
-__all__ = ["check"]
-
 # not what a map is like: times, counts of steps, what an iteration left, what rounding may do
 ASIDE = ("seconds", "residual", "rounding", "steps", "iterations")
 
@@ -19,30 +17,11 @@ ZERO = 1e-10  # what lies below it on both sides is rounding, or what was left w
 
 
 def check(tables, *, rows=5, seed=0, progress=True):
-    """Measure some random units of stored tables again.
+    """Measure some random units of stored tables again, with the options that these were made with.
 
-    Parameters
-    ----------
-    tables : sequence of Table
-        All are prepared before the first one is measured, with the options that the stored tables were made with.
-    rows : int
-        Units are drawn until they hold so many rows, or all.
-    seed : int
-        Seed of the draw.
-    progress : bool
-        Whether to show the progress bar.
-
-    Yields
-    ------
-    dict
-        As soon as a table is done: table, rows (measured again), units (of how many), column and deviation (where the
-        largest relative deviation of a number is, times and residuals aside), other (rows with a word, a truth value or
-        a missing entry that differs).
-
-    Raises
-    ------
-    ValueError
-        "... was made with other settings": the stored table is not what this code would make.
+    Units are drawn until they hold so many rows, or all. Yields, as soon as a table is done, table, rows (measured
+    again), units (of how many), column and deviation (where the largest relative deviation of a number is, times and
+    residuals aside), other (rows with a word, a truth value or a missing entry that differs).
     """
     work = []
     for table in tables:
@@ -74,16 +53,9 @@ def check(tables, *, rows=5, seed=0, progress=True):
 def deviation(now, stored):
     """Where rows measured now differ most from those of a stored table.
 
-    Parameters
-    ----------
-    now, stored : DataFrame
-        Each row of `now` is held against the row of `stored` that has most entries in common with it, and of those the
-        nearest in numbers.
-
-    Returns
-    -------
-    dict
-        column, deviation (relative, the largest) and other (rows with an entry that is no number and differs).
+    `now`, `stored`: each row of `now` is held against the row of `stored` that has most entries in common with it, and
+    of those the nearest in numbers. Returns column, deviation (relative, the largest) and other (rows with an entry
+    that is no number and differs).
     """
     names = [name for name in now.columns if name in stored.columns and not name.startswith(ASIDE)]
     numbers = [name for name in names if pd.api.types.is_float_dtype(stored[name])]

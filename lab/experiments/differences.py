@@ -6,8 +6,6 @@ import re
 from lab.growth import slope
 from lab.power_laws import power_law
 
-__all__ = ["DIFFERENCES", "effects_table", "stored_effects"]
-
 POWER = re.compile(r"\bn\^\(?([-0-9./]*[0-9])\)?")  # n^0.25 or n^(1/4)
 
 # key: (group, what the code does, what that changes); file and line are those of commit 60da456, as we read it
@@ -114,19 +112,7 @@ DIFFERENCES = {
 def effects_table(effects):
     """The differences with their measured effects, as an HTML table.
 
-    Parameters
-    ----------
-    effects : dict of str
-        For each key of `DIFFERENCES`, what was measured, or why nothing was.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ValueError
-        "no effect is given for ...", "there is no difference ...".
+    `effects`: for each key of `DIFFERENCES`, what was measured, or why nothing was.
     """
     if missing := DIFFERENCES.keys() - effects.keys():
         raise ValueError(f"no effect is given for {', '.join(sorted(missing))}: say why nothing was measured.")
@@ -157,15 +143,8 @@ def _rates(rows):
 def stored_effects(text, layers, worst):
     """Effects that the stored tables tell, one sentence for each; the others have to be measured.
 
-    Parameters
-    ----------
-    text, layers, worst : DataFrame
-        The tables "released-text", "released-layers" and "released-adversarial".
-
-    Returns
-    -------
-    dict of str
-        For some keys of `DIFFERENCES`.
+    `text`, `layers`, `worst`: the tables "released-text", "released-layers" and "released-adversarial". For some keys
+    of `DIFFERENCES`.
     """
     maps = dict(list(layers.groupby(["windows", "map_masked", "object", "layer"])))
     first, block, apart = (

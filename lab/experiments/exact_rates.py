@@ -11,8 +11,6 @@ from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
 from lipnb import Attention, bounds, local_lipschitz, models
 
-__all__ = ["LONG", "at_pair", "rate_rows"]
-
 LONG = 1e8  # tokens, by weights
 MODELS = ("minilm", "gpt2-mini", "smollm2", GPT2)
 
@@ -57,11 +55,8 @@ def _layers():
 def rate_rows(model, layer):
     """A row for each head: its rates, and for MiniLM constants of `LONG` tokens with V = I at its radius on text.
 
-    Returns
-    -------
-    list of dict
-        head; norm of A; gamma, NaN without real eigenvalue; lower and upper, the interval of gamma*; for MiniLM R, its
-        mean radius on text, and the constants at the pair of gamma* and at the two clusters of Proposition 3.4.
+    Returns head; norm of A; gamma, NaN without real eigenvalue; lower and upper, the interval of gamma*; for MiniLM R,
+    its mean radius on text, and the constants at the pair of gamma* and at the two clusters of Proposition 3.4.
     """
     attention, rows = _attention(model, layer), []
     radii = _text_radii() if model == "minilm" else {}

@@ -27,8 +27,6 @@ from lipnb.attention import Attention, Feature
 from lipnb.recording import Unit
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
-__all__ = ["MODELS", "head_terms", "received"]
-
 MODELS = (  # those of the atlas that were trained, and what they read first there
     ({"name": "minilm", "masked": False}, Condition("alice")),
     ({"name": "minilm", "masked": True}, Condition("alice")),
@@ -59,37 +57,13 @@ def _norms(matrices: Tensor) -> Tensor:
 def head_terms(f: Attention, x: Tensor, queries: bool = True) -> dict[str, Tensor]:
     r"""The three terms of each head: F, the norm of S, and the largest :math:`|C_i|_2`.
 
-    Parameters
-    ----------
-    f : Attention
-        Dot products, plain or with shared keys and rotary positions. These turn keys by their places: there
-        :math:`\|K\|_2 |q_i|` stands in place of :math:`|K^\top q_i|`, and likewise for the queries, which keeps the
-        inequality.
-    x : Tensor, shape (b, n, d)
-        Tokens. float64 is what the distances of values to their means ask for.
-    queries : bool
-        Whether to measure the third term, which takes most of the time; else it is not a number.
-
-    Returns
-    -------
-    dict of str to Tensor, each of shape (b, h)
-        ``value``, ``key``, ``query``: their sum over the heads is at least the constant of the layer, up to the
-        relative `NORM_RTOL` by which the norms of P and S are too small; ``attention_norm``, that of P.
-
-    Raises
-    ------
-    ValueError
-        "the terms of a head know ... only ...".
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> uniform = Attention.from_matrices(0 * eye, 3 * eye)  # no queries: the values are all there is
-    >>> found = head_terms(uniform, torch.eye(2, dtype=torch.float64)[None])
-    >>> {name: round(found[name].item(), 3) + 0.0 for name in ("value", "key")}
-    {'value': 3.0, 'key': 0.0}
+    `f`: dot products, plain or with shared keys and rotary positions. These turn keys by their places: there
+      :math:`\|K\|_2 |q_i|` stands in place of :math:`|K^\top q_i|`, and likewise for the queries, which keeps the
+      inequality.
+    `x` (b, n, d): tokens. float64 is what the distances of values to their means ask for.
+    `queries`: whether to measure the third term, which takes most of the time; else it is not a number.
+    Returns (b, h): ``value``, ``key``, ``query``: their sum over the heads is at least the constant of the layer, up to
+      the relative `NORM_RTOL` by which the norms of P and S are too small; ``attention_norm``, that of P.
     """
     f.check_plain("the terms of a head", also=(Feature.SHARED_KEYS, Feature.ROTARY))
     f = f.expand_groups()

@@ -7,8 +7,6 @@ from lab.experiments.loading import load
 from lab.experiments.table import solved, table
 from lipnb import corpora, local_lipschitz
 
-__all__ = ["BESIDE_SPECIAL", "DRAWS_BESIDE", "LENGTHS", "POOL", "beside_special", "drawn_rows", "pool_constant"]
-
 MODEL, CORPUS = "minilm", "alice"
 LENGTHS, DRAWS, RTOL = tuple(2**i for i in range(3, 12)), 4, 1e-2  # draws differ by far more
 BESIDE_SPECIAL, DRAWS_BESIDE = tuple(2**i for i in range(3, 10)), 8  # no text is longer than 512 tokens

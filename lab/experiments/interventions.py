@@ -24,19 +24,6 @@ from lipnb import corpora, models
 from lipnb.attention import Attention
 from lipnb.recording import Unit
 
-__all__ = [
-    "INTERVENTIONS",
-    "LENGTHS",
-    "MODELS",
-    "ONE_POSITION",
-    "agreement",
-    "altered",
-    "changes",
-    "of_model",
-    "scaled",
-    "without_most_attended",
-]
-
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS = (16, 32, 64, 128, 256)
 AS_READ, DELETED, ONE_POSITION = "as read", "without the most attended", "one position"
@@ -48,30 +35,8 @@ KEY = ["corpus", "model", "masked", "layer", "length", "window"]  # one window a
 def scaled(f: Attention, factor: float) -> Attention:
     """The layer with its queries multiplied by a factor, biases, norms and rotations included.
 
-    Parameters
-    ----------
-    f : Attention
-        With dot-product scores, whose logits are `f.scale` times query times key: that factor is what changes.
-    factor : float
-        0 gives every token that is seen the same weight, unless relative positions or sinks add to the logits.
-
-    Returns
-    -------
-    Attention
-
-    Raises
-    ------
-    ValueError
-        "... knows dot-product scores only ...".
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention
-    >>> f = Attention.from_matrices(3 * torch.eye(2), torch.eye(2), masked=True)
-    >>> scaled(f, 0).probabilities(torch.eye(2))[0]
-    tensor([[1.0000, 0.0000],
-            [0.5000, 0.5000]])
+    `f`: with dot-product scores, whose logits are `f.scale` times query times key: that factor is what changes.
+    `factor`: 0 gives every token that is seen the same weight, unless relative positions or sinks add to the logits.
     """
     f.check_score("scaling of queries")
     return f.replace(scale=factor * f.scale)
@@ -80,33 +45,9 @@ def scaled(f: Attention, factor: float) -> Attention:
 def without_most_attended(f: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens without the one that gets the most attention, summed over rows and averaged over heads.
 
-    Parameters
-    ----------
-    f : Attention
-        Whose attention it is.
-    x : Tensor, shape (b, n, d)
-        Tokens, two or more. Those after the deleted one move up by one place, which changes nothing for a layer whose
-        places are in the tokens; rotary or relative positions would not stay as they were.
-
-    Returns
-    -------
-    rest : Tensor, shape (b, n - 1, d)
-    place : LongTensor, shape (b,)
-        Of the deleted token, from 0.
-
-    Raises
-    ------
-    ValueError
-        "the layer knows places by itself ...".
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention
-    >>> f = Attention.from_matrices(torch.eye(1), torch.eye(1))
-    >>> rest, place = without_most_attended(f, torch.tensor([[[1.0], [5.0], [2.0]]]))
-    >>> rest.flatten().tolist(), place.tolist()
-    ([1.0, 2.0], [1])
+    `f`: whose attention it is. `x` (b, n, d): tokens, two or more. Those after the deleted one move up by one place,
+    which changes nothing for a layer whose places are in the tokens; rotary or relative positions would not stay as
+    they were. Returns `rest` (b, n - 1, d); `place` (b,): of the deleted token, from 0.
     """
     if not {"rotary positions", "relative positions"}.isdisjoint(f.more) or f.window is not None:
         raise ValueError("the layer knows places by itself, and deleting a token moves the others: leave it out.")
@@ -118,30 +59,9 @@ def without_most_attended(f: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
 def altered(name: str, f: Attention, x: Tensor) -> tuple[Attention, Tensor, Tensor]:
     """A layer and its tokens after an intervention.
 
-    Parameters
-    ----------
-    name : str
-        One of `INTERVENTIONS`. "one position" changes what layers receive (`lab.experiments.positions.variant`), and
-        nothing here.
-    f : Attention
-        The layer.
-    x : Tensor, shape (b, n, d)
-        Tokens.
-
-    Returns
-    -------
-    f : Attention
-    x : Tensor, shape (b, n, d) or (b, n - 1, d)
-    deleted : Tensor, shape (b,)
-        Place of the token that is gone, else NaN.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention
-    >>> f = Attention.from_matrices(torch.eye(1), torch.eye(1))
-    >>> altered("sharper", f, torch.ones(1, 2, 1))[0].scale
-    2.0
+    `name`: one of `INTERVENTIONS`. "one position" changes what layers receive (`lab.experiments.positions.variant`),
+    and nothing here. `x` (b, n, d): tokens. Returns `x` (b, n, d) or (b, n - 1, d); `deleted` (b,): place of the token
+    that is gone, else NaN.
     """
     if name == DELETED:
         rest, place = without_most_attended(f, x)
@@ -208,32 +128,10 @@ def changes(table):
     Slopes are linear in logarithms, so the change of a slope is the slope of the quotient, changed over as read, at the
     same windows: its interval (`lab.growth.slope`) uses that they are the same.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``interventions``, or rows of it, with those as read.
-
-    Returns
-    -------
-    DataFrame
-        One row for each model, mask, layer and intervention but "as read": slope and norm_slope (of constant and
-        attention norm, changed); change, with its interval low to high, and norm_change, of these slopes; gap, change
-        less norm_change, with its interval gap_low to gap_high. The slope as read is in all changes of a layer, so
-        these are not independent.
-
-    Raises
-    ------
-    ValueError
-        As `lab.growth.slope`: also where rows as read are missing.
-
-    Examples
-    --------
-    >>> key = {"corpus": "a", "model": "m", "masked": False, "layer": 0}
-    >>> rows = [key | {"intervention": name, "length": n, "window": w, "lipschitz": n**p, "attention_norm": n**q}
-    ...         for name, p, q in (("as read", 0.5, 0.4), ("softer", 0.2, 0.3)) for n in (16, 32) for w in (0, 1)]
-    >>> changes(pd.DataFrame(rows))[["intervention", "change", "norm_change", "gap"]].round(3)
-      intervention  change  norm_change  gap
-    0       softer    -0.3         -0.1 -0.2
+    `table`: ``interventions``, or rows of it, with those as read. Returns one row for each model, mask, layer and
+    intervention but "as read": slope and norm_slope (of constant and attention norm, changed); change, with its
+    interval low to high, and norm_change, of these slopes; gap, change less norm_change, with its interval gap_low to
+    gap_high. The slope as read is in all changes of a layer, so these are not independent.
     """
     columns, own = ["lipschitz", "attention_norm"], table[table.intervention == AS_READ]
     both = table[table.intervention != AS_READ].merge(
@@ -257,28 +155,12 @@ def changes(table):
 def agreement(found, by=("intervention", "model"), limits=(0.05, 0.1)):
     """How well the change of one slope tells that of the other.
 
-    Parameters
-    ----------
-    found : DataFrame
-        From `changes`.
-    by : sequence of str
-        Columns whose values make one row; none for a single row.
-    limits : sequence of float
-        Gaps that count as agreement.
-
-    Returns
-    -------
-    DataFrame
-        Columns `by`, layers (pairs of layer and intervention), change and norm_change (medians), gap (median of its
-        size), correlation (NaN for fewer than three pairs), sign (share in which both changes have the same sign), and
-        for each limit "within ...", the share of gaps that are at most that large.
-
-    Examples
-    --------
-    >>> found = pd.DataFrame({"change": [0.1, 0.3, -0.2], "norm_change": [0.1, 0.2, -0.1]})
-    >>> line = agreement(found.assign(gap=found.change - found.norm_change), by=()).iloc[0]
-    >>> line[["layers", "sign", "within 0.05", "within 0.1"]].round(2).tolist()
-    [3.0, 1.0, 0.33, 1.0]
+    `found`: from `changes`.
+    `by`: columns whose values make one row; none for a single row.
+    `limits`: gaps that count as agreement.
+    Returns columns `by`, layers (pairs of layer and intervention), change and norm_change (medians), gap (median of its
+      size), correlation (NaN for fewer than three pairs), sign (share in which both changes have the same sign), and
+      for each limit "within ...", the share of gaps that are at most that large.
     """
     by, lines = list(by), []
     for names, rows in found.groupby(by, sort=False) if by else [((), found)]:

@@ -15,63 +15,31 @@ from lab.zoo.draws import integer
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["denoising_batch", "drawn_layers", "fit", "group_rows", "largest_constant", "tried"]
-
 NORMS = ((2, "theorem"), (2, "sharp"), (math.inf, "theorem"))
 RTOL = 1e-10
 
 
-def denoising_batch(words, n, generator, *, batch=4, noise=0.3):
+def denoising_batch(words, n, generator, *, batch=4):
     """Sequences of noisy words and the words without the noise, shapes (c, b, n, d), for c layers.
 
-    Parameters
-    ----------
-    words : Tensor, shape (c, w, d)
-        What tokens are, up to noise.
-    n : int
-        Tokens in a sequence.
-    generator : torch.Generator
-        Chooses words and noise.
-    batch : int
-        Sequences b of each layer.
-    noise : float
-        Size of the noise, relative to the root mean square of the words.
-
-    Returns
-    -------
-    noisy, clean : Tensor
+    `words` (c, w, d): what tokens are, up to noise. `n`: tokens in a sequence. `generator`: chooses words and noise.
+    `batch`: sequences b of each layer.
     """
     c, w, d = words.shape
     which = torch.randint(w, (c, batch * n), generator=generator)
     clean = torch.gather(words, 1, which[..., None].expand(-1, -1, d)).unflatten(1, (batch, n))
-    size = noise * words.square().mean((1, 2)).sqrt()
+    size = 0.3 * words.square().mean((1, 2)).sqrt()
     return clean + size[:, None, None, None] * torch.randn(clean.shape, generator=generator, dtype=words.dtype), clean
 
 
 def fit(residuals, words, n, *, steps=500, rate=1e-2, demand=1.0, seed=0):
     """Train residual maps to take the noise off their words: mean squared error, Adam, fresh sequences in each step.
 
-    Parameters
-    ----------
-    residuals : list of Residual
-        Of one shape; trained in place, each by its own Adam.
-    words : Tensor, shape (len(residuals), w, d)
-        As for `denoising_batch`.
-    n : int
-        Tokens in a sequence.
-    steps : int
-        Steps.
-    rate : float
-        Of Adam.
-    demand : float
-        What is asked for is the clean words times this; much more than 1 is more than a residual map can reach.
-    seed : int
-        Of the sequences.
-
-    Returns
-    -------
-    Tensor, shape (steps, len(residuals))
-        Mean squared errors, over the mean square of the words.
+    `residuals`: of one shape; trained in place, each by its own Adam.
+    `words` (len(residuals), w, d): as for `denoising_batch`.
+    `n`: tokens in a sequence.
+    `demand`: what is asked for is the clean words times this; much more than 1 is more than a residual map can reach.
+    Returns (steps, len(residuals)): mean squared errors, over the mean square of the words.
     """
     generator = torch.Generator().manual_seed(seed)
     stacked, _ = stack_module_state(residuals)
@@ -101,14 +69,8 @@ def fit(residuals, words, n, *, steps=500, rate=1e-2, demand=1.0, seed=0):
 def drawn_layers(group, count):
     """Random contractive layers of one shape and what they are asked to invert, all from the number of the group.
 
-    Returns
-    -------
-    residuals : list of Residual
-        Their weights multiplied by 10^-1 to 10^1, c between 0.5 and 0.95.
-    words : Tensor, shape (count, 5, d)
-        Of root mean square 10^-1 to 10^1.
-    n : int
-        Number of tokens, 2 to 16.
+    Returns `residuals`: their weights multiplied by 10^-1 to 10^1, c between 0.5 and 0.95; `words` (count, 5, d): of
+    root mean square 10^-1 to 10^1; `n`: number of tokens, 2 to 16.
     """
     generator = torch.Generator().manual_seed(7919 + group)
     heads, n, masked = integer(generator, 1, 4), integer(generator, 2, 16), group % 2 == 1
@@ -138,19 +100,11 @@ def largest_constant(layer, x):
 def tried(residual, x):
     """Invert a residual map at sequences that are known: what it took, and what is wrong.
 
-    Parameters
-    ----------
-    residual : Residual
-        Of a contractive layer.
-    x : Tensor, shape (b, n, d)
-        Tokens.
-
-    Returns
-    -------
-    dict
-        constant (the largest local one of the layer), iterations (most), predicted, error (largest, relative to x, in
-        the norm of the layer), certified (largest bound on it that was returned), and failed: whether the constant
-        exceeds 1, an inverse did not converge or is farther off than certified, or took more iterations than predicted.
+    `residual`: of a contractive layer.
+    `x` (b, n, d): tokens.
+    Returns constant (the largest local one of the layer), iterations (most), predicted, error (largest, relative to x,
+      in the norm of the layer), certified (largest bound on it that was returned), and failed: whether the constant
+      exceeds 1, an inverse did not converge or is farther off than certified, or took more iterations than predicted.
     """
     with torch.no_grad():
         found = residual.inverse(residual(x), rtol=RTOL)

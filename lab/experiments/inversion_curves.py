@@ -11,8 +11,6 @@ from lab.invertible import ContractiveAttention, DotProductAttention, Residual
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["FACTORS", "LAYERS", "cluster_tokens", "curve", "curve_rows", "inputs", "make_layer"]
-
 LAYERS = {
     "L2": partial(ContractiveAttention, p=2),
     "L2, sharper": partial(ContractiveAttention, p=2, bound="sharp"),
@@ -33,18 +31,7 @@ def cluster_tokens(layer, n, radius):
     The direction is that in which the first token answers most to its own query: the right singular vector of
     :math:`W_O (W_V u)\, (W_K u)^\top W_Q`, found by alternation over heads.
 
-    Parameters
-    ----------
-    layer : ContractiveAttention or DotProductAttention
-        Its weights choose the direction.
-    n : int
-        Number of tokens.
-    radius : float
-        Norm of the tokens of the clusters.
-
-    Returns
-    -------
-    Tensor, shape (n, d)
+    `layer`: its weights choose the direction. `radius`: norm of the tokens of the clusters. Returns (n, d).
     """
     with torch.no_grad():
         f = layer.attention(n)
@@ -58,19 +45,14 @@ def cluster_tokens(layer, n, radius):
     return radius * side * u
 
 
-def inputs(layer, words, n, *, seed=0, batch=4, radius=24.0):
-    """Sequences by name: "words" as in training, shape (batch, n, d), and "clusters", shape (1, n, d)."""
-    noisy, _ = denoising_batch(words, n, torch.Generator().manual_seed(1_000_003 + seed), batch=batch)
-    return {"words": noisy[0], "clusters": cluster_tokens(layer, n, radius)[None]}
+def inputs(layer, words, n, *, seed=0):
+    """Sequences by name: "words" as in training, shape (4, n, d), and "clusters" of radius 24, shape (1, n, d)."""
+    noisy, _ = denoising_batch(words, n, torch.Generator().manual_seed(1_000_003 + seed))
+    return {"words": noisy[0], "clusters": cluster_tokens(layer, n, 24.0)[None]}
 
 
 def curve(layer, x, c, steps=60):
-    """Largest relative error over a batch of sequences, at iterations 0 to `steps`, in the norm of the layer.
-
-    Returns
-    -------
-    list of float
-    """
+    """Largest relative error over a batch of sequences, at iterations 0 to `steps`, in the norm of the layer."""
     with torch.no_grad():
         y = x + c * layer(x)
         z, errors = y, []
@@ -93,11 +75,8 @@ def curve(layer, x, c, steps=60):
 def curve_rows(layer, trained, *, width=64, heads=8, n=64, rate=1e-2, seed=0):
     """Rows of the table for one layer of `LAYERS`, as drawn (`trained` = 0) or after that many steps.
 
-    Returns
-    -------
-    list of dict
-        layer, trained, loss (of the last steps), input, constant (largest local one of f over the inputs, in the norm
-        of the layer), c, k (iterations), error (largest, relative).
+    Returns layer, trained, loss (of the last steps), input, constant (largest local one of f over the inputs, in the
+    norm of the layer), c, k (iterations), error (largest, relative).
     """
     made = make_layer(layer, width, heads, seed=seed)
     words = torch.randn(1, 8, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -16,8 +16,6 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
 from lipnb.models.network import one_call
 
-__all__ = ["COMPARED", "PLACE", "Cache", "Start", "again", "begin", "by_token", "loss", "rounded", "through"]
-
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")
 LENGTH, WINDOWS, BITS, RTOL = 128, 3, (3, 4), 1e-2
@@ -31,17 +29,8 @@ COMPARED = ("lipschitz", "error", "stream_change", "carried", "hidden", "kl")  #
 class Cache:
     """What attention asks for the keys and values of its tokens: those given, one of the two rounded.
 
-    Parameters
-    ----------
-    kind : {"keys", "values"}
-        Which are rounded.
-    bits : int
-        Bits of each number, see `rounded`.
-
-    Attributes
-    ----------
-    error, size : Tensor, shape (b,)
-        Norm of what rounding changed, and of what was rounded, after a pass.
+    `kind` ("keys", "values"): which are rounded. `bits`: bits of each number, see `rounded`. `error`, `size` (b,): norm
+    of what rounding changed, and of what was rounded, after a pass.
     """
 
     def __init__(self, kind, bits):
@@ -59,15 +48,8 @@ class Cache:
 class Start(NamedTuple):
     """A network and what it made of some windows, before anything is rounded.
 
-    Attributes
-    ----------
-    model : lipnb.models.Model
-    ids : LongTensor, shape (b, n)
-    read : list of lipnb.models.Reading
-    hidden : Tensor, shape (b, n, d)
-        Last hidden states, final norm included.
-    logs : Tensor, shape (b, n, vocabulary)
-        Logarithms of the probabilities of the next token.
+    `ids` (b, n). `hidden` (b, n, d): last hidden states, final norm included. `logs` (b, n, vocabulary): logarithms of
+    the probabilities of the next token.
     """
 
     model: models.Model
@@ -80,22 +62,7 @@ class Start(NamedTuple):
 def rounded(x, bits):
     """Numbers rounded to 2 ** bits equal steps from the smallest to the largest of each vector, as a cache keeps them.
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., k)
-        Keys or values: one vector for each token and head.
-    bits : int
-
-    Returns
-    -------
-    Tensor, shape (..., k)
-
-    Examples
-    --------
-    >>> import torch
-    >>> rounded(torch.tensor([[0.0, 1.2, 2.9, 6.0], [1.0, 1.0, 1.0, 1.0]]), 2)
-    tensor([[0., 2., 2., 6.],
-            [1., 1., 1., 1.]])
+    `x` (..., k): keys or values: one vector for each token and head. Returns (..., k).
     """
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     step = (high - low) / (2**bits - 1)
@@ -143,19 +110,10 @@ def begin(model, ids):
 def round_layer(start, layer, kind, bits):
     """What rounding the keys or values of one layer does.
 
-    Parameters
-    ----------
-    start : Start
-    layer : int
-    kind : {"keys", "values"}
-    bits : int
-
-    Returns
-    -------
-    dict of Tensor, shape (b,)
-        `error` and `relative_error` of the numbers rounded (norm of all tokens); `given_change` of the attention's
-        output; `stream_change`, the relative change of the residual stream after the layer, `carried`, that of the last
-        hidden states to first order, and `hidden`, the measured one (all three `by_token`); `kl` of the next token.
+    `kind` ("keys", "values"). Returns (b,): `error` and `relative_error` of the numbers rounded (norm of all tokens);
+    `given_change` of the attention's output; `stream_change`, the relative change of the residual stream after the
+    layer, `carried`, that of the last hidden states to first order, and `hidden`, the measured one (all three
+    `by_token`); `kl` of the next token.
     """
     model, read = start.model, start.read
     cache = Cache(kind, bits)

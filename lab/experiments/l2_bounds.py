@@ -12,8 +12,6 @@ from lipnb.attention import Attention
 from lipnb.jacobian.linearization import Linearization
 from lipnb.worst_case import adam, ascend
 
-__all__ = ["KINDS", "dense_l2", "l2_problem", "l2_rows"]
-
 KINDS = {"random": 180, "structured": 120, "ascended": 120}  # maps of each kind
 INPUTS = 25  # inputs of each map
 STEPS, RATE = 40, 0.15  # of the ascent, in units of the distance at which attention fades
@@ -33,19 +31,12 @@ def _norms(attention, x):
 def l2_problem(kind, number):
     """One map of L2 attention and inputs to hold against its bounds; equal arguments give equal problems.
 
-    Parameters
-    ----------
-    kind : {"random", "structured", "ascended"}
-        Gaussian matrices and tokens; matrices and tokens near which bounds are tight (equal tokens, pairs, a token
-        between two clusters, copies); or few random tokens from which an ascent begins.
-    number : int
-        0 or more; odd ones are masked.
-
-    Returns
-    -------
-    tuple
-        Query, value and output matrices (or None) as `lipnb.Attention.l2` takes them; whether it is masked; and
-        tokens, shape (b, n, d).
+    `kind` ("random", "structured", "ascended"): gaussian matrices and tokens; matrices and tokens near which bounds are
+      tight (equal tokens, pairs, a token between two clusters, copies); or few random tokens from which an ascent
+      begins.
+    `number`: 0 or more; odd ones are masked.
+    Returns query, value and output matrices (or None) as `lipnb.Attention.l2` takes them; whether it is masked; and
+      tokens, shape (b, n, d).
     """
     g = torch.Generator().manual_seed(crc32(f"l2/{kind}/{number}".encode()))
     h, d = integer(g, 1, 3), integer(g, 1, 4)
@@ -105,16 +96,8 @@ def _ascended(attention, x, goal):
 def l2_rows(kind, number):
     """Rows of the table `l2-bounds`: one map, measured over bound at each of its inputs.
 
-    Parameters
-    ----------
-    kind, number
-        As for `l2_problem`.
-
-    Returns
-    -------
-    list of dict
-        What was measured, and the ratios: inf and two to the theorem's bounds, sharp to the sharper one, printed to
-        the one with exponent 2.
+    `kind`, `number`: as for `l2_problem`. Returns what was measured, and the ratios: inf and two to the theorem's
+    bounds, sharp to the sharper one, printed to the one with exponent 2.
     """
     query, value, output, masked, x = l2_problem(kind, number)
     f, n = Attention.l2(query, value, output, masked=masked), x.shape[-2]

@@ -12,17 +12,6 @@ from lab.experiments.table import table
 from lipnb import bounds
 from lipnb.worst_case import adam, ascend
 
-__all__ = [
-    "LENGTHS",
-    "ascended",
-    "largest_row",
-    "printed_witness",
-    "row_sum",
-    "tightness_rows",
-    "uniform_starts",
-    "witness",
-]
-
 LENGTHS = (*range(2, 11), 12, 17, 24, 33, 48, 65, 101, 144, 201, 300, 401, 500, 701, 1000, 1001)
 
 
@@ -33,19 +22,10 @@ def row_sum(x):
         \sum_j |J_{0j}| = 1 + \sum_j P_j\, \big(4 x_j (x_j - m) - 2\big)_+, \qquad
         P_j = \frac{e^{-x_j^2}}{1 + \sum_l e^{-x_l^2}}, \quad m = \sum_j P_j x_j
 
-    Parameters
-    ----------
-    x : Tensor, shape (..., n - 1)
-        The other tokens, numbers. Gradients flow to them.
-
-    Returns
-    -------
-    Tensor, shape (...)
-        A lower bound on the Lipschitz constant in the maximum norm.
-
-    Notes
-    -----
     Proved in the book, page 54.
+
+    `x` (..., n - 1): the other tokens, numbers. Gradients flow to them. Returns (...): a lower bound on the Lipschitz
+    constant in the maximum norm.
     """
     weights = torch.exp(-x.square())
     P = weights / (1 + weights.sum(-1, keepdim=True))
@@ -58,20 +38,10 @@ def largest_row(n):
 
     .. math:: 1 + 4\, W_0\big((n - 1)\, e^{-3/2}\big)
 
-    Parameters
-    ----------
-    n : int
-        Number of tokens.
-
-    Returns
-    -------
-    float
-        An upper bound for every n, attained by `witness` if n is odd.
-
-    Notes
-    -----
     Ours, proved in the book, page 54. The theorem of kim2021lipschitz has :math:`e^{-1}` in place of
     :math:`e^{-3/2}`.
+
+    Returns an upper bound for every n, attained by `witness` if n is odd.
     """
     return 1 + 4 * _excess(n)
 
@@ -81,15 +51,7 @@ def witness(n):
 
     .. math:: r = \sqrt{\tfrac 32 + W_0((n - 1)\, e^{-3/2})}
 
-    Parameters
-    ----------
-    n : int
-        Number of tokens, at least 2. If it is even, one side has one token more.
-
-    Returns
-    -------
-    Tensor, shape (n, 1)
-        Float64.
+    `n`: number of tokens, at least 2. If it is even, one side has one token more. Returns (n, 1): float64.
     """
     return _clusters(n, math.sqrt(1.5 + _excess(n)))
 
@@ -119,21 +81,8 @@ def uniform_starts(n, count, *, reach=3.0, seed=0):
 def ascended(x, *, steps=600, rate=0.05):
     """Push `row_sum` up by Adam, its rate falling like a cosine; every start on its own.
 
-    Parameters
-    ----------
-    x : Tensor, shape (starts, n - 1)
-        Where to begin.
-    steps : int
-        Steps.
-    rate : float
-        First rate.
-
-    Returns
-    -------
-    values : Tensor, shape (starts,)
-        The largest row sum on each way: lower bounds on the constant.
-    x : Tensor, shape (starts, n - 1)
-        Where it is.
+    `x` (starts, n - 1): where to begin. Returns `values` (starts,): the largest row sum on each way: lower bounds on
+    the constant; `x` (starts, n - 1): where it is.
     """
     (where,), best = ascend(row_sum, (x,), adam(rate, falling=steps), steps=steps)
     return best, where
@@ -150,20 +99,9 @@ def ascended(x, *, steps=600, rate=0.05):
 def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
     """Rows of the table for one number of tokens: one for each random start, and one that begins at the witness.
 
-    Parameters
-    ----------
-    n : int
-        Number of tokens.
-    starts, reach, seed
-        As for `uniform_starts`.
-    steps, rate
-        As for `ascended`.
-
-    Returns
-    -------
-    list of dict
-        n; start (a number, or "witness" for `printed_witness`); began and reached, row sums before and after; share,
-        what was reached over `largest_row`; left and right, how many tokens end below -1/2 and above 1/2.
+    `starts`, `reach`, `seed`: as for `uniform_starts`. `steps`, `rate`: as for `ascended`. Returns n; start (a number,
+    or "witness" for `printed_witness`); began and reached, row sums before and after; share, what was reached over
+    `largest_row`; left and right, how many tokens end below -1/2 and above 1/2.
     """
     begin = torch.cat([uniform_starts(n, starts, reach=reach, seed=seed), printed_witness(n)[1:, 0][None]])
     reached, x = ascended(begin, steps=steps, rate=rate)

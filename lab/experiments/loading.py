@@ -9,8 +9,6 @@ import torch
 
 from lipnb import corpora, models
 
-__all__ = ["edition", "gpt2_attention", "load", "place"]
-
 
 @lru_cache(maxsize=2)
 def _load(name, dtype, options):
@@ -21,24 +19,8 @@ def _load(name, dtype, options):
 def load(name, *, dtype="float32", **options):
     """A model, as `lipnb.models.load` gives it, read once as long as few others are asked for between.
 
-    Parameters
-    ----------
-    name : str
-        Name or folder.
-    dtype : str
-        Floating point type, by its name.
-    **options
-        As for `lipnb.models.load`.
-
-    Returns
-    -------
-    lipnb.models.Model
-        Shared: not to be changed.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        As `lipnb.models.load`.
+    `dtype`: floating point type, by its name. `**options`: as for `lipnb.models.load`. Returns lipnb.models.Model:
+    shared: not to be changed.
     """
     return _load(name, dtype, tuple(sorted(options.items())))
 

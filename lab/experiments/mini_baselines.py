@@ -15,21 +15,13 @@ from lipnb import models
 from lipnb.corpora import fingerprint, read
 from lipnb.recording import Unit
 
-__all__ = ["MODELS", "octaves", "short_sighted"]
-
 SHORT = 64
 MODELS = ("network", f"network, {SHORT} tokens", "unigram", "bigram", "kneser-ney 3", "kneser-ney 4")
 CORPORA = ("held out", "alice")
 
 
 def octaves(length):
-    """Places 0 to ``length - 1`` in bins 0, 1, 2 to 3, 4 to 7, and so on: pairs of first and last place.
-
-    Examples
-    --------
-    >>> octaves(8)
-    [(0, 0), (1, 1), (2, 3), (4, 7)]
-    """
+    """Places 0 to ``length - 1`` in bins 0, 1, 2 to 3, 4 to 7, and so on: pairs of first and last place."""
     ends = [2**k for k in range((length - 1).bit_length())]
     return [(0, 0), *((first, min(2 * first, length) - 1) for first in ends)]
 
@@ -50,21 +42,12 @@ def _texts():
 def short_sighted(network, ids, length, short=SHORT):
     """Losses of a network that is given only the last few tokens.
 
-    Parameters
-    ----------
-    network : torch.nn.Module
-        From token ids (b, n) to logits (b, n, vocabulary).
-    ids : LongTensor, shape (windows * length + 1,)
-        Token ids.
-    length : int
-        Tokens in a window, a multiple of ``short // 2``.
-    short : int
-        It is given at most so many tokens, and at least half as many or all of the window; even.
-
-    Returns
-    -------
-    Tensor, shape (windows, length)
-        Of the same tokens as `lab.training.token_losses` of these windows, and up to place ``short - 1`` the same.
+    `network`: from token ids (b, n) to logits (b, n, vocabulary).
+    `ids` (windows * length + 1,): token ids.
+    `length`: tokens in a window, a multiple of ``short // 2``.
+    `short`: it is given at most so many tokens, and at least half as many or all of the window; even.
+    Returns (windows, length): of the same tokens as `lab.training.token_losses` of these windows, and up to place
+      ``short - 1`` the same.
     """
     pieces = ids.unfold(0, length + 1, length).unfold(1, short + 1, short // 2)
     count, each, _ = pieces.shape

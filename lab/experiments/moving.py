@@ -7,26 +7,15 @@ from lab.released import reported
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import tight_input
 
-__all__ = ["from_uniform_to_sharp", "two_clusters"]
-
 
 def two_clusters(lengths, radii):
     r"""One token at -R, n - 1 at R, on a line, with A = -1 and V = 1: constants, the bound and the worst move.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Numbers of tokens n, 3 or more. The n - 1 tokens stand for one of weight (n - 1) / n, so any n costs the same.
-    radii : sequence of float
-        Radii R.
-
-    Returns
-    -------
-    DataFrame
-        One row for each n and R. Columns: n; R; constant, the local Lipschitz constant, exact to rounding; bound,
-        Theorem 3.3; root, the square root of n; attention, what a token of the cluster gives the lonely one. And where
-        tokens and outputs are, and how far they go when the input moves by one in its worst direction: lonely, cluster
-        (tokens), lonely_out, cluster_out (outputs), each with _move.
+    `lengths`: numbers of tokens n, 3 or more. The n - 1 tokens stand for one of weight (n - 1) / n, so any n costs the
+    same. Returns one row for each n and R. Columns: n; R; constant, the local Lipschitz constant, exact to rounding;
+    bound, Theorem 3.3; root, the square root of n; attention, what a token of the cluster gives the lonely one. And
+    where tokens and outputs are, and how far they go when the input moves by one in its worst direction: lonely,
+    cluster (tokens), lonely_out, cluster_out (outputs), each with _move.
     """
     one = torch.ones(1, 1, dtype=torch.float64)
     f, rows = Attention.from_matrices(-one, one), []
@@ -48,36 +37,22 @@ def two_clusters(lengths, radii):
     return pd.DataFrame(rows)
 
 
-def from_uniform_to_sharp(lengths, logit_ranges, *, width=4, draws=5, seed=0):
+def from_uniform_to_sharp(lengths, logit_ranges, *, draws=5):
     r"""One random head at n tokens whose mean is the same at every n, from uniform attention to sharp attention.
 
     The tokens are pairs m + z, m - z with z random, so that their mean is m whatever n is. The matrix A has a random
     direction and the norm :math:`t / R^2`, R the largest norm of a token, so that t is the logit range.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Even numbers of tokens.
-    logit_ranges : sequence of float
-        Values of t, 0 for uniform attention.
-    width : int
-        Of a token.
-    draws : int
-        How many heads and inputs.
-    seed : int
-        Of all of them.
-
-    Returns
-    -------
-    DataFrame
-        One row for each t, draw and n. Columns: logit_range, draw, n; defined, the local Lipschitz constant; released,
-        what the released estimator reports; largest, the mean over tokens of their largest attention.
+    `lengths`: even numbers of tokens. `logit_ranges`: values of t, 0 for uniform attention. `draws`: how many heads and
+    inputs, of width 4. Returns one row for each t, draw and n. Columns: logit_range, draw, n; defined, the local
+    Lipschitz constant; released, what the released estimator reports; largest, the mean over tokens of their largest
+    attention.
     """
     if any(n % 2 for n in lengths):
         raise ValueError(f"tokens come in pairs: lengths must be even, got {list(lengths)}.")
-    rows = []
+    rows, width = [], 4
     for draw in range(draws):
-        generator = torch.Generator().manual_seed(seed + draw)
+        generator = torch.Generator().manual_seed(draw)
         B, V = torch.randn(2, width, width, generator=generator, dtype=torch.float64)
         V = V / torch.linalg.matrix_norm(V, 2)
         mean = torch.randn(width, generator=generator, dtype=torch.float64)

@@ -17,8 +17,6 @@ from lipnb import corpora, models
 from lipnb.scanning.measure import relative
 from lipnb.worst_case.attacks import length
 
-__all__ = ["COMPARED", "PLACE", "Word", "again", "gains", "reads_back", "worst_word"]
-
 MODELS = {"minilm": {"masked": False}, "gpt2-mini": {}}
 TEXTS = ("alice", "python_reference")
 LENGTH, WINDOWS, SPARE = 32, 5, 4  # SPARE times as many windows are drawn, some of which are not read back
@@ -32,16 +30,9 @@ COMPARED = ("lipschitz", "relative", "change")  # when a row is measured again
 class Word(NamedTuple):
     """The word found that moves a layer most, with what random words do.
 
-    Attributes
-    ----------
-    place, token : int
-        Where in the window, and which token of the vocabulary.
-    change : float
-        Norm of the change of the layer's output.
-    moved : float
-        Norm of the change of what the layer receives.
-    random, random_best : float
-        Median and largest change by as many random words at random places as were tried.
+    `place`, `token`: where in the window, and which token of the vocabulary. `change`: norm of the change of the
+    layer's output. `moved`: norm of the change of what the layer receives. `random`, `random_best`: median and largest
+    change by as many random words at random places as were tried.
     """
 
     place: int
@@ -83,20 +74,8 @@ def gains(model, layer, ids, *, probes=PROBES, seed=0):
     with Gaussian w, word embeddings E, and X what the layer receives of them: the mean over w is
     :math:`\|J (E_t - E_{x_i})\|^2`, J the Jacobian of the layers up to this one.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        With word embeddings.
-    layer : int
-        Layer, from 0.
-    ids : LongTensor, shape (n,)
-        Token ids of one window.
-    probes, seed : int
-        How many w, and their seed.
-
-    Returns
-    -------
-    Tensor, shape (n, vocabulary)
+    `layer`: layer, from 0. `ids` (n,): token ids of one window. `probes`, `seed`: how many w, and their seed. Returns
+    (n, vocabulary).
     """
     table = model.module.get_input_embeddings().weight.detach()
     e = table[ids].expand(probes, -1, -1).clone().requires_grad_()
@@ -116,31 +95,17 @@ def _changes(model, layer, ids, candidates):
     return length(f(moved) - f(x)), length(moved - x)
 
 
-def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE, seed=0):
+def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE):
     """The word of the vocabulary that moves the output of a layer most, put in place of one word of a window.
 
     The best words to first order are tried at each place, then more of them at the places that moved the layer most.
     The change found is a lower bound on the largest one.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-    layer : int
-        Layer, from 0.
-    ids : LongTensor, shape (n,)
-        Token ids of one window.
-    words : Tensor of bool, shape (vocabulary,)
-        What may stand in a text, see `lab.experiments.worst_words.read_back`.
-    each, places, more : int
-        Words tried at each place; at how many places more are tried; how many there.
-    seed : int
-        Of the probes and of the random words.
-
-    Returns
-    -------
-    Word
+    `layer`: layer, from 0. `ids` (n,): token ids of one window. `words` (vocabulary,): what may stand in a text, see
+    `lab.experiments.worst_words.read_back`. `each`, `places`, `more`: words tried at each place; at how many places
+    more are tried; how many there.
     """
-    promise = gains(model, layer, ids, seed=seed)
+    promise = gains(model, layer, ids)
     promise[:, ~words] = -torch.inf
     promise[torch.arange(len(ids)), ids] = -torch.inf
     best = promise.topk(max(each, more), dim=1).indices
@@ -151,7 +116,7 @@ def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE,
     tried = [(i, t) for i in chosen for t in best[i].tolist()[:more]]
     found |= _tried(model, layer, ids, tried)
     place, token = max(found, key=lambda one: found[one][0])
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     allowed, count = words.nonzero().flatten(), len(ids) * each + places * more
     anywhere = torch.randint(len(ids), (count,), generator=generator).tolist()
     any_word = allowed[torch.randint(len(allowed), (count,), generator=generator)].tolist()

@@ -18,8 +18,6 @@ from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks
 
-__all__ = ["LENGTHS", "PANELS", "layer_rows", "of_layer"]
-
 LENGTHS = (7, 12, 22, 47, 97)
 CORPUS, WINDOWS, DRAWS = "alice", 5, 8
 PANELS = adversarial.PANELS[:5] + adversarial.PANELS[6:]  # all that whole layers are shown in
@@ -36,21 +34,11 @@ def random_clusters(d, n, R, draws, seed):
 def of_layer(attention, n, R, *, rtol=1e-4, seed=0):
     """Largest constants of a whole layer at inputs of n tokens in the ball of radius R.
 
-    Parameters
-    ----------
-    attention : Attention
-        A layer with heads, biases and output matrix, float64.
-    n, R : int, float
-        Tokens and radius.
-    rtol, seed : float, int
-        As for `lipnb.local_lipschitz`; `seed` also draws the random directions.
-
-    Returns
-    -------
-    dict
-        clusters, the largest constant at `cluster_input` of any head, with both signs; head and sign (1 or -1) that it
-        belongs to; other, the largest with the other sign; fork, the largest at forks; random, the largest along random
-        directions.
+    `attention`: a layer with heads, biases and output matrix, float64.
+    `rtol`, `seed`: as for `lipnb.local_lipschitz`; `seed` also draws the random directions.
+    Returns clusters, the largest constant at `cluster_input` of any head, with both signs; head and sign (1 or -1) that
+      it belongs to; other, the largest with the other sign; fork, the largest at forks; random, the largest along
+      random directions.
     """
     own = torch.stack([cluster_input(head_of(attention, h), n, R) for h in range(attention.heads)])
     found = local_lipschitz(attention, torch.cat([own, -own]), rtol=rtol, seed=seed).value.view(2, -1)

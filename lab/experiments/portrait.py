@@ -8,8 +8,6 @@ from lipnb.attention import Attention
 from lipnb.jacobian import SingularPair
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
-__all__ = ["concentration", "parts", "popularity"]
-
 NORM_RTOL = 1e-3  # of the norms of attention matrices
 
 
@@ -17,31 +15,14 @@ NORM_RTOL = 1e-3  # of the norms of attention matrices
 def popularity(f: Attention, x: Tensor) -> dict[str, Tensor]:
     r"""How a layer distributes its attention at tokens x.
 
-    Parameters
-    ----------
-    f : Attention
-        A layer of h heads.
-    x : Tensor, shape (b, n, d)
-        Tokens.
-
-    Returns
-    -------
-    dict of str to Tensor, each of shape (b,)
-        ``column``, the largest column sum :math:`\sum_i P_{ij}` over tokens j and heads: how much attention one token
-        gets, between 1 and n without sinks in the softmax; ``popular``, the mean over heads of each head's largest;
-        ``attention_norm``, the largest :math:`\|P\|_2` over heads, from below (relative 1e-3), which lies between 1
-        and :math:`\sqrt{\texttt{column}}` and is the factor by which a head's values act; ``entropy``, the mean over
-        heads and rows of :math:`-\sum_j P_{ij} \log P_{ij}` in nats; ``sink``, the mean over heads and rows of
-        :math:`P_{i1}`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> uniform = Attention.from_matrices(0 * eye, eye)
-    >>> {name: round(value.item(), 3) for name, value in popularity(uniform, torch.ones(1, 4, 2).double()).items()}
-    {'column': 1.0, 'popular': 1.0, 'attention_norm': 1.0, 'entropy': 1.386, 'sink': 0.25}
+    `f`: a layer of h heads.
+    `x` (b, n, d): tokens.
+    Returns (b,): ``column``, the largest column sum :math:`\sum_i P_{ij}` over tokens j and heads: how much attention
+      one token gets, between 1 and n without sinks in the softmax; ``popular``, the mean over heads of each head's
+      largest; ``attention_norm``, the largest :math:`\|P\|_2` over heads, from below (relative 1e-3), which lies
+      between 1 and :math:`\sqrt{\texttt{column}}` and is the factor by which a head's values act; ``entropy``, the mean
+      over heads and rows of :math:`-\sum_j P_{ij} \log P_{ij}` in nats; ``sink``, the mean over heads and rows of
+      :math:`P_{i1}`.
     """
     P = f.probabilities(x)
     columns = P.sum(-2).amax(-1)  # of each head
@@ -63,27 +44,9 @@ def popularity(f: Attention, x: Tensor) -> dict[str, Tensor]:
 def concentration(pair: SingularPair) -> dict[str, Tensor]:
     r"""How many tokens the steepest direction moves, and how many it is felt by.
 
-    Parameters
-    ----------
-    pair : lipnb.SingularPair
-        Of inputs (b, n, d).
-
-    Returns
-    -------
-    dict of str to Tensor, each of shape (b,)
-        ``tokens_in`` and ``tokens_out``, the participation numbers :math:`1 / \sum_i s_i^2` of the shares
-        :math:`s_i = |v_i|^2` of the tokens in the top singular vector: 1 where one token has it all, n where all have
-        the same; ``most_in``, the largest share; ``place_in``, the token (from 0) that has it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention, singular_pair
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> f = Attention.from_matrices(0 * eye, eye)  # all outputs are the mean: all tokens move, and are moved, alike
-    >>> found = concentration(singular_pair(f, torch.ones(1, 4, 2, dtype=torch.float64)))
-    >>> {name: round(value.item(), 3) for name, value in found.items() if name.startswith("tokens")}
-    {'tokens_in': 4.0, 'tokens_out': 4.0}
+    `pair`: of inputs (b, n, d). Returns (b,): ``tokens_in`` and ``tokens_out``, the participation numbers :math:`1 /
+    \sum_i s_i^2` of the shares :math:`s_i = |v_i|^2` of the tokens in the top singular vector: 1 where one token has it
+    all, n where all have the same; ``most_in``, the largest share; ``place_in``, the token (from 0) that has it.
     """
     moving, moved = (share.double().square() for share in (pair.moving, pair.moved))
     most, place = moving.max(-1)
@@ -105,29 +68,8 @@ def parts(f: Attention, x: Tensor, pair: SingularPair) -> dict[str, Tensor]:
 
     where each derivative lets v act through the values, the keys or the queries alone.
 
-    Parameters
-    ----------
-    f : Attention
-        A layer.
-    x : Tensor, shape (b, n, d)
-        Tokens.
-    pair : lipnb.SingularPair
-        Of f at x.
-
-    Returns
-    -------
-    dict of str to Tensor, each of shape (b,)
-        ``by_value``, ``by_key``, ``by_query``: the three terms over :math:`\sigma`. They add up to 1, and single ones
-        may be negative.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention, singular_pair
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> f, x = Attention.from_matrices(0 * eye, eye), torch.ones(1, 4, 2, dtype=torch.float64)
-    >>> {name: round(value.item(), 3) + 0.0 for name, value in parts(f, x, singular_pair(f, x)).items()}
-    {'by_value': 1.0, 'by_key': 0.0, 'by_query': 0.0}
+    `x` (b, n, d): tokens. `pair`: of f at x. Returns (b,): ``by_value``, ``by_key``, ``by_query``: the three terms over
+    :math:`\sigma`. They add up to 1, and single ones may be negative.
     """
     projected, changes = torch.func.jvp(f.project, (x,), (pair.input,))
 

@@ -10,8 +10,6 @@ from lab.experiments.table import by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["VARIANTS", "variant"]
-
 LENGTHS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CORPUS, MODELS = "alice", ("gpt2", "gpt2-mini")
 VARIANTS = ("trained", "late", "constant", "removed")
@@ -20,17 +18,9 @@ VARIANTS = ("trained", "late", "constant", "removed")
 def variant(model, name):
     """A model with its learned positions as they are, or not.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        With learned positions.
-    name : {"trained", "constant", "removed"} or int
-        As they are; all replaced by their mean; all zero. A whole number s moves them on: the first token has place s.
-
-    Returns
-    -------
-    lipnb.models.Model
-        The weights of everything else are those of `model`, which was trained with its own positions.
+    `name` ("trained", "constant", "removed"): as they are; all replaced by their mean; all zero. A whole number s moves
+    them on: the first token has place s. Returns lipnb.models.Model: the weights of everything else are those of
+    `model`, which was trained with its own positions.
     """
     places = models.position_embeddings(model)
     if name == "trained":

@@ -8,8 +8,6 @@ from lab.experiments.table import by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["length_rows"]
-
 PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored table
 MINILM = {"name": "minilm"}
 GPT2_RANDOM = {"name": "gpt2", "random": True, "seed": 0}
@@ -52,12 +50,9 @@ def _places(corpus, lengths, count):
 def length_rows(model, masked, layer, length, *, corpus="python_reference", count=10, rtol=1e-4, seed=0):
     """Rows of one layer at the windows of one length.
 
-    Returns
-    -------
-    list of dict
-        For each window: weights, tokenizer, corpus, text (fingerprint of the window), object, window, radius (largest
-        token norm), mean_radius (root mean square token norm), lipschitz (lower bound), residual, upper (upper bound
-        with probability 1 - 1e-6), steps, converged, released (what the released experiments report instead).
+    For each window: weights, tokenizer, corpus, text (fingerprint of the window), object, window, radius (largest token
+    norm), mean_radius (root mean square token norm), lipschitz (lower bound), residual, upper (upper bound with
+    probability 1 - 1e-6), steps, converged, released (what the released experiments report instead).
     """
     network = _model(model, masked)
     tokens = _windows(network, corpus, length, count)

@@ -13,8 +13,6 @@ from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks
 from lipnb.worst_case import attacks
 
-__all__ = ["ATTACKS", "COMPARED", "PLACE", "again", "attack"]
-
 RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
 DIRECTIONS = 16  # random ones
 STEPS = 15  # of each ascent
@@ -33,32 +31,20 @@ PANELS = (
 def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0, copies=True):
     r"""Attacks on one input at several radii: the largest change of the output that each finds.
 
-    Parameters
-    ----------
-    attention : Attention
-        Any heads, biases and mask.
-    x : Tensor, shape (n, d)
-        Tokens of one sequence.
-    radii : sequence of float
-        Radii of the balls, in root mean square token norms; in the Euclidean norm of all coordinates.
-    steps : int
-        Gradients of each ascent.
-    seed : int
-        Seed of the solver and of the random directions.
-    copies : bool
-        Whether to try parting copies; they take as long as all else.
-
-    Returns
-    -------
-    list of dict
-        One row for each radius: `lipschitz`, `lipschitz_upper` (with probability 1 - 1e-6), `token` (root mean square
-        norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
-        (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
-        `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there),
-        `pgd` (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random`
-        (from the random direction alone), `one_token` (only the token moves that the singular vector moves most) and,
-        without a mask, `parting` (one token made two copies that part) and `parting_pgd` (projected gradient on the two
-        copies from there); not a number with a mask, nor where no copies are tried.
+    `attention`: any heads, biases and mask.
+    `x` (n, d): tokens of one sequence.
+    `radii`: radii of the balls, in root mean square token norms; in the Euclidean norm of all coordinates.
+    `steps`: gradients of each ascent.
+    `seed`: seed of the solver and of the random directions.
+    `copies`: whether to try parting copies; they take as long as all else.
+    Returns one row for each radius: `lipschitz`, `lipschitz_upper` (with probability 1 - 1e-6), `token` (root mean
+      square norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
+      (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
+      `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there), `pgd`
+      (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random` (from the
+      random direction alone), `one_token` (only the token moves that the singular vector moves most) and, without a
+      mask, `parting` (one token made two copies that part) and `parting_pgd` (projected gradient on the two copies from
+      there); not a number with a mask, nor where no copies are tried.
     """
     top = attacks.singular(attention, x, seed=seed)
     token = x.norm(dim=-1).square().mean().sqrt()

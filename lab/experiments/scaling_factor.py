@@ -2,13 +2,13 @@
 
 import math
 
+from scipy.optimize import minimize_scalar
+
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
 from lipnb import corpora, models
-
-__all__ = ["growth_ends", "layer_rows", "mean_factors", "peak_factor", "text_radii"]
 
 CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 
@@ -16,20 +16,8 @@ CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT):
     """Root mean square norm of each extract, shape (extracts,), and the largest norm of all, as a layer receives them.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        From `lipnb.models.load`.
-    layer : int
-        Layer, from 0.
-    corpus : str
-        As for `lipnb.corpora.read`.
-    extracts, length : int
-        Windows from the beginning of the text, and tokens in each.
-
-    Returns
-    -------
-    list of float, float
+    `model`: from `lipnb.models.load`. `layer`: layer, from 0. `corpus`: as for `lipnb.corpora.read`. `extracts`,
+    `length`: windows from the beginning of the text, and tokens in each.
     """
     tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
     norms = model.activations(tokens, layer).double().norm(dim=-1)
@@ -39,15 +27,8 @@ def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT
 def mean_factors(table):
     """Each head once for each kind of radius: means over the extracts of the text.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``scaling-factor``.
-
-    Returns
-    -------
-    DataFrame
-        model, masked, layer, head, radius, rate, eigenvalue, factor, and s, twice the factor.
+    `table`: ``scaling-factor``. Returns model, masked, layer, head, radius, rate, eigenvalue, factor, and s, twice the
+    factor.
     """
     keys = ["model", "masked", "layer", "head", "radius"]
     mean = table.groupby(keys, sort=False)[["rate", "eigenvalue", "factor"]].mean().reset_index()
@@ -61,56 +42,26 @@ def peak_factor(s):
 
     maximises :math:`\sqrt{n - 1}\; p\, (1 + s (1 - p))` with :math:`p = 1 / (1 + (n - 1) e^{-s})`.
 
-    Parameters
-    ----------
-    s : float
-        :math:`2 \gamma R^2`, 0 or more.
-
-    Returns
-    -------
-    float
-        Ours; `lipnb.worst_case.two_diracs` takes the same gain with ``share=1/3`` as s grows.
+    `s`: :math:`2 \gamma R^2`, 0 or more. Ours; `lipnb.worst_case.two_diracs` takes the same gain with ``share=1/3`` as
+    s grows.
     """
     return (3 * s + math.sqrt(9 * s * s + 4 * s + 4)) / (2 * (1 + s))
 
 
-def growth_ends(head, R, *, steps=60):
+def growth_ends(head, R):
     """The number of tokens at which the measured constant with V = I is largest at the input of two clusters.
 
-    Golden section in log n, over real n, without a mask.
-
-    Parameters
-    ----------
-    head : Head
-        From `lab.experiments.two_clusters.head_of`.
-    R : float
-        Radius.
-    steps : int
-        Of the search.
-
-    Returns
-    -------
-    n, constant : float
-        Where it is, and how large the constant is there.
+    Over real n, without a mask. `head`: from `lab.experiments.two_clusters.head_of`. Returns that number, and the
+    constant there.
     """
     s = 2 * head.rate * R**2
-    low, high, golden = math.log(2), s + 6, (math.sqrt(5) - 1) / 2
 
     def constant(log_n):
         return cluster_constants(head, [math.exp(log_n)], R, identity=True).item()
 
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    at_left, at_right = constant(left), constant(right)
-    for _ in range(steps):
-        if at_left > at_right:
-            high, right, at_right = right, left, at_left
-            left = high - golden * (high - low)
-            at_left = constant(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + golden * (high - low)
-            at_right = constant(right)
-    return math.exp((low + high) / 2), constant((low + high) / 2)
+    bounds = math.log(2), s + 6
+    found = minimize_scalar(lambda log_n: -constant(log_n), bounds=bounds, options={"xatol": 1e-9, "maxiter": 60})
+    return math.exp(found.x), -found.fun
 
 
 def _layers():

@@ -8,26 +8,17 @@ from functools import partial, wraps
 from lab import results
 from lipnb.recording import Unit, bar
 
-__all__ = ["TABLES", "Table", "by_window", "make", "solved", "table"]
-
 
 @dataclass(frozen=True)
 class Table:
     """A table that the book loads, and how to make it.
 
-    Parameters
-    ----------
-    name : str
-        Its name in the results folder.
-    prepare : callable
-        ``prepare(**options)`` gives the settings that the rows depend on, a dictionary, and the list of its units.
-        What is not at hand (texts, models) is said here, before anything is measured.
-    options : dict
-        Names and default values of the options that `prepare` takes.
-    join : callable, optional
-        Makes the table from that of all units' rows; default: that table itself.
-    trains : bool
-        Whether each row takes the training of a network, so that it is made only when it is named.
+    `name`: its name in the results folder.
+    `prepare`: ``prepare(**options)`` gives the settings that the rows depend on, a dictionary, and the list of its
+      units. What is not at hand (texts, models) is said here, before anything is measured.
+    `options`: names and default values of the options that `prepare` takes.
+    `join`: makes the table from that of all units' rows; default: that table itself.
+    `trains`: whether each row takes the training of a network, so that it is made only when it is named.
     """
 
     name: str
@@ -47,29 +38,17 @@ TABLES: dict[str, Table] = {}  # all whose modules have been imported, by name
 def table(name, about, *, over=None, size=1, settings=(), join=None, command=None, trains=False, **options):
     """Register a table: a decorator of the function that measures one unit, or of one that prepares all of them.
 
-    Parameters
-    ----------
-    name, about : str
-        Its name, and what it holds in a few words. Literals: `lab.results.listed` reads them without importing this.
-    over : iterable or callable, optional
-        The units, in the order of their rows: for each the first arguments of the function, a tuple, or one. Without
-        it the function is `Table.prepare`.
-    size : int or callable
-        Rows of a unit, about.
-    settings : dict or callable
-        What the rows depend on beside the options.
-    join, trains
-        As for `Table`.
-    command : str, optional
-        What makes it, a literal. Default: ``python -m lab tables NAME``.
-    **options
-        Options that only `over`, `size` or `settings` take. Keyword arguments of the function are options too, with
-        their defaults. What is callable gets those that it names, `size` also the arguments of the unit.
-
-    Returns
-    -------
-    callable
-        The function; with `over` its row, a dictionary, or list of them, begins with its arguments.
+    `name`, `about`: its name, and what it holds in a few words. Literals: `lab.results.listed` reads them without
+      importing this.
+    `over`: the units, in the order of their rows: for each the first arguments of the function, a tuple, or one.
+      Without it the function is `Table.prepare`.
+    `size`: rows of a unit, about.
+    `settings`: what the rows depend on beside the options.
+    `join`, `trains`: as for `Table`.
+    `command`: what makes it, a literal. Default: ``python -m lab tables NAME``.
+    `**options`: options that only `over`, `size` or `settings` take. Keyword arguments of the function are options too,
+      with their defaults. What is callable gets those that it names, `size` also the arguments of the unit.
+    Returns the function; with `over` its row, a dictionary, or list of them, begins with its arguments.
     """
 
     def register(function):
@@ -144,26 +123,11 @@ def by_window(columns):
 def make(tables, *, save_as=None, progress=True, **options):
     """Make tables, one after the other, with one progress bar; a killed run continues where it was.
 
-    Parameters
-    ----------
-    tables : sequence of Table or str
-        Names are those of `TABLES`. All are prepared before the first one is measured.
-    save_as : str, optional
-        Another name, where there is one table.
-    progress : bool
-        Whether to show the progress bar.
-    **options
-        For the tables that have them, see `Table.options`.
-
-    Returns
-    -------
-    dict
-        The finished tables, name -> DataFrame; each is saved in `lab.results.folder()` as soon as it is complete.
-
-    Raises
-    ------
-    ValueError, FileNotFoundError, OSError, RuntimeError
-        The sentences of the tables and of `lab.results.recording`.
+    `tables`: names are those of `TABLES`. All are prepared before the first one is measured.
+    `save_as`: another name, where there is one table.
+    `progress`: whether to show the progress bar.
+    `**options`: for the tables that have them, see `Table.options`.
+    Returns the finished tables, name -> DataFrame; each is saved in `lab.results.folder()` as soon as it is complete.
     """
     tables = [TABLES[one] if isinstance(one, str) else one for one in tables]
     for option in options.keys() - {name for table in tables for name in table.options}:

@@ -6,27 +6,15 @@ import torch
 
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["feed_forward_rows", "layer_rows"]
-
 
 @torch.no_grad()
 def layer_rows(network, token_ids):
     """What each trained attention layer does at real text.
 
-    Parameters
-    ----------
-    network : lab.training.CharacterTransformer
-        A trained network.
-    token_ids : LongTensor, shape (b, n)
-        Windows of text.
-
-    Returns
-    -------
-    list of dict
-        For each layer: the local Lipschitz constant of its attention (median, smallest and largest over the windows),
-        whether all solves converged, the bound of the theorem where there is one, the largest token norm, and the
-        spread of tokens, root mean square distance from the mean token, at its input and its output. For the
-        contractive kind, which is divided by its bound, that is 1.
+    `token_ids` (b, n): windows of text. For each layer: the local Lipschitz constant of its attention (median, smallest
+    and largest over the windows), whether all solves converged, the bound of the theorem where there is one, the
+    largest token norm, and the spread of tokens, root mean square distance from the mean token, at its input and its
+    output. For the contractive kind, which is divided by its bound, that is 1.
     """
     rows = []
     for layer, x in enumerate(network.activations(token_ids)):
@@ -58,16 +46,8 @@ def layer_rows(network, token_ids):
 def feed_forward_rows(network):
     """Bounds on the trained feed-forward parts of a contractive network, computed from their weights.
 
-    Parameters
-    ----------
-    network : lab.training.CharacterTransformer
-        A trained network of contractive kind.
-
-    Returns
-    -------
-    list of dict
-        For each layer `bound`, the product of the norms of its two matrices in float64: at most 1, or it has no
-        guarantee.
+    `network`: a trained network of contractive kind. For each layer `bound`, the product of the norms of its two
+    matrices in float64: at most 1, or it has no guarantee.
     """
     rows = []
     for layer, block in enumerate(network.blocks):

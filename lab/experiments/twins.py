@@ -26,8 +26,6 @@ from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Recording, Unit
 
-__all__ = ["CHECKPOINTS", "SIZES", "STEPS", "measured_rows", "train_twin"]
-
 SIZES = {"length": 512, "width": 128, "layers": 6, "heads": 4}
 VOCABULARY, END = 2048, "<|endoftext|>"
 STEPS, BATCH, RATE = 4000, 2, 2e-3
@@ -39,23 +37,12 @@ RTOL = 1e-3
 def train_twin(positions, seed, tokenizer, ids, folder, *, sizes=SIZES, steps=STEPS, checkpoints=CHECKPOINTS):
     """Train one network and keep its checkpoints as folders that `lipnb.models.load` reads.
 
-    Parameters
-    ----------
-    positions, seed : str, int
-        As for `lab.training.new_twin`; `seed` also draws the windows, the same for all kinds.
-    tokenizer : tokenizers.Tokenizer
-        Its vocabulary is that of the network.
-    ids : tuple of LongTensor
-        Tokens to train on, and held out.
-    folder : Path
-        Gets a folder for each checkpoint, named by its step; and, while it is trained, the state of a killed run.
-    sizes, steps, checkpoints : dict, int, sequence of int
-        Of the networks; steps of training; those after which it is kept, 0 for the start.
-
-    Returns
-    -------
-    dict of int to float
-        Held-out loss, nats per token, at each checkpoint.
+    `positions`, `seed`: as for `lab.training.new_twin`; `seed` also draws the windows, the same for all kinds.
+    `tokenizer`: its vocabulary is that of the network.
+    `ids`: tokens to train on, and held out.
+    `folder`: gets a folder for each checkpoint, named by its step; and, while it is trained, the state of a killed run.
+    `sizes`, `steps`, `checkpoints`: of the networks; steps of training; those after which it is kept, 0 for the start.
+    Returns Held-out loss, nats per token, at each checkpoint.
     """
     training, held_out = ids
     network = new_twin(positions, tokenizer.get_vocab_size(), seed=seed, **sizes)
@@ -96,17 +83,7 @@ def train_twin(positions, seed, tokenizer, ids, folder, *, sizes=SIZES, steps=ST
 def measured_rows(folder, lengths=LENGTHS, windows=WINDOWS, corpus=CORPUS):
     """Constants of all layers of one checkpoint, on windows that depend on the tokenizer and the length alone.
 
-    Parameters
-    ----------
-    folder : Path
-        A checkpoint.
-    lengths, windows, corpus : sequence of int, int, str
-        What is read.
-
-    Returns
-    -------
-    list of dict
-        One row for each layer, length and window.
+    Returns one row for each layer, length and window.
     """
     model, rows = models.load(folder), []
     for n in lengths:

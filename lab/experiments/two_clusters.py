@@ -14,34 +14,16 @@ from lipnb.bounds.rounding import largest_singular
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import fork_input
 
-__all__ = [
-    "Head",
-    "ball_bounds",
-    "cluster_constants",
-    "cluster_input",
-    "fork_constant",
-    "fork_rows",
-    "head_of",
-    "in_subspace",
-    "matrices",
-]
-
 
 class Head(NamedTuple):
     r"""One head as the theorems see it, and what their adversarial input needs.
 
-    Attributes
-    ----------
-    attention : Attention
-        The head in float64, without biases and output matrix: query, key and value alone.
-    eigenvalue : float
-        The real eigenvalue :math:`\lambda` that the input follows, by the rule of `lipnb.worst_case.eigenvector`.
-    u : Tensor, shape (d,)
-        Its unit eigenvector; the largest entry is positive.
-    rate : float
-        :math:`\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)`, as `lipnb.bounds.growth_rate`.
-    A_norm, V_norm : float
-        Spectral norms of A and V, as upper bounds with their rounding.
+    `attention`: the head in float64, without biases and output matrix: query, key and value alone.
+    `eigenvalue`: the real eigenvalue :math:`\lambda` that the input follows, by the rule of
+      `lipnb.worst_case.eigenvector`.
+    `u` (d,): its unit eigenvector; the largest entry is positive.
+    `rate`: :math:`\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)`, as `lipnb.bounds.growth_rate`.
+    `A_norm`, `V_norm`: spectral norms of A and V, as upper bounds with their rounding.
     """
 
     attention: Attention
@@ -55,21 +37,7 @@ class Head(NamedTuple):
 def head_of(layer, head):
     """One head of a layer, biases left out, with its eigenpair.
 
-    Parameters
-    ----------
-    layer : Attention
-        Any heads, biases and mask.
-    head : int
-        Which head, from 0.
-
-    Returns
-    -------
-    Head
-
-    Raises
-    ------
-    ValueError
-        "head must be between 0 and ...", "head ... has no real eigenvalue other than 0 ...".
+    `layer`: any heads, biases and mask. `head`: which head, from 0.
     """
     if not 0 <= head < layer.heads:
         raise ValueError(f"head must be between 0 and {layer.heads - 1}, got {head}.")
@@ -108,17 +76,9 @@ def in_subspace(head, *, identity=False):
     That subspace is spanned by u, :math:`A^\top u` and the rows of V. With the identity in place of V the Jacobian
     outside is that of averaging, whose norm the second of these directions has already.
 
-    Parameters
-    ----------
-    head : Head
-        From `head_of`.
-    identity : bool
-        Whether the value matrix is the identity, in place of the head's own.
-
-    Returns
-    -------
-    Attention, Tensor of shape (r,)
-        The head in r <= v + 2 coordinates, and u in them. Its Jacobian at multiples of u has the same norm.
+    `head`: from `head_of`. `identity`: whether the value matrix is the identity, in place of the head's own. Returns
+    `Attention` (r,): the head in r <= v + 2 coordinates, and u in them. Its Jacobian at multiples of u has the same
+    norm.
     """
     (Q,), (K,), (V,) = head.attention.query, head.attention.key, head.attention.value
     adjoint = head.attention.scale * Q.mT @ (K @ head.u)  # A^T u
@@ -158,11 +118,8 @@ def fork_constant(head, n, R):
 def fork_rows(head, n, R):
     """A fork beside two clusters and the bounds on the ball of radius R, by name.
 
-    Returns
-    -------
-    dict
-        masked; fork and stated, of `fork_constant`; clusters, the constant at the two clusters; upper and tighter,
-        Theorem 3.3 of castin2024smooth and our bound.
+    Returns masked; fork and stated, of `fork_constant`; clusters, the constant at the two clusters; upper and tighter,
+    Theorem 3.3 of castin2024smooth and our bound.
     """
     (A, V), (fork, stated) = matrices(head), fork_constant(head, n, R)
     return {
@@ -185,23 +142,9 @@ def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
 
     so any n costs the same. With a mask all n tokens are there.
 
-    Parameters
-    ----------
-    head : Head
-        From `head_of`.
-    lengths : sequence of int
-        Numbers of tokens, 2 or more.
-    R : float
-        Radius.
-    identity : bool
-        Whether the value matrix is the identity, as in Prop. 3.4 of castin2024smooth.
-    rtol : float
-        Relative tolerance where a constant is not computed densely.
-
-    Returns
-    -------
-    Tensor, shape of `lengths`
-        Exact to rounding without a mask; lower bounds, within `rtol`, with one.
+    `head`: from `head_of`. `lengths`: numbers of tokens, 2 or more. `identity`: whether the value matrix is the
+    identity, as in Prop. 3.4 of castin2024smooth. `rtol`: relative tolerance where a constant is not computed densely.
+    As many as `lengths`: exact to rounding without a mask; lower bounds, within `rtol`, with one.
     """
     small, u = in_subspace(head, identity=identity)
     first, rest = _places(head)
@@ -227,17 +170,8 @@ def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
 def ball_bounds(head, n, R):
     """Prop. 3.4 (for V = I), Thm 3.3 and its sharper form for this head on n tokens in the ball of radius R.
 
-    Parameters
-    ----------
-    head : Head
-        From `head_of`.
-    n, R
-        As for `lipnb.bounds.general_upper`.
-
-    Returns
-    -------
-    lower, upper, sharp : float
-        The bounds know A and V by their norms and the growth rate, so that matrices of one entry do.
+    `head`: from `head_of`. `n`, `R`: as for `lipnb.bounds.general_upper`. Returns `lower`, `upper`, `sharp`: the bounds
+    know A and V by their norms and the growth rate, so that matrices of one entry do.
     """
     A, V, rate = (torch.tensor([[value]], dtype=torch.float64) for value in (head.A_norm, head.V_norm, -head.rate))
     return bounds.general_lower(rate, n, R), bounds.general_upper(A, V, n, R), bounds.general_upper_sharp(A, V, n, R)

@@ -11,7 +11,6 @@ import torch
 
 from lab.experiments import adversarial
 from lab.experiments.loading import gpt2_attention
-from lab.experiments.scaling_factor import text_radii
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
@@ -20,8 +19,6 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks, on_ball
 from lipnb.worst_case.region import domain_of
 
-__all__ = ["Place", "again", "bounded", "layer_at", "measure", "one_head", "place_of", "two_clusters_of"]
-
 CORPUS, WINDOWS, LENGTH = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 MODELS = (("minilm", False), ("gpt2-mini", True))
 
@@ -29,16 +26,8 @@ MODELS = (("minilm", False), ("gpt2-mini", True))
 class Place(NamedTuple):
     """A trained layer, and where its tokens may be.
 
-    Attributes
-    ----------
-    attention : Attention
-        Float64.
-    R : float
-        Radius of the ball, or of the smallest one around the ellipsoid.
-    windows : Tensor, shape (w, n, d), or None
-        Tokens of a text.
-    ellipsoid : tuple of Tensor, or None
-        Gain and shift of the LayerNorm before it, where that alone says where tokens may be.
+    `attention`: float64. `R`: radius of the ball, or of the smallest one around the ellipsoid. `windows` (w, n, d):
+    tokens of a text. `ellipsoid`: gain and shift of the LayerNorm before it, where that alone says where tokens may be.
     """
 
     attention: Attention
@@ -63,16 +52,7 @@ class Place(NamedTuple):
 def one_head(layer, head):
     """One head of a layer alone, float64, with its query bias: what else it has changes no derivative.
 
-    Parameters
-    ----------
-    layer : Attention
-        Any heads, biases and mask; its output matrix is left out.
-    head : int
-        Which head, from 0.
-
-    Returns
-    -------
-    Attention
+    `layer`: any heads, biases and mask; its output matrix is left out. `head`: which head, from 0.
     """
     alone = {name: getattr(layer, name)[head : head + 1] for name in ("query", "key", "value")}
     bias = None if layer.query_bias is None else layer.query_bias[head : head + 1]
@@ -80,35 +60,17 @@ def one_head(layer, head):
     return layer.replace(**alone, query_bias=bias, **rest).to(dtype=torch.float64)
 
 
-def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS, corpus=CORPUS):
+def layer_at(name, masked, layer, *, corpus=CORPUS):
     """A trained layer, the radius of the ball, and the windows of text that give it.
 
-    Parameters
-    ----------
-    name : {"minilm", "gpt2-mini"}
-    masked : bool
-        Whether it is masked.
-    layer : int
-        Which layer, from 0.
-    length, windows : int
-        Tokens of a window, and windows from the beginning of the text.
-    corpus : str
-        The text, as for `lipnb.corpora.read`.
-
-    Returns
-    -------
-    Attention, float, Tensor of shape (windows, length, d)
-        Float64. The radius is the longest token of the windows.
-
-    Raises
-    ------
-    FileNotFoundError
-        The sentences of `lipnb.models` and `lipnb.corpora`.
+    `name` ("minilm", "gpt2-mini"). `masked`: whether it is masked. `layer`: which layer, from 0. `corpus`: the
+    text, as for `lipnb.corpora.read`. The radius is the longest token of `WINDOWS` windows from its beginning, which
+    are returned with it, float64, shape (WINDOWS, LENGTH, d).
     """
     model = adversarial.network_of(name, masked)
-    tokens = models.first_tokens(model, corpora.read(corpus), length * windows)
-    x = model.activations(corpora.windows(tokens, length, windows), layer).double()
-    R = text_radii(model, layer, corpus=corpus, extracts=windows, length=length)[1]
+    tokens = models.first_tokens(model, corpora.read(corpus), LENGTH * WINDOWS)
+    x = model.activations(corpora.windows(tokens, LENGTH, WINDOWS), layer).double()
+    R = x.norm(dim=-1).max().item()
     return _attention_of(name, masked, layer), R, x
 
 
@@ -124,16 +86,7 @@ def place_of(name, masked, layer):
 def two_clusters_of(place, heads, n):
     r"""The paper's two clusters against some heads of a layer, in its ball or in that of the u of its ellipsoid.
 
-    Parameters
-    ----------
-    place : Place
-    heads : sequence of int
-    n : int
-
-    Returns
-    -------
-    Tensor, shape (2 heads, n, d)
-        With both signs, as biases tell them apart.
+    Returns (2 heads, n, d): with both signs, as biases tell them apart.
     """
     domain = domain_of(place.attention, place.bound, place.ellipsoid)
     pulled = domain.pulled(place.attention)
@@ -144,21 +97,9 @@ def two_clusters_of(place, heads, n):
 def measure(place, clusters, n, *, effort=1, seed=0):
     """One row: the constants of one map on text, at two clusters, at forks and at the roughest input found.
 
-    Parameters
-    ----------
-    place : Place
-        One head or a layer.
-    clusters : Tensor, shape (b, n, d)
-        Inputs of two clusters, of which the roughest counts.
-    n : int
-        Tokens.
-    effort, seed
-        As for `lipnb.worst_case.on_ball`.
-
-    Returns
-    -------
-    dict
-        length, R, text (NaN where there is none), heuristic, fork, ascended, kind.
+    `place`: one head or a layer. `clusters` (b, n, d): inputs of two clusters, of which the roughest counts. `effort`,
+    `seed`: as for `lipnb.worst_case.on_ball`. Returns length, R, text (NaN where there is none), heuristic, fork,
+    ascended, kind.
     """
     attention, R, windows, ellipsoid = place
     domain = domain_of(attention, place.bound, ellipsoid)
@@ -250,10 +191,10 @@ def layer_row(model, masked, layer, *, effort=1, seed=0):
     return {"heads": heads, **measure(place, clusters, LENGTH, effort=effort, seed=seed)}
 
 
-def again(row, *, effort=0):
+def again(row):
     """Constants of a row of heads measured again, without the ascent; for `lipnb.recording.remeasure`."""
     place = place_of(row["model"], row["masked"], row["layer"])
     one = place.of_head(row["head"])
-    found = measure(one, two_clusters_of(place, [row["head"]], LENGTH), LENGTH, effort=effort)
+    found = measure(one, two_clusters_of(place, [row["head"]], LENGTH), LENGTH, effort=0)
     found["upper"] = one.upper(LENGTH)
     return {name: found[name] for name in ("text", "heuristic", "fork", "upper") if not math.isnan(found[name])}

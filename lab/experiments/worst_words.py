@@ -16,8 +16,6 @@ from lipnb.models.hooks import capture
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
 
-__all__ = ["Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
-
 MODEL = "minilm"
 COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
 TRIED = 16  # substitutions measured at each step
@@ -30,16 +28,8 @@ SETTINGS = {"model": MODEL, "length": LENGTH, "tried": TRIED, "refined": REFINED
 class Text(NamedTuple):
     """A window of a text, and the layer that its words are to make rough.
 
-    Attributes
-    ----------
-    model : lipnb.models.Model
-        A BERT.
-    layer : int
-        Which layer, from 0.
-    ids : LongTensor, shape (n,)
-        Its token ids.
-    words : Tensor of bool, shape (vocabulary,)
-        What may stand in it, see `read_back`.
+    `layer`: which layer, from 0. `ids` (n,): its token ids. `words` (vocabulary,): what may stand in it, see
+    `read_back`.
     """
 
     model: models.Model
@@ -61,14 +51,7 @@ class Text(NamedTuple):
 def read_back(model):
     """Which tokens are words: read alone, each gives itself; no pieces of words, no special tokens.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        With a tokenizer.
-
-    Returns
-    -------
-    Tensor of bool, shape (vocabulary,)
+    Returns (vocabulary,).
     """
     tokens = [model.tokenizer.decode([i]) for i in range(model.module.config.vocab_size)]
     read = model.tokenizer(tokens, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -99,19 +82,8 @@ def first_order(text, attention, ids, left, right):
 
     with word embeddings E and X what the layer receives of them.
 
-    Parameters
-    ----------
-    text : Text
-    attention : Attention
-        Of its layer.
-    ids : LongTensor, shape (n,)
-        Token ids now.
-    left, right : Tensor, shapes (n, m) and (n, d)
-        Singular vectors w and v of length 1.
-
-    Returns
-    -------
-    Tensor, shape (n, vocabulary)
+    `ids` (n,): token ids now. `left`, `right` (n, m) and (n, d): singular vectors w and v of length 1. Returns (n,
+    vocabulary).
     """
     table = text.model.module.embeddings.word_embeddings.weight.detach()
     e = table[ids].requires_grad_()
@@ -137,18 +109,9 @@ def greedy(text, most, *, tried=TRIED):
     Roughness is compared by a few power steps from the singular vectors of the text before: a lower bound on each
     constant, which may miss a substitution that makes another direction the roughest.
 
-    Parameters
-    ----------
-    text : Text
-    most : int
-        Words to change at most, each once.
-    tried : int
-        Substitutions measured for each: the best to first order at each of as many places.
-
-    Returns
-    -------
-    list of (int, int)
-        Place and token id of each change, in order; fewer than `most` where nothing tried gains.
+    `most`: words to change at most, each once. `tried`: substitutions measured for each: the best to first order at
+    each of as many places. Returns place and token id of each change, in order; fewer than `most` where nothing tried
+    gains.
     """
     attention, ids, free = text.model.attention(text.layer), text.ids.clone(), text.places()
     x = text.received(ids[None])

@@ -11,8 +11,6 @@ from lipnb import Attention, certify, corpora, local_lipschitz, models
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.worst_case import fork_input
 
-__all__ = ["again", "growth_rows", "layer_bounds", "text_rows", "zoo_rows"]
-
 COUNTS = {"random": 24, "rough": 12, "ascended": 4}  # of each bound and mask
 MASKED = ("head", "bias", "layer", "measure", "rotary", "l2")  # families that may be causal
 TEXT = "python_reference"
@@ -41,22 +39,9 @@ def _cases():
 def zoo_rows(bound, masked, kind, *, counts=COUNTS):
     """Rows of the table ``zoo`` for one bound, mask and kind of input.
 
-    Parameters
-    ----------
-    bound : str
-        Of `lab.zoo.ENTRIES`.
-    masked : bool
-        Whether the maps are causal.
-    kind : str
-        One of `lab.zoo.KINDS`.
-    counts : dict
-        Cases, by kind.
-
-    Returns
-    -------
-    list of dict
-        bound (its key), masked, kind, seed, n, R, truth, stated, and over, stated over truth: below one where a formula
-        is exceeded.
+    `bound`: of `lab.zoo.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of `lab.zoo.KINDS`. Returns bound
+    (its key), masked, kind, seed, n, R, truth, stated, and over, stated over truth: below one where a formula is
+    exceeded.
     """
     return [_case_row(bound, masked, kind, seed) for seed in range(counts[kind])]
 
@@ -79,17 +64,8 @@ def again(row):
 def layer_bounds(attention, x):
     """Every bound that holds for a whole layer of dot-product heads at one input, Euclidean; natural logarithms.
 
-    Parameters
-    ----------
-    attention : Attention
-        Any heads, biases and mask.
-    x : Tensor, shape (n, d)
-        Tokens, float64.
-
-    Returns
-    -------
-    dict
-        Key of `lab.zoo.ENTRIES` -> logarithm, heads summed by Lemma 3.8 but for `ball_upper`.
+    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of `lab.zoo.ENTRIES` -> logarithm,
+    heads summed by Lemma 3.8 but for `ball_upper`.
     """
     case = Case(attention, x)
     shown = [bound for bound in CATALOGUE if bound.column or bound.key in ("yudin_sharp", "ball_upper")]
@@ -114,10 +90,7 @@ def _windows(length):
 def text_rows(masked, layer, length, window):
     """Rows of the table ``zoo-text``: one layer of MiniLM at one window of Python's reference.
 
-    Returns
-    -------
-    list of dict
-        masked, layer, length, window, R, truth (of the solver), bound and log10, the bound's decimal logarithm.
+    Returns masked, layer, length, window, R, truth (of the solver), bound and log10, the bound's decimal logarithm.
     """
     network = load("minilm", masked=masked, dtype="float64")
     ids = models.first_tokens(network, corpora.read(TEXT), length * (window + 1))
@@ -129,26 +102,13 @@ def text_rows(masked, layer, length, window):
     return [{**about, "bound": key, "log10": value / math.log(10)} for key, value in found.items()]
 
 
-def growth_rows(along, n, t, *, width=8, seed=0):
+def growth_rows(along, n, t, *, width=8):
     """Bounds of one random head at its fork, and at random tokens of the same ball.
 
-    Parameters
-    ----------
-    along : str
-        Name of the series.
-    n : int
-        Number of tokens.
-    t : float
-        Logit range of the ball.
-    width, seed : int
-        Of the head: Gaussian A and V, of norm one.
-
-    Returns
-    -------
-    list of dict
-        along, n, t, input ("fork" or "random"), truth, bound, log10.
+    `along`: name of the series. `t`: logit range of the ball. `width`: of the head: Gaussian A and V, of norm one.
+    Returns along, n, t, input ("fork" or "random"), truth, bound, log10.
     """
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(0)
     A, V = torch.randn(2, width, width, generator=g, dtype=torch.float64)
     A, V = A / torch.linalg.matrix_norm(A, 2), V / torch.linalg.matrix_norm(V, 2)
     f, R, rows = Attention.from_matrices(A, V), math.sqrt(t), []

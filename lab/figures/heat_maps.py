@@ -5,28 +5,12 @@ import numpy as np
 import seaborn as sns
 from matplotlib.colors import SymLogNorm
 
-__all__ = ["matrix", "probabilities"]
-
 
 def matrix(values, *, ax=None, title=None, block=None, label=None):
     """A matrix as colours, symmetric about zero, small entries kept visible.
 
-    Parameters
-    ----------
-    values : array_like, shape (rows, columns)
-        For example a Jacobian or attention probabilities.
-    ax : matplotlib Axes, optional
-        Where to draw.
-    title : str, optional
-        What the matrix is.
-    block : tuple of int, optional
-        Rows and columns of a token, to draw the borders of the blocks.
-    label : str, optional
-        What the colours mean.
-
-    Returns
-    -------
-    Axes
+    `values` (rows, columns): for example a Jacobian or attention probabilities. `title`: what the matrix is. `block`:
+    rows and columns of a token, to draw the borders of the blocks. `label`: what the colours mean.
     """
     ax = ax or plt.subplots()[1]
     values = np.asarray(values)
@@ -45,20 +29,8 @@ def matrix(values, *, ax=None, title=None, block=None, label=None):
 def probabilities(P, tokens, *, ax=None, title=None):
     """Attention probabilities as shades, with the tokens at the borders.
 
-    Parameters
-    ----------
-    P : array_like, shape (n, n)
-        Row i is how token i spreads its attention.
-    tokens : sequence of str
-        What to write at rows and columns.
-    ax : matplotlib Axes, optional
-        Where to draw.
-    title : str, optional
-        Which head this is.
-
-    Returns
-    -------
-    Axes
+    `P` (n, n): row i is how token i spreads its attention. `tokens`: what to write at rows and columns. `title`: which
+    head this is.
     """
     ax = ax or plt.subplots()[1]
     names = {"xticklabels": tokens, "yticklabels": tokens}

@@ -9,8 +9,6 @@ from scipy.stats import gmean
 
 from lab.figures.registry import figure
 
-__all__ = ["PREDICTORS", "by_layer", "depth", "predicted", "ranks"]
-
 KINDS = {"keys": ("C0", "o"), "values": ("C1", "s")}
 PREDICTORS = {  # column -> how it is called
     "lipschitz": "local constant",
@@ -35,17 +33,10 @@ LABELS = {
 def predicted(table):
     """The stored ``kv-rounding`` with every number of `PREDICTORS` that may rank the layers as a column.
 
-    Parameters
-    ----------
-    table : DataFrame
-
-    Returns
-    -------
-    DataFrame
-        With `error_constant` (relative error times constant times norm of the tokens received: to first order the
-        largest change of the output by a change of the tokens that large), `over_residual` (that over the norm of the
-        residual stream), `depth` (the layer, from 1), `by_residual` (one over that norm), `carried_random` (change of
-        the stream times the gain of the layers above in a random direction).
+    With `error_constant` (relative error times constant times norm of the tokens received: to first order the largest
+    change of the output by a change of the tokens that large), `over_residual` (that over the norm of the residual
+    stream), `depth` (the layer, from 1), `by_residual` (one over that norm), `carried_random` (change of the stream
+    times the gain of the layers above in a random direction).
     """
     error = table.relative_error * table.lipschitz * table.received
     more = {"error_constant": error, "over_residual": error / table.residual}
@@ -67,17 +58,7 @@ def by_layer(table, columns):
 def ranks(table, bits=3, model="smollm2"):
     """Loss by rounding against the local constant, and against the change of the residual stream: one mark a layer.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The stored ``kv-rounding``.
-    bits : int
-    model : str
-        Whose layers are drawn.
-
-    Returns
-    -------
-    Figure
+    `table`: the stored ``kv-rounding``. `model`: whose layers are drawn.
     """
     table = table[(table.model == model) & (table.bits == bits)]
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.6), sharey=True, layout="constrained")
@@ -102,17 +83,7 @@ def ranks(table, bits=3, model="smollm2"):
 def depth(table, bits=3, model="smollm2"):
     """Local constant, norms of the residual stream and loss by rounding, layer by layer.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The stored ``kv-rounding``.
-    bits : int
-    model : str
-        Whose layers are drawn.
-
-    Returns
-    -------
-    Figure
+    `table`: the stored ``kv-rounding``. `model`: whose layers are drawn.
     """
     rows = table[(table.model == model) & (table.bits == bits)]
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.2), layout="constrained")

@@ -7,8 +7,6 @@ from scipy.special import lambertw
 from lab.figures.registry import figure
 from lab.figures.style import panels
 
-__all__ = ["bound_exponents", "inversion", "tightness"]
-
 
 @figure(
     "l2-exponents",
@@ -20,19 +18,9 @@ __all__ = ["bound_exponents", "inversion", "tightness"]
 def bound_exponents(table, sweep=None, example=None):
     """Measured over bound against the norm of the query matrix, for the exponents 2 and 4 of Theorem 3.2.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``l2-bounds``: columns kind, number, n, query, printed (exponent 2), two (exponent 4).
-    sweep : DataFrame, optional
-        Two tokens in width one, for a second panel: columns query, largest (the constant), and a bound each in
-        "e = 2", "e = 4" and "sharper".
-    example : tuple of float, optional
-        A query norm and the constant there, marked in the second panel.
-
-    Returns
-    -------
-    Figure
+    `table`: ``l2-bounds``: columns kind, number, n, query, printed (exponent 2), two (exponent 4). `sweep`: two tokens
+    in width one, for a second panel: columns query, largest (the constant), and a bound each in "e = 2", "e = 4" and
+    "sharper". `example`: a query norm and the constant there, marked in the second panel.
     """
     axes = panels(1 if sweep is None else 2, width=4.5, height=4.0)
     look = {"s": 11, "linewidths": 0, "alpha": 0.75}
@@ -66,19 +54,10 @@ def bound_exponents(table, sweep=None, example=None):
 def tightness(table):
     """Every ascent of the row sum, the bound and the constant, against the number of tokens.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``l2-tightness``: columns n, start, reached.
-
-    Returns
-    -------
-    Figure
-
-    Notes
-    -----
     kim2021lipschitz, Figure 2; with the Lambert function the bound is 4 z + 1, z = W((n - 1) / e), and the constant
     1 + 4 W((n - 1) exp(-3/2)).
+
+    `table`: ``l2-tightness``: columns n, start, reached.
     """
 
     def lambert(y):
@@ -118,14 +97,7 @@ def tightness(table):
 def inversion(curves):
     """Error of the fixed-point inverse against iterations, for L2 attention and dot products.
 
-    Parameters
-    ----------
-    curves : DataFrame
-        ``inversion-curves``: columns layer, trained, input, c, k, error.
-
-    Returns
-    -------
-    Figure
+    `curves`: ``inversion-curves``: columns layer, trained, input, c, k, error.
     """
     axes = panels(2, rows=2, width=4.7, height=3.5)
     colours = {0.5: "C2", 0.7: "C4", 0.9: "C0"}

@@ -4,19 +4,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
-__all__ = [
-    "TEXT",
-    "arrow",
-    "few_enough",
-    "in_the_plane",
-    "named",
-    "numbers",
-    "probabilities",
-    "side_by_side",
-    "window",
-    "write",
-]
-
 TEXT = 11  # points: legible where a figure is as narrow as a phone
 
 

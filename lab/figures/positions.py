@@ -5,8 +5,6 @@ import matplotlib.pyplot as plt
 from lab.figures.registry import figure
 from lab.power_laws import one_series
 
-__all__ = ["growth", "norms", "training"]
-
 VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 
 
@@ -23,16 +21,8 @@ NAMES = {"kneser-ney 3": "trigram, smoothed", "kneser-ney 4": "4-gram, smoothed"
 def training(curve, baselines):
     """The loss of gpt2-mini while it was trained, and what frequencies and n-grams reach on the same held-out text.
 
-    Parameters
-    ----------
-    curve : DataFrame
-        ``gpt2-mini-training``: columns tokens, training_loss, validation_loss.
-    baselines : DataFrame
-        ``gpt2-mini-baselines``: columns corpus, model, part, loss.
-
-    Returns
-    -------
-    Figure
+    `curve`: ``gpt2-mini-training``: columns tokens, training_loss, validation_loss. `baselines`:
+    ``gpt2-mini-baselines``: columns corpus, model, part, loss.
     """
     figure, ax = plt.subplots(figsize=(6.4, 3.6))
     ax.plot(curve.tokens / 1e6, curve.training_loss, color="0.6", label="training")
@@ -54,14 +44,7 @@ def training(curve, baselines):
 def norms(table):
     """Norm of the learned position of each place.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``position-norms``: columns model, place, norm.
-
-    Returns
-    -------
-    Figure
+    `table`: ``position-norms``: columns model, place, norm.
     """
     count = table.model.nunique()
     figure, axes = plt.subplots(1, count, figsize=(4.7 * count, 3.4), squeeze=False)
@@ -83,14 +66,7 @@ def norms(table):
 def growth(table):
     """Constants and token norms of gpt2-mini against length, with its positions as trained and changed.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``positions``: columns positions, layer, length, lipschitz, mean_radius, stream_radius.
-
-    Returns
-    -------
-    Figure
+    `table`: ``positions``: columns positions, layer, length, lipschitz, mean_radius, stream_radius.
     """
     if unknown := set(table.positions) - set(VARIANTS):
         raise ValueError(f"these positions have no look: {', '.join(sorted(unknown))}.")

@@ -5,27 +5,17 @@ from dataclasses import dataclass
 
 from lab import results
 
-__all__ = ["FIGURES", "BookFigure", "figure"]
-
 
 @dataclass(frozen=True)
 class BookFigure:
     """A figure of the book that can be drawn from stored tables.
 
-    Attributes
-    ----------
-    name : str
-        By which it is asked for, and of its file.
-    page : str
-        The page that shows it, as ``41_real_text``.
-    tables : tuple of str
-        Stored tables that it needs, in the order in which `function` takes them.
-    function : callable
-        Takes the tables, gives a matplotlib Figure. The page calls the same one.
-    about : str
-        What it shows, in a few words.
-    live : str
-        What the page adds to it from measurements of its own.
+    `name`: by which it is asked for, and of its file.
+    `page`: the page that shows it, as ``41_real_text``.
+    `tables`: stored tables that it needs, in the order in which `function` takes them.
+    `function`: takes the tables, gives a matplotlib Figure. The page calls the same one.
+    `about`: what it shows, in a few words.
+    `live`: what the page adds to it from measurements of its own.
     """
 
     name: str

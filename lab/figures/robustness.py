@@ -5,8 +5,6 @@ import numpy as np
 from lab.figures.registry import figure
 from lab.figures.style import panels
 
-__all__ = ["ATTACKED", "attacks", "ranks", "worst"]
-
 ATTACKS = (
     ("random", "random", "C6", "x", ":"),
     ("singular", "singular vector", "C0", "o", "-"),
@@ -32,14 +30,7 @@ ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "wo
 def attacks(table):
     """Change of the output over its first-order prediction, for each attack and bound, against how far the input moves.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``robustness``: columns relative, epsilon, lipschitz, and one for each attack and bound.
-
-    Returns
-    -------
-    Figure
+    `table`: ``robustness``: columns relative, epsilon, lipschitz, and one for each attack and bound.
     """
     axes = panels(2, width=4.6, height=4.4)
     for ax, lines in zip(axes, (ATTACKS, BANDS), strict=True):
@@ -60,16 +51,8 @@ def attacks(table):
 def worst(table):
     """The stored ``one-word`` with what is ranked and what may rank it, relative to the output and to the tokens.
 
-    Parameters
-    ----------
-    table : DataFrame
-
-    Returns
-    -------
-    DataFrame
-        With `worst`, the largest change found (for words that of the search or of as many random words),
-        `relative_change`, that over the norm of the output, and `certified`, the bound of this input for relative
-        changes.
+    With `worst`, the largest change found (for words that of the search or of as many random words), `relative_change`,
+    that over the norm of the output, and `certified`, the bound of this input for relative changes.
     """
     found = table[["change", "random_best"]].max(axis=1)
     certified = table.closed_form * table.received / table.given
@@ -85,16 +68,7 @@ def worst(table):
 def ranks(table, attacks=("vector 1", "word")):
     """How far attacks move each input of two models, against the constant times the length of the change.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The stored ``one-word``.
-    attacks : sequence of str
-        One for each panel, of `ATTACKED`.
-
-    Returns
-    -------
-    Figure
+    `table`: the stored ``one-word``. `attacks`: one for each panel, of `ATTACKED`.
     """
     titles = {name: f"vectors, {said} of a token norm" for name, said in ATTACKED.items()} | {"word": "one word"}
     axes = panels(len(attacks), width=3.9, height=3.7)

@@ -17,8 +17,6 @@ from bokeh.models import ColumnDataSource, FixedTicker
 from bokeh.plotting import figure
 from PIL import Image
 
-__all__ = ["GREEN", "BLACK", "BLUE", "ORANGE", "Control", "Feed", "Movable", "axes", "rounded", "source", "tidy"]
-
 # the house colours C0, C1, C2, C6: bokeh knows no names of ours
 BLUE, ORANGE, GREEN, BLACK = "#0072b2", "#d55e00", "#009e73", "#000000"
 MOST = 200_000  # characters of data in one figure
@@ -27,20 +25,9 @@ MOST = 200_000  # characters of data in one figure
 class Control(NamedTuple):
     """A slider or a list of choices.
 
-    Attributes
-    ----------
-    name : str
-        One word.
-    label : str
-        What a reader chooses.
-    values : list of str, or list of lists of str
-        What each place is called; one list for each place of the control `under`, where there is one.
-    start : int
-        The first place shown.
-    choice : bool
-        A list of choices in place of a slider.
-    under : str, optional
-        An earlier control that says which values there are.
+    `label`: what a reader chooses. `values`: what each place is called; one list for each place of the control `under`,
+    where there is one. `start`: the first place shown. `choice`: a list of choices in place of a slider. `under`: an
+    earlier control that says which values there are.
     """
 
     name: str
@@ -54,14 +41,8 @@ class Control(NamedTuple):
 class Feed(NamedTuple):
     """Columns of one data source, for each place of some controls.
 
-    Attributes
-    ----------
-    source : str
-        Name of the data source; "says" is the sentence below the plots.
-    by : tuple of str
-        Names of controls.
-    frames : list
-        Nested lists in the order of `by`; at the bottom columns, name -> list, or the sentence.
+    `source`: name of the data source; "says" is the sentence below the plots. `frames`: nested lists in the order of
+    `by`; at the bottom columns, name -> list, or the sentence.
     """
 
     source: str
@@ -72,23 +53,8 @@ class Feed(NamedTuple):
 class Movable:
     """Plots, controls and data, with a still twin.
 
-    Parameters
-    ----------
-    name : str
-        Which figure this is.
-    plots : list of bokeh figures
-        Two at most stand side by side.
-    controls : list of Control
-    feeds : list of Feed
-    still : matplotlib Figure
-        The same at the start; closed here.
-    alt : str
-        The still picture in words.
-
-    Raises
-    ------
-    ValueError
-        "the data of a movable figure have at most ... characters".
+    `name`: which figure this is. `plots`: two at most stand side by side. `still`: the same at the start; closed here.
+    `alt`: the still picture in words.
     """
 
     def __init__(self, name, plots, controls, feeds, still, alt):
@@ -169,18 +135,7 @@ def _numbered(item, prefix):
 def axes(x, y, *, xticks=None, yticks=None, log=True, height=300, **ranges):
     """An empty plot in the look of the book: as wide as there is room, nothing to click.
 
-    Parameters
-    ----------
-    x, y : str
-        What the axes show.
-    xticks, yticks : list of float, optional
-        Where ticks stand.
-    log : bool
-        Logarithmic axes.
-    height : int
-        In pixels.
-    ranges
-        x_range and y_range, pairs.
+    `x`, `y`: what the axes show. `ranges`: x_range and y_range, pairs.
     """
     kind = {"x_axis_type": "log", "y_axis_type": "log"} if log else {}
     look = {"height": height, "sizing_mode": "stretch_width", "toolbar_location": None, "tools": ""}

@@ -4,26 +4,13 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 
-__all__ = ["residuals"]
 
-
-def residuals(history, *, ax=None, title=None):
+def residuals(history, *, title=None):
     """Relative error of solvers against products spent.
 
-    Parameters
-    ----------
-    history : DataFrame
-        Columns `method`, `products` and `error` (relative, positive).
-    ax : matplotlib Axes, optional
-        Where to draw.
-    title : str, optional
-        What is solved.
-
-    Returns
-    -------
-    Axes
+    `history`: columns `method`, `products` and `error` (relative, positive).
     """
-    ax = ax or plt.subplots()[1]
+    ax = plt.subplots()[1]
     # markers and colours come round at different times, so that many methods still look different
     for (method, rows), marker in zip(history.groupby("method", sort=False), cycle("osD^vPX*"), strict=False):
         ax.plot(rows.products, rows.error, marker=marker, label=method)

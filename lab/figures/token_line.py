@@ -4,8 +4,6 @@ from html import escape
 
 import numpy as np
 
-__all__ = ["TokenLine"]
-
 
 class TokenLine:
     """Tokens in the order of the text; a page shows it as its last line.
@@ -13,19 +11,8 @@ class TokenLine:
     Above each token stands a bar, its share of the push, and below it one, how far its output moves; either is drawn
     relative to the largest. The numbers themselves are in the title of each token, which a pointer brings up.
 
-    Parameters
-    ----------
-    tokens : sequence of str
-        As the tokenizer writes them.
-    share : array_like, shape (n,)
-        Of the push, squared: they add up to 1.
-    moved : array_like, shape (n,)
-        How far each output moves.
-
-    Raises
-    ------
-    ValueError
-        "n tokens need ...".
+    `tokens`: as the tokenizer writes them. `share` (n,): of the push, squared: they add up to 1. `moved` (n,): how far
+    each output moves.
     """
 
     def __init__(self, tokens, share, moved):

@@ -5,8 +5,6 @@ import matplotlib.pyplot as plt
 from lab.figures.registry import figure
 from lab.layer_growth import rates
 
-__all__ = ["slopes"]
-
 KINDS = {"learned": ("learned positions", "C6", "o"), "none": ("no positions", "C2", "^")}
 KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 
@@ -20,15 +18,8 @@ KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 def slopes(table):
     """Slope of the constant in each layer of each twin after training, and before it.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``twins``: columns row, positions, seed, step, layer, length, window, lipschitz.
-
-    Returns
-    -------
-    Figure
-        One panel for each kind of positions, a line for each seed; grey before training.
+    `table`: ``twins``: columns row, positions, seed, step, layer, length, window, lipschitz. Returns `Figure`: one
+    panel for each kind of positions, a line for each seed; grey before training.
     """
     found = rates(table[table.row == "layer"], along=(), key=["positions", "seed", "step", "layer"])
     figure, axes = plt.subplots(1, len(KINDS), figsize=(9.4, 3.4), sharey=True)

@@ -3,26 +3,12 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["growth_ends"]
-
 
 def growth_ends(curves):
     """Constants of heads at two clusters, up to the end of their growth and beyond.
 
-    Parameters
-    ----------
-    curves : dict
-        At most six: name of the head -> lengths, constants, the length to which the growth is promised, and the length
-        and constant of the peak.
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    ValueError
-        "at most 6 heads have a look of their own ...".
+    `curves`: at most six: name of the head -> lengths, constants, the length to which the growth is promised, and the
+    length and constant of the peak.
     """
     colours = ("C0", "C1", "C2", "C3", "C4", "C5")
     if len(curves) > len(colours):

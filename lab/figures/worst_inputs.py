@@ -3,8 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["between", "one_axis", "words"]
-
 # column: colour, marker, in words
 KINDS = {
     "text": ("C2", "o", "text"),
@@ -17,18 +15,8 @@ KINDS = {
 def between(panels, *, thing="heads", found="fork, then ascent"):
     """Each head or layer: its constant on text, at two clusters, at forks, after an ascent, and the upper bound.
 
-    Parameters
-    ----------
-    panels : dict
-        Title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
-    thing : str
-        What a row is, for the axis.
-    found : str
-        What the column ascended holds, for the legend.
-
-    Returns
-    -------
-    Figure
+    `panels`: title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
+    `thing`: what a row is, for the axis. `found`: what the column ascended holds, for the legend.
     """
     figure, axes = plt.subplots(len(panels), 1, figsize=(5.0, 0.8 + 3 * len(panels)), squeeze=False)
     for ax, (title, table) in zip(axes[:, 0], panels.items(), strict=True):
@@ -49,14 +37,7 @@ def between(panels, *, thing="heads", found="fork, then ascent"):
 def one_axis(rows):
     """Numbers of one head, and of other maps, on one logarithmic axis, each with its name and its value.
 
-    Parameters
-    ----------
-    rows : dict
-        Name of the map -> {what the number is -> number}. What the last two are is proved, and drawn as a wall.
-
-    Returns
-    -------
-    Figure
+    `rows`: name of the map -> {what the number is -> number}. What the last two are is proved, and drawn as a wall.
     """
     figure, axes = plt.subplots(len(rows), 1, figsize=(5.2, 1.75 * len(rows)), sharex=True, squeeze=False)
     values = [value for numbers in rows.values() for value in numbers.values()]
@@ -84,18 +65,8 @@ def one_axis(rows):
 def words(table, repeats, worst):
     """Each layer: its constant against the number of changed words, below the worst input found.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``worst-words``: columns layer, changed, greedy, random.
-    repeats : DataFrame
-        ``worst-repeats``: columns layer, changed, greedy.
-    worst : Series
-        The largest constant found of each layer, by layer.
-
-    Returns
-    -------
-    Figure
+    `table`: ``worst-words``: columns layer, changed, greedy, random. `repeats`: ``worst-repeats``: columns layer,
+    changed, greedy. `worst`: the largest constant found of each layer, by layer.
     """
     layers = table.groupby("layer")
     figure, axes = plt.subplots(-(-len(layers) // 2), 2, figsize=(5.0, 6.2), sharex=True, sharey=True)

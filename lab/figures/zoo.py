@@ -12,8 +12,6 @@ import numpy as np
 from lab.figures.registry import figure
 from lab.figures.verified import bound_titles
 
-__all__ = ["LINES", "at_text", "at_worst", "medians"]
-
 # key: colour, line, marker
 LINES = {
     "mean_field_sharp": ("C0", ":", "v"),
@@ -35,20 +33,8 @@ WORST = 1e5  # bound over constant, where the panels end
 def medians(table):
     """Medians over windows of what was measured and of each bound, by length.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Rows of ``zoo-text`` of one layer: columns masked, layer, length, window, truth, bound, log10.
-
-    Returns
-    -------
-    DataFrame
-        Index length; columns truth and the keys of the bounds, in plain numbers, infinite beyond float64.
-
-    Raises
-    ------
-    ValueError
-        "... of one layer": rows of several have no one median.
+    `table`: rows of ``zoo-text`` of one layer: columns masked, layer, length, window, truth, bound, log10. Returns
+    index length; columns truth and the keys of the bounds, in plain numbers, infinite beyond float64.
     """
     if len(table[["masked", "layer"]].drop_duplicates()) != 1:
         raise ValueError("the table must hold rows of one layer, masked or not: select them first.")
@@ -67,18 +53,8 @@ def medians(table):
 def at_text(table, *, layer=3, masked=False, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``zoo-text``, as for `medians`.
-    layer, masked : int, bool
-        Which of its layers.
-    top : float
-        Where the figure ends; a bound above it is named in the corner.
-
-    Returns
-    -------
-    Figure
+    `table`: ``zoo-text``, as for `medians`. `layer`, `masked`: which of its layers. `top`: where the figure ends; a
+    bound above it is named in the corner.
     """
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(5.0, 6.2))[1]
@@ -119,14 +95,7 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
 def at_worst(table):
     """Bounds over the constant of one head, along the length and along the logit range, at forks and random tokens.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``zoo-growth``: columns along, n, t, input, truth, bound, log10.
-
-    Returns
-    -------
-    Figure
+    `table`: ``zoo-growth``: columns along, n, t, input, truth, bound, log10.
     """
     figure, grid = plt.subplots(2, 2, figsize=(5.0, 6.8), sharey=True, sharex="col")
     named = bound_titles()

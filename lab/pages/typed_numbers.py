@@ -10,8 +10,6 @@ import jupytext
 
 from lab.pages.sources import sources
 
-__all__ = ["complaints", "typed"]
-
 # what is no prose of ours: excused numbers, comments, statements, code, directives, formulas, roles, links
 NO_PROSE = [
     r"<!--\s*typed:\s*\S.*?-->.*?(?=\n\s*\n|\Z)",

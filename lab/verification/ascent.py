@@ -8,8 +8,6 @@ from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian
 from lipnb.worst_case import ascend, unit_slope
 
-__all__ = ["Norm", "weighted_dense", "worsened"]
-
 STEPS = 40
 FIRST, LAST = 0.3, 0.005  # lengths of the steps, of the radius
 
@@ -40,11 +38,7 @@ def _by_autograd(f, x):
 class Norm:
     """The norm of the Jacobian as a differentiable function; its singular vector is followed from call to call.
 
-    Parameters
-    ----------
-    attention : Attention
-    x : Tensor, shape (b, n, d)
-        Only its shape matters.
+    `x` (b, n, d): only its shape matters.
     """
 
     def __init__(self, attention, x):
@@ -71,20 +65,10 @@ class Norm:
 def worsened(problem, goal, *, keep=False):
     """The problem at inputs where `goal` is larger: steps along its gradient, tokens kept in their ball.
 
-    Parameters
-    ----------
-    problem : lab.verification.Problem
-        Where to begin; the ball of each input is that of its longest token.
-    goal : callable
-        Of tokens (b, n, d) and weights (b, n) or None; differentiable, shape (b,).
-    keep : bool
-        Whether the longest token keeps its length. Else an ascent may end at small tokens, where most bounds are
-        attained.
-
-    Returns
-    -------
-    Problem
-        At the best inputs that were visited.
+    `problem`: where to begin; the ball of each input is that of its longest token. `goal`: of tokens (b, n, d) and
+    weights (b, n) or None; differentiable, shape (b,). `keep`: whether the longest token keeps its length. Else an
+    ascent may end at small tokens, where most bounds are attained. Returns `Problem`: at the best inputs that were
+    visited.
     """
     radius = problem.radii[:, None, None]
 

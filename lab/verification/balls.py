@@ -17,8 +17,6 @@ from lipnb.bounds import ball_upper, layer_norm_radius
 from lipnb.worst_case import adam, ascend, unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
-__all__ = ["BLOCKS", "CLASSES", "IN_USE", "Class", "ClassInUse", "Layers", "ascended", "draw", "measure"]
-
 LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by how many tokens there are
 BLOCKS = {"3 to 12": 6, "64": 1}
 LAYERS_IN_USE = 40  # of one block
@@ -58,26 +56,17 @@ IN_USE = [ClassInUse(*one) for one in itertools.product(ADDED, ("ball", "RMSNorm
 class Layers:
     r"""A batch of layers, written down plainly as the twin of `Attention`, on the sets that hold their tokens.
 
-    Attributes
-    ----------
-    n : int
-        Tokens.
-    query, key, value, output : Tensor, shapes (b, h, k, d), (b, g, k, d), (b, g, v, d) and (b, h, m, v)
-        Keys and values for g heads, each shared by h / g heads of queries.
-    query_bias, key_bias, value_bias : Tensor, shapes (b, h, k), (b, g, k) and (b, g, v)
-    sees : Tensor of int, shape (b,)
-        How many tokens each token sees under a mask, itself included; 0 without a mask.
-    radius : Tensor, shape (b,)
-        Of a ball that holds the tokens.
-    gain : Tensor, shape (b, d), or None
-        Of a norm layer that gives the tokens; None for tokens in the ball.
-    shift : Tensor, shape (b, d), or None
-        Of a LayerNorm; without it the norm layer is an RMSNorm.
-    frequencies : Tensor, shape (p,), or None
-    norms : tuple of Tensor, shapes (b, h, k) and (b, g, k), or None
-    cap : float or None
-    relative : Tensor, shape (b, h, 2 w + 1), or None
-    sinks : Tensor, shape (b, h), or None
+    `query`, `key`, `value`, `output` (b, h, k, d), (b, g, k, d), (b, g, v, d) and (b, h, m, v): keys and values for g
+      heads, each shared by h / g heads of queries.
+    `query_bias`, `key_bias`, `value_bias` (b, h, k), (b, g, k) and (b, g, v).
+    `sees` (b,): how many tokens each token sees under a mask, itself included; 0 without a mask.
+    `radius` (b,): of a ball that holds the tokens.
+    `gain` (b, d): of a norm layer that gives the tokens; None for tokens in the ball.
+    `shift` (b, d): of a LayerNorm; without it the norm layer is an RMSNorm.
+    `frequencies` (p,).
+    `norms` (b, h, k) and (b, g, k).
+    `relative` (b, h, 2 w + 1).
+    `sinks` (b, h).
     """
 
     n: int
@@ -172,21 +161,12 @@ class Layers:
 def draw(kind, block, *, layers=None):
     """The layers of one block and where their ascents begin; equal arguments give equal ones.
 
-    Parameters
-    ----------
-    kind : Class or ClassInUse
-    block : int
-        Its seed, 0 or more. Even blocks hold random layers, odd ones of plain layers those whose heads a fork suits.
-    layers : int, optional
-        How many; default `LAYERS` or `LAYERS_IN_USE`.
-
-    Returns
-    -------
-    Layers
-        With largest logits t from 1 to 100, before caps and norms; of plain layers half of them from 10 on.
-    Tensor, shape (b, n, d)
-        Points of the unit ball, see `Layers.maps`: of plain layers forks, two clusters and random ones in turn; else
-        two sides of one direction, or random.
+    `block`: its seed, 0 or more. Even blocks hold random layers, odd ones of plain layers those whose heads a fork
+      suits.
+    `layers`: how many; default `LAYERS` or `LAYERS_IN_USE`.
+    Returns `Layers`: with largest logits t from 1 to 100, before caps and norms; of plain layers half of them from 10
+      on; (b, n, d): points of the unit ball, see `Layers.maps`: of plain layers forks, two clusters and random ones in
+      turn; else two sides of one direction, or random.
     """
     if isinstance(kind, ClassInUse):
         name = f"in use/Class(added={kind.added!r}, region={kind.region!r})/{block}"
@@ -299,11 +279,7 @@ def _added(g, added, b, h, groups, n, k):
 def ascended(layers, u):
     """Tokens (b, n, d) where the norm of the Jacobian is large: steps of Adam in the unit ball, from u.
 
-    Parameters
-    ----------
-    layers : Layers
-    u : Tensor, shape (b, n, d)
-        Where to begin; the first step goes with the kind of start that has its turn.
+    `u` (b, n, d): where to begin; the first step goes with the kind of start that has its turn.
     """
     rates = torch.tensor([STARTS[_kind_of_start(i)] for i in range(len(u))], dtype=torch.float64)[:, None, None]
     G, shift = layers.maps()
@@ -335,20 +311,11 @@ def ascended(layers, u):
 def measure(kind, block, *, layers=None, factor=1.0):
     """One block of layers of one class.
 
-    Parameters
-    ----------
-    kind : Class or ClassInUse
-    block, layers
-        As for `draw`.
-    factor : float
-        The bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
-
-    Returns
-    -------
-    dict
-        The class; cases, violations (measured above the bound beyond rounding); worst, the largest measured / bound,
-        and of that case: block, item, n, d, h, measured (dense Jacobian of the plain twin, by autograd), stated; of a
-        plain layer start and logits (norm of A times radius squared), else g and sees.
+    `block`, `layers`: as for `draw`.
+    `factor`: the bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
+    Returns the class; cases, violations (measured above the bound beyond rounding); worst, the largest measured /
+      bound, and of that case: block, item, n, d, h, measured (dense Jacobian of the plain twin, by autograd), stated;
+      of a plain layer start and logits (norm of A times radius squared), else g and sees.
     """
     drawn, u = draw(kind, block, layers=layers)
     found = torch.linalg.matrix_norm(weighted_dense(drawn, ascended(drawn, u)), 2)

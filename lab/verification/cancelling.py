@@ -9,8 +9,6 @@ import torch
 from lab.zoo import draws
 from lipnb.attention import Attention
 
-__all__ = ["CANCELLING", "IN_USE", "Case", "draw_cancelling", "draw_in_use"]
-
 CANCELLING = ("products", "ties", "offsets", "weights", "units", "plain")
 IN_USE = ("shared keys", "rotary", "norms", "cap", "relative", "sinks")
 
@@ -27,19 +25,10 @@ class Case(NamedTuple):
 def draw_cancelling(kind, seed, *, name="certify"):
     """Case number `seed` of a kind; equal arguments give equal cases.
 
-    Parameters
-    ----------
-    kind : {"products", "ties", "offsets", "weights", "units", "plain"}
-        Queries and keys that are small differences of large numbers; nearly hard attention between scores that nearly
-        agree; tokens with a large part in common, and biases; weights with ratios up to 1e300 and beyond; matrices and
-        tokens in units that are far apart, to where numbers overflow; none of these.
-    seed : int
-    name : str
-        Other names give other cases.
-
-    Returns
-    -------
-    Case
+    `kind` ("products", "ties", "offsets", "weights", "units", "plain"): queries and keys that are small differences of
+    large numbers; nearly hard attention between scores that nearly agree; tokens with a large part in common, and
+    biases; weights with ratios up to 1e300 and beyond; matrices and tokens in units that are far apart, to where
+    numbers overflow; none of these. `name`: other names give other cases.
     """
     g = torch.Generator().manual_seed(crc32(f"cancelling/{name}/{kind}/{seed}".encode()))
     integer, normal = partial(draws.integer, g), partial(draws.normal, g)
@@ -124,17 +113,7 @@ def _products(integer, normal, power, most, units):
 
 
 def draw_in_use(kind, seed):
-    """Case number `seed` of a kind: a case of `draw_cancelling` with that kind's part, and each other part or not.
-
-    Parameters
-    ----------
-    kind : one of `IN_USE`
-    seed : int
-
-    Returns
-    -------
-    Case
-    """
+    """Case number `seed` of a kind: a case of `draw_cancelling` with that kind's part, and each other part or not."""
     base = draw_cancelling(CANCELLING[seed % len(CANCELLING)], seed, name=f"in use/{kind}")
     g = torch.Generator().manual_seed(crc32(f"in use/{kind}/{seed}".encode()))
     integer, normal = partial(draws.integer, g), partial(draws.normal, g)

@@ -14,8 +14,6 @@ from lipnb.bounds.catalogue import CATALOGUE
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-__all__ = ["CHECKS", "NOT_CHECKED", "Check", "jacobian_norm"]
-
 # exported by `lipnb.bounds` under the name of an upper bound, and no row here
 NOT_CHECKED = {
     "printed_l2_upper": "the exponent that is refuted: false where query norms exceed one",
@@ -29,24 +27,13 @@ ROUNDING = 1e-13  # of the measured number where the bound says "up to rounding"
 class Check(NamedTuple):
     """One upper bound, held against what it bounds.
 
-    Attributes
-    ----------
-    name : str
-        The bound, as the package calls it; of two of one function, and of a limit, another name.
-    function : str
-        The function of the package that is held.
-    family : str
-        Which problems it is for, see `lab.verification.draw`.
-    bound : callable
-        Of a `Problem`: the bound at each input, shape (b,).
-    measured : callable
-        Of a `Problem`: what must not exceed it, shape (b,); NaN where the statement says nothing of an input.
-    goal : callable
-        Of a `Problem`: a function of tokens (b, n, d) and weights that an ascent maximises, shape (b,).
-    masked : tuple of bool
-        For which masks.
-    slow : bool
-        Whether it takes so long that a quarter of the inputs must do.
+    `name`: the bound, as the package calls it; of two of one function, and of a limit, another name.
+    `function`: the function of the package that is held.
+    `family`: which problems it is for, see `lab.verification.draw`.
+    `bound`: of a `Problem`: the bound at each input, shape (b,).
+    `measured`: of a `Problem`: what must not exceed it, shape (b,); NaN where the statement says nothing of an input.
+    `goal`: of a `Problem`: a function of tokens (b, n, d) and weights that an ascent maximises, shape (b,).
+    `slow`: whether it takes so long that a quarter of the inputs must do.
     """
 
     name: str

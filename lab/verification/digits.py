@@ -11,8 +11,6 @@ from lipnb.bounds import nearby_upper
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-__all__ = ["BLOCKS", "Outcome", "again", "bracketed", "in_use", "measure", "moved"]
-
 BLOCK, BLOCK_IN_USE = 500, 200  # cases
 BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
 
@@ -131,11 +129,8 @@ def _tried(bound, kind, seed):
 def measure(bound, block, *, cases=BLOCK):
     """One block of cases of one kind against one bound.
 
-    Returns
-    -------
-    dict
-        bound, kind; cases, violations, errors (exceptions raised), unknown (the answers that promise nothing, [0, inf]
-        of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
+    Returns bound, kind; cases, violations, errors (exceptions raised), unknown (the answers that promise nothing, [0,
+    inf] of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
     """
     kind = CANCELLING[block % len(CANCELLING)]
     return _block(kind, range(block * cases, (block + 1) * cases), lambda seed: _tried(bound, kind, seed))

@@ -11,8 +11,6 @@ from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs
 
-__all__ = ["FAMILIES", "KINDS", "Problem", "draw"]
-
 KINDS = ("random", "degenerate", "structured", "ascended")
 INPUTS = 12  # inputs of one map
 FAMILIES = ("head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2")
@@ -22,16 +20,8 @@ FAMILIES = ("head", "bias", "heads", "measure", "choice", "full", "layer", "rota
 class Problem:
     """One map and a batch of inputs.
 
-    Attributes
-    ----------
-    attention : Attention
-        The map, float64.
-    x : Tensor, shape (b, n, d)
-        Inputs.
-    weights : Tensor, shape (b, n), or None
-        Token weights of total one.
-    unfolded : Tensor, shape (h, v, d), or None
-        Of L2 attention, the value matrices before the query matrices are folded into them.
+    `attention`: the map, float64. `x` (b, n, d): inputs. `weights` (b, n): token weights of total one. `unfolded` (h,
+    v, d): of L2 attention, the value matrices before the query matrices are folded into them.
     """
 
     attention: Attention
@@ -69,25 +59,16 @@ class Problem:
 def draw(name, family, kind, seed, *, masked=False):
     """Problem number `seed` of its kind; equal arguments give equal problems.
 
-    Parameters
-    ----------
-    name : str
-        Whose problem it is: other names give other problems.
-    family : {"head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2"}
-        One head; one with a query bias; several with output matrices; one on weighted tokens; one on tokens that have
-        their largest score once; several with biases and, at times, weights; the same without weights; those with
-        rotary positions; or several of L2 attention.
-    kind : {"random", "degenerate", "structured", "ascended"}
-        Gaussian matrices and tokens; a single token, equal ones, zeros, hardly any logits or no values; constructions,
-        ties, repetitions; or the start of an ascent, random or structured, in few dimensions.
-    seed : int
-        0 or more.
-    masked : bool
-        Whether the map is masked.
-
-    Returns
-    -------
-    Problem
+    `name`: whose problem it is: other names give other problems.
+    `family` ("head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2"): one head; one with a query
+      bias; several with output matrices; one on weighted tokens; one on tokens that have their largest score once;
+      several with biases and, at times, weights; the same without weights; those with rotary positions; or several of
+      L2 attention.
+    `kind` ("random", "degenerate", "structured", "ascended"): gaussian matrices and tokens; a single token, equal ones,
+      zeros, hardly any logits or no values; constructions, ties, repetitions; or the start of an ascent, random or
+      structured, in few dimensions.
+    `seed`: 0 or more.
+    `masked`: whether the map is masked.
     """
     g = torch.Generator().manual_seed(crc32(f"{name}/{masked}/{kind}/{seed}".encode()))
     if kind == "ascended":

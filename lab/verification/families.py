@@ -20,32 +20,28 @@ from lipnb.models.hooks import capture
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import run, some_inputs
 
-__all__ = ["ALLOWED", "SMALL", "Layer", "drawn", "exactly", "measure", "written"]
-
 ALLOWED = 1e-9  # relative error, far above what float64 rounds and far below what any switch changes
 GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # the library multiplies cosines and sines in float32 there
 TOKENS = 9
 EACH = 8  # configurations of a family
+
+
+def numbers(text):
+    """Settings written as "name number, name number"."""
+    return {name: int(number) for name, number in (one.split() for one in text.split(", "))}
+
+
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 TEXT = SIZES | {"vocab_size": 40, "max_position_embeddings": 40}
 ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 TODAY = TEXT | ENDS | {"num_key_value_heads": 2}
 WIDE = TODAY | {"head_dim": 6}
 IMAGE = SIZES | {"image_size": 16, "patch_size": 4}
-TWO = {
-    "vocab_size": 40,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
+TWO = numbers("vocab_size 40, d_model 32, encoder_layers 2, decoder_layers 1, encoder_attention_heads 4")
+TWO |= numbers("decoder_attention_heads 4, encoder_ffn_dim 48") | numbers(
+    "decoder_ffn_dim 48, pad_token_id 0, bos_token_id 1"
+)
+TWO |= numbers("eos_token_id 2, decoder_start_token_id 2")
 LOCAL = ["sliding_attention", "full_attention"]
 LINEAR = ["linear_attention", "full_attention"]
 CONVOLVED = ["conv", "full_attention"]
@@ -57,15 +53,7 @@ EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 
 SMALL = {
     "bert": (TEXT, "intermediate"),
     "gpt2": (
-        {
-            "vocab_size": 40,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 40,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-        },
+        numbers("vocab_size 40, n_embd 32, n_layer 2, n_head 4, n_positions 40, bos_token_id 0, eos_token_id 0"),
         "ln_2",
     ),
     "roberta": (TEXT | {"pad_token_id": 1}, "intermediate"),
@@ -74,27 +62,20 @@ SMALL = {
     "electra": (TEXT | {"embedding_size": 16}, "intermediate"),
     "albert": (TEXT | {"embedding_size": 16, "num_hidden_groups": 2}, "ffn"),
     "distilbert": (
-        {"vocab_size": 40, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40},
+        numbers("vocab_size 40, dim 32, n_layers 2, n_heads 4, hidden_dim 48, max_position_embeddings 40"),
         "ffn",
     ),
     "modernbert": (
         TEXT
         | ENDS
-        | {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 6, "layer_types": LOCAL},
+        | numbers("pad_token_id 0, cls_token_id 1, sep_token_id 2, local_attention 6")
+        | {"layer_types": LOCAL},
         "mlp_norm",
     ),
     "bart": (TWO | {"max_position_embeddings": 40}, "fc1"),
     "t5": (
-        {
-            "vocab_size": 40,
-            "d_model": 32,
-            "d_kv": 6,
-            "d_ff": 48,
-            "num_layers": 2,
-            "num_heads": 4,
-            "relative_attention_num_buckets": 8,
-            "relative_attention_max_distance": 5,
-        },
+        numbers("vocab_size 40, d_model 32, d_kv 6, d_ff 48")
+        | numbers("num_layers 2, num_heads 4, relative_attention_num_buckets 8, relative_attention_max_distance 5"),
         "layer.1",
     ),
     "whisper": (TWO | {"num_mel_bins": 8, "max_source_positions": 9, "max_target_positions": 10}, "final_layer_norm"),
@@ -103,34 +84,20 @@ SMALL = {
     "clip_text_model": (TEXT | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}, "layer_norm2"),
     "clip_vision_model": (IMAGE, "layer_norm2"),
     "opt": (
-        {
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "ffn_dim": 48,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 40,
-            "word_embed_proj_dim": 24,
-        },
+        numbers("vocab_size 40, hidden_size 32, num_hidden_layers 2")
+        | numbers("ffn_dim 48, num_attention_heads 4, max_position_embeddings 40, word_embed_proj_dim 24"),
         "final_layer_norm",
     ),
     "gpt_neo": (
         ENDS
-        | {
-            "vocab_size": 40,
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "intermediate_size": 48,
-            "max_position_embeddings": 40,
-            "window_size": 4,
-            "attention_types": [[["global", "local"], 1]],
-        },
+        | numbers("vocab_size 40, hidden_size 32, num_layers 2")
+        | numbers("num_heads 4, intermediate_size 48, max_position_embeddings 40, window_size 4")
+        | {"attention_types": [[["global", "local"], 1]]},
         "ln_2",
     ),
     "gpt_neox": (TEXT, None),
-    "bloom": ({"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 6}, "post_attention_layernorm"),
-    "mpt": ({"vocab_size": 40, "d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 40}, "norm_2"),
+    "bloom": (numbers("vocab_size 40, hidden_size 24, n_layer 2, n_head 6"), "post_attention_layernorm"),
+    "mpt": (numbers("vocab_size 40, d_model 24, n_layers 2, n_heads 6, max_seq_len 40"), "norm_2"),
     "llama": (TODAY, "post_attention_layernorm"),
     "mistral": (TODAY | {"sliding_window": 4}, "post_attention_layernorm"),
     "mixtral": (TODAY | {"sliding_window": 4, "num_local_experts": 2}, "post_attention_layernorm"),
@@ -157,51 +124,32 @@ SMALL = {
     "cohere": (TODAY | {"use_qk_norm": True, "attention_bias": True}, None),
     "siglip_vision_model": (IMAGE, "layer_norm2"),
     "jamba": (
-        TODAY
-        | {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
+        TODAY | numbers("attn_layer_period 2, attn_layer_offset 1, num_experts 2, mamba_d_state 8, mamba_dt_rank 4"),
         "pre_ff_layernorm",
     ),
     "bamba": (TODAY | STATES | {"attn_layer_indices": [1]}, "pre_ff_layernorm"),
     "granitemoehybrid": (
         TODAY
         | STATES
-        | {
-            "layer_types": ["mamba", "attention"],
-            "num_local_experts": 2,
-            "num_experts_per_tok": 1,
-            "shared_intermediate_size": 16,
-            "position_embedding_type": "rope",
-            "attention_multiplier": 0.3,
-            "residual_multiplier": 0.2,
-        },
+        | {"layer_types": ["mamba", "attention"]}
+        | numbers("num_local_experts 2, num_experts_per_tok 1, shared_intermediate_size 16")
+        | {"position_embedding_type": "rope", "attention_multiplier": 0.3, "residual_multiplier": 0.2},
         "post_attention_layernorm",
     ),
     "lfm2": (TODAY | {"layer_types": CONVOLVED, "block_multiple_of": 8}, "ffn_norm"),
     "lfm2_moe": (TODAY | EXPERTS | {"layer_types": CONVOLVED}, "ffn_norm"),
     "nemotron_h": (
         WIDE
-        | {
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 16,
-            "ssm_state_size": 8,
-            "n_groups": 1,
-            "chunk_size": 4,
-            "layers_block_type": ["linear_attention", "full_attention"],
-            "n_routed_experts": 2,
-            "num_experts_per_tok": 1,
-            "moe_intermediate_size": 16,
-        },
+        | numbers("mamba_num_heads 4, mamba_head_dim 16, ssm_state_size 8, n_groups 1, chunk_size 4")
+        | {"layers_block_type": ["linear_attention", "full_attention"]}
+        | numbers("n_routed_experts 2, num_experts_per_tok 1, moe_intermediate_size 16"),
         None,
     ),
     "olmo_hybrid": (
         TODAY
-        | {
-            "layer_types": LINEAR,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-        },
+        | {"layer_types": LINEAR}
+        | numbers("linear_num_key_heads 2, linear_num_value_heads 4")
+        | numbers("linear_key_head_dim 8, linear_value_head_dim 8"),
         "mlp",
     ),
 }
@@ -209,6 +157,8 @@ MIXED = ("granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")  # hybrids, whos
 BY_TYPE = ("modernbert", "gemma3_text")  # rotations by the type of a layer
 # switches that are no part of attention, or that leave no network to compare with
 APART = ("use_cache", "tie_word_embeddings", "add_cross_attention", "is_encoder_decoder", "deterministic_flash_attn")
+STRETCHED = {"rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10}
+SHORT = [1.0, 1.5, 2.0, 2.5]
 CHOICES = {
     "num_key_value_heads": (1, 2, 4),
     "head_dim": (6, 8, 12),
@@ -240,23 +190,9 @@ CHOICES = {
         {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
         {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
         {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0},
-        {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10},
-        {
-            "rope_type": "llama3",
-            "rope_theta": 50.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 10,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-        },
-        {
-            "rope_type": "longrope",
-            "rope_theta": 50.0,
-            "factor": 4.0,
-            "original_max_position_embeddings": 10,
-            "short_factor": [1.0, 1.5, 2.0, 2.5],
-            "long_factor": [2.0, 3.0, 4.0, 5.0],
-        },
+        {"rope_type": "yarn", **STRETCHED},
+        {"rope_type": "llama3", **STRETCHED, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {"rope_type": "longrope", **STRETCHED, "short_factor": SHORT, "long_factor": [2.0, 3.0, 4.0, 5.0]},
     ),
 }
 
@@ -282,17 +218,8 @@ def exactly():
 def drawn(model_type, seed):
     """Switches of a configuration: every boolean of its class, and what `CHOICES` says of its other entries.
 
-    Parameters
-    ----------
-    model_type : str
-        A key of `SMALL`.
-    seed : int
-        The global random state is left alone.
-
-    Returns
-    -------
-    dict
-        What is added to the settings of the small model.
+    `model_type`: a key of `SMALL`. `seed`: the global random state is left alone. Returns what is added to the settings
+    of the small model.
     """
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
@@ -329,14 +256,8 @@ def written(folder, model_type, settings, seed=1):
 class Layer:
     """A layer as the library runs it, up to where its block ends: from tokens (1, n, d) to tokens (1, n, d).
 
-    Parameters
-    ----------
-    model : Model
-        From `lipnb.models.load`.
-    number : int
-        Which layer.
-    ends : str or None
-        The module of the layer that receives what the block gives; None: the tokens, and attention added to them.
+    `model`: from `lipnb.models.load`. `ends`: the module of the layer that receives what the block gives; None: the
+    tokens, and attention added to them.
     """
 
     def __init__(self, model, number, ends):
@@ -369,11 +290,8 @@ def _misfit(ours, theirs):
 def measure(family, seed):
     """One configuration: loaded and compared layer by layer, or refused.
 
-    Returns
-    -------
-    dict
-        outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest of
-        the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
+    Returns outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest
+    of the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
     """
     settings, ends = SMALL[family]
     switches = drawn(family, seed) if seed else {}

@@ -6,8 +6,6 @@ from lab.verification.ascent import Norm
 from lab.verification.draws import Problem
 from lab.zoo.catalogue import heads_of
 
-__all__ = ["column_form", "followers", "heads", "heads_form", "norm", "over", "small_form", "spread_form", "yudin_form"]
-
 
 def heads(problem):
     """Each head without its output matrix, and its problem."""

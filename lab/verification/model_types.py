@@ -15,8 +15,6 @@ from lipnb.models.generic import located, unknown_family
 from lipnb.models.hooks import capture
 from lipnb.models.network import inputs_of, one_call, run
 
-__all__ = ["ALLOWED", "measure", "small", "types", "written"]
-
 ALLOWED = 2e-3  # relative error of a constant: both sides are computed in float32, by a solver with tolerance 1e-4
 TOKENS = 9
 WORDS = "the attention of every model reads these plain words and says how far each of them moves the others".split()
@@ -132,17 +130,7 @@ def types():
 
 
 def small(model_type):
-    """A configuration of this type with few and narrow layers; those of several kinds once each.
-
-    Parameters
-    ----------
-    model_type : str
-        As in config.json.
-
-    Returns
-    -------
-    PreTrainedConfig
-    """
+    """A configuration of this type with few and narrow layers; those of several kinds once each."""
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
@@ -187,14 +175,7 @@ def _shrunk(entries, special):
 def written(folder, model_type, seed=1):
     """A small random network of one type, its weights drawn, in a folder, with a tokenizer of a few words.
 
-    Parameters
-    ----------
-    folder : str or path
-        Where.
-    model_type : str
-        As in config.json.
-    seed : int
-        The global random state is left alone.
+    `seed`: the global random state is left alone.
     """
     from tokenizers import Tokenizer, pre_tokenizers
     from tokenizers.models import WordLevel
@@ -228,11 +209,8 @@ def written(folder, model_type, seed=1):
 def measure(model_type):
     """One type: made, scanned to its report, and its constants compared with the network's own Jacobians.
 
-    Returns
-    -------
-    dict
-        outcome: "right"; "refused" in a sentence; "wrong"; "traceback"; or "none" where no small network of that type
-        can be made. error: the largest relative error of a constant. sentence: of what was refused.
+    Returns outcome: "right"; "refused" in a sentence; "wrong"; "traceback"; or "none" where no small network of that
+    type can be made. error: the largest relative error of a constant. sentence: of what was refused.
     """
     row = {"type": model_type, "error": float("nan"), "sentence": "", "route": "", "layers": 0}
     with tempfile.TemporaryDirectory() as folder:
@@ -296,18 +274,7 @@ def _inputs(model, text, images):
 def constant(model, inputs, number):
     """The largest singular value of a layer's own attention in a pass of the whole network, by dense reverse mode.
 
-    Parameters
-    ----------
-    model : Model
-        From `lipnb.models.load`.
-    inputs : Tensor
-        One window of token ids (1, n), or images.
-    number : int
-        Which layer.
-
-    Returns
-    -------
-    float
+    `model`: from `lipnb.models.load`. `inputs`: one window of token ids (1, n), or images.
     """
     architecture, network = model.architecture, model.module
     wanted, tokens = architecture.call_of(network, number), []

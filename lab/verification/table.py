@@ -14,8 +14,6 @@ from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
 from lipnb.recording import FLOAT_FORMAT, Unit, replacing
 
-__all__ = ["BLOCKS", "HOT", "again", "measure", "put", "worst_case", "worst_of_blocks"]
-
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
 HOT = 1.0  # the largest logit from which attention is no mere average
@@ -24,26 +22,15 @@ HOT = 1.0  # the largest logit from which attention is no mere average
 def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
     """One block of problems of one kind against one bound.
 
-    Parameters
-    ----------
-    check : Check
-        One of `CHECKS`.
-    kind : {"random", "degenerate", "structured", "ascended"}
-    block : int
-        Which block, counted from 0: the seeds of its maps follow from it.
-    masked : bool
-        Whether attention is masked.
-    maps : int, optional
-        Maps of a block, each with twelve inputs; default 40, or 20 where each takes an ascent.
-    factor : float
-        The bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
-
-    Returns
-    -------
-    dict
-        bound, masked, kind; cases, violations (ratio above 1 beyond rounding), worst_hot (the largest measured / bound
-        where heat is `HOT` or more, NaN where it never is), worst (the largest of all); of the worst case: seed and
-        item, n, d, m, heads, radius, heat (norm of A times radius squared), measured, stated (the bound).
+    `check`: one of `CHECKS`.
+    `kind` ("random", "degenerate", "structured", "ascended").
+    `block`: which block, counted from 0: the seeds of its maps follow from it.
+    `masked`: whether attention is masked.
+    `maps`: maps of a block, each with twelve inputs; default 40, or 20 where each takes an ascent.
+    `factor`: the bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
+    Returns bound, masked, kind; cases, violations (ratio above 1 beyond rounding), worst_hot (the largest measured /
+      bound where heat is `HOT` or more, NaN where it never is), worst (the largest of all); of the worst case: seed and
+      item, n, d, m, heads, radius, heat (norm of A times radius squared), measured, stated (the bound).
     """
     maps = MAPS[kind] if maps is None else maps
     cases, violations, hottest, worst = 0, 0, math.nan, None
@@ -144,15 +131,8 @@ def put(checks, **options):
 def worst_case(row):
     """The worst case of a row made again from its seed.
 
-    Parameters
-    ----------
-    row : Series or dict
-        A row of the table.
-
-    Returns
-    -------
-    lab.verification.Problem, float, float
-        Its map with the one input, what is measured there, and the bound.
+    `row`: a row of the table. Returns lab.verification.Problem: its map with the one input, what is measured there, and
+    the bound.
     """
     check = next(check for check in CHECKS if check.name == row["bound"])
     problem, measured, stated = _problem(check, row["kind"], int(row["seed"]), bool(row["masked"]))

@@ -17,8 +17,6 @@ except ImportError as error:
         "the checks in many digits need python-flint: pip install '.[test]' in a clone of lipnb."
     ) from error
 
-__all__ = ["change", "jacobian", "largest_stretch", "seen_by", "settled", "small"]
-
 DIGITS = 50
 BITS = 1 << 15  # most that is tried
 
@@ -142,10 +140,7 @@ def _output_rows(attention, h):
 def jacobian(attention, x, weights=None):
     r"""The Jacobian at `x` (n, d), with weights :math:`D_a^{1/2} J D_a^{-1/2}`, as a matrix of balls.
 
-    Returns
-    -------
-    flint.arb_mat, int
-        Of (n m, n d), and the bits it took: use it at that precision.
+    Returns flint.arb_mat: of (n m, n d), and the bits it took: use it at that precision.
     """
     n, d, m, v = len(x), attention.width, attention.output_width, attention.value_width
     times = attention.heads // attention.groups
@@ -182,10 +177,7 @@ def largest_stretch(J, bits):
 
     The vector is right to some 1e-16 over the gap, so the quotient to its square.
 
-    Returns
-    -------
-    flint.arb
-        Its lower end is below the norm for certain.
+    Returns flint.arb: its lower end is below the norm for certain.
     """
     before, flint.ctx.prec = flint.ctx.prec, bits
     try:
@@ -219,12 +211,7 @@ def _outputs(attention, tokens):
 
 
 def change(attention, x, move):
-    """The length of f(x + move) - f(x) of an attention, a ball; the sum is taken exactly.
-
-    Returns
-    -------
-    flint.arb
-    """
+    """The length of f(x + move) - f(x) of an attention, a ball; the sum is taken exactly."""
 
     def make():
         here = [[arb(one) for one in row] for row in x.double().tolist()]

@@ -28,8 +28,6 @@ from lipnb.bounds.catalogue import (
 )
 from lipnb.certified import certify
 
-__all__ = ["ENTRIES", "LEFT_OUT", "Entry", "heads_of", "reached_limit"]
-
 TEXT, CODE = "text of the paper", "released code"
 COSINE, SIGMOID = "cosine attention", "sigmoid attention"
 FOR = {  # what there is for each map
@@ -49,14 +47,8 @@ NOT_SURVEYED = ("heads_on_ball", "heads_at_input", "nearby")  # sums of others, 
 class Entry(Bound):
     """One bound of the survey: a `Bound`, and how it is tried.
 
-    Attributes
-    ----------
-    drawn : str
-        What `draw` gives it to be held against, where its scope does not say that.
-    holds : bool
-        False for a released or quoted formula that is exceeded.
-    measured : callable, optional
-        Of a `Case`: what it bounds, where that is no norm of the Jacobian.
+    `drawn`: what `draw` gives it to be held against, where its scope does not say that. `holds`: false for a released
+    or quoted formula that is exceeded. `measured`: of a `Case`: what it bounds, where that is no norm of the Jacobian.
     """
 
     drawn: str = ""
@@ -73,13 +65,7 @@ class Entry(Bound):
         return "measure" if self.norm not in (EUCLID, TOKEN) else "head"
 
     def check(self, f):
-        """Raise one sentence unless the bound holds for this map.
-
-        Raises
-        ------
-        ValueError
-            "... is for ..., not for ...: use ...".
-        """
+        """Raise one sentence unless the bound holds for this map."""
         if why := self.applies(f):
             raise ValueError(f"{self.key} is {why}{'' if ': use' in why else f': use {FOR[kind_of(f)]}'}.")
 

@@ -9,18 +9,6 @@ from lipnb.bounds.norms import norms
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import radius
 
-__all__ = [
-    "cosine_upper",
-    "lipsformer_refined",
-    "lipsformer_upper",
-    "quoted_l2_upper",
-    "released_castin",
-    "released_newhouse",
-    "sigmoid_upper",
-    "sign_upper",
-    "two_largest",
-]
-
 
 def _norm(matrix):
     return largest_singular(torch.as_tensor(matrix).double()).item()
@@ -92,19 +80,9 @@ def released_newhouse(attention, cap, *, sharpness=1.0):
     in the norm of the largest token by root mean square, at most a for inputs, with logits
     :math:`s\, q \cdot k / k_{\mathrm{dim}}`; norms are of whole matrices, all heads stacked.
 
-    Parameters
-    ----------
-    attention : Attention
-        Heads with output matrices, without biases.
-    cap : float
-        Largest root mean square of a token.
-    sharpness : float
-        s, which the map has in its logits alone and the formula before everything.
-
-    Returns
-    -------
-    float
-        A bound for one head and s of at least 1: the proof is that of `lipnb.bounds.max_token_upper`. None in general.
+    `attention`: heads with output matrices, without biases. `cap`: largest root mean square of a token. `sharpness`: s,
+    which the map has in its logits alone and the formula before everything. Returns a bound for one head and s of at
+    least 1: the proof is that of `lipnb.bounds.max_token_upper`. None in general.
     """
     d, m = attention.width, attention.output_width
     stacked = [W.flatten(0, 1) for W in (attention.query, attention.key, attention.value)]
@@ -119,19 +97,8 @@ def quoted_l2_upper(attention, unfolded, n):
 
     .. math:: \sqrt{n / k}\, \big(4 W_0(n / e) + 1\big) \sqrt{\textstyle\sum_h \|W_Q\|_F^2 \|W_V\|_F^2}\; \|W_O\|
 
-    Parameters
-    ----------
-    attention : Attention
-        From `lipnb.Attention.l2`.
-    unfolded : Tensor, shape (h, v, d)
-        Its value matrices before the query matrices are folded into them.
-    n : int
-        Number of tokens.
-
-    Returns
-    -------
-    float
-        No bound: it scales like the query matrices, and the constant like their squares.
+    `attention`: from `lipnb.Attention.l2`. `unfolded` (h, v, d): its value matrices before the query matrices are
+    folded into them. No bound: it scales like the query matrices, and the constant like their squares.
     """
     growth = math.sqrt(n / attention.key_width) * (4 * lambertw(n / math.e).real + 1)
     sizes = (attention.query.square().sum((1, 2)) * unfolded.square().sum((1, 2))).sum().sqrt().item()
@@ -151,8 +118,6 @@ def sign_upper(p):
     One, or :math:`4 p_{(1)} (1 - p_{(1)})` where the largest entry is more than a half: then that is exact, because
     each set or its complement has at most :math:`1 - p_{(1)}`.
 
-    Notes
-    -----
     emadi2026softmax states the norm of the softmax as theta over the temperature; the formula of theta is ours.
     """
     *others, first = p.sort().values.tolist()

@@ -2,8 +2,6 @@
 
 import torch
 
-__all__ = ["CosineAttention", "SigmoidAttention", "softmax"]
-
 
 class CosineAttention:
     r"""One head of scaled cosine attention: unit queries, keys and values, but for :math:`\epsilon`.
@@ -11,15 +9,9 @@ class CosineAttention:
     .. math:: f(X)_i = \nu \sum_j \mathrm{softmax}_j (\tau\, \hat q_i \cdot \hat k_j)\, \hat v_j, \qquad
         \hat y = y / \sqrt{|y|^2 + \epsilon}
 
-    Parameters
-    ----------
-    query, key, value : Tensor, shapes (k, d), (k, d), (v, d)
-    tau, nu, eps : float
-        Positive.
-
-    Notes
-    -----
     qi2023lipsformer, as transcribed by others.
+
+    `query`, `key`, `value` (k, d), (k, d), (v, d).
     """
 
     masked, kind = False, "cosine attention"
@@ -41,15 +33,9 @@ class SigmoidAttention:
 
     .. math:: f(X)_i = \sum_j \sigma(x_i^\top A^\top x_j + b)\, V x_j, \qquad \sigma(z) = 1 / (1 + e^{-z})
 
-    Parameters
-    ----------
-    A, V : Tensor, shapes (d, d), (m, d)
-    bias : float
-        b; - log n is usual.
-
-    Notes
-    -----
     ramapuram2024theory.
+
+    `A`, `V` (d, d), (m, d). `bias`: b; - log n is usual.
     """
 
     masked, kind = False, "sigmoid attention"

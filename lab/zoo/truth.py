@@ -6,8 +6,6 @@ import torch
 
 from lipnb.jacobian import AutodiffJacobian
 
-__all__ = ["blocks", "jacobian", "largest_row", "largest_token", "sign_norm", "spectral"]
-
 
 def blocks(f, x):
     """Jacobian of a map of tokens (n, d) to (n', m), shape (n', m, n, d)."""

@@ -175,6 +175,23 @@ def output(kind, **fields):
     return nbformat.v4.new_output(kind, **fields)
 
 
+def shows(kind, **fields):
+    """A break: the first cell of the pair has one more output."""
+    return lambda root: edit_pair(root, lambda cell, _: cell.outputs.append(output(kind, **fields)))
+
+
+def draws(change):
+    """A break: the drawing cell of the pair is changed."""
+    return lambda root: edit_drawing(root, change)
+
+
+def contents(change):
+    """A break: the table of contents is another text."""
+    return lambda root: (root / "_toc.yml").write_text(change((root / "_toc.yml").read_text()))
+
+
+MINE = {"application/papermill.record/text/plain": "np.int64(8)"}
+SEEN = "Seen: one black point, and nothing beside it."
 BREAKS = {
     "is not what its page shows as fig-00-norms": lambda root: (root / "book/figures/fig-00-norms.png").write_bytes(
         b64decode(DOT)
@@ -186,57 +203,30 @@ BREAKS = {
     "which does not exist": lambda root: (root / "data/results/steps.csv").unlink(),
     "never executed": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=None)),
     "once each, in order": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=7)),
-    "is an error": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("error", ename="ValueError", evalue="", traceback=[]))
-    ),
-    "is a warning": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("stream", name="stderr", text="deprecated"))
-    ),
-    "an absolute path": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text=f"in {root}/data"))
-    ),
-    "a memory address": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<f at 0x7f12ab34cd>"))
-    ),
-    "Python's words for an object": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<bound method map of 3>"))
-    ),
-    "a NumPy scalar": lambda root: edit_pair(
-        root,
-        lambda cell, _: cell.outputs.append(
-            output("display_data", data={"application/papermill.record/text/plain": "np.int64(8)"})
-        ),
-    ),
+    "is an error": shows("error", ename="ValueError", evalue="", traceback=[]),
+    "is a warning": shows("stream", name="stderr", text="deprecated"),
+    "an absolute path": lambda root: shows("stream", name="stdout", text=f"in {root}/data")(root),
+    "a memory address": shows("stream", name="stdout", text="<f at 0x7f12ab34cd>"),
+    "Python's words for an object": shows("stream", name="stdout", text="<bound method map of 3>"),
+    "a NumPy scalar": shows("display_data", data=MINE),
     "which would read '-0.00'": lambda root: edit_glued(root, "-0.004"),
-    "one cell shows 2 figures": lambda root: edit_drawing(root, lambda cell: cell.outputs.append(cell.outputs[0])),
-    "these without a figure": lambda root: edit_drawing(root, lambda cell: cell.outputs.clear()),
-    "figure without name": lambda root: edit_drawing(root, lambda cell: cell.metadata.pop("mystnb")),
-    "is fig-00-words, not fig-01-dot": lambda root: edit_drawing(
-        root, lambda cell: cell.metadata.mystnb.figure.update(name="fig-01-dot")
-    ),
-    "in words of its own": lambda root: edit_drawing(
-        root, lambda cell: cell.metadata.mystnb.figure.update(caption="Seen: one black point, and nothing beside it.")
-    ),
-    "it glues 'unread', which no text shows": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("display_data", metadata={"scrapbook": {"name": "unread"}}))
-    ),
-    "kB, more than": lambda root: edit_pair(
-        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="x" * 400_000))
-    ),
+    "one cell shows 2 figures": draws(lambda cell: cell.outputs.append(cell.outputs[0])),
+    "these without a figure": draws(lambda cell: cell.outputs.clear()),
+    "figure without name": draws(lambda cell: cell.metadata.pop("mystnb")),
+    "is fig-00-words, not fig-01-dot": draws(lambda cell: cell.metadata.mystnb.figure.update(name="fig-01-dot")),
+    "in words of its own": draws(lambda cell: cell.metadata.mystnb.figure.update(caption=SEEN)),
+    "it glues 'unread', which no text shows": shows("display_data", metadata={"scrapbook": {"name": "unread"}}),
+    "kB, more than": shows("stream", name="stdout", text="x" * 400_000),
     "**Next:** names notebooks/07_other": lambda root: edit_source(
         root, "# # A page", "# # A page\n#\n# **Next:** {doc}`07_other`"
     ),
     "0.75 is typed": lambda root: edit_source(root, "# # A page", "# # A page\n#\n# It is 0.75."),
     "it does not exist": lambda root: (root / "notebooks/00_good.ipynb").unlink(),
-    "notebooks/00_good is missing": lambda root: (root / "_toc.yml").write_text("{format: jb-book, root: book/intro}"),
-    "notebooks/02_gone has no source": lambda root: (root / "_toc.yml").write_text(
-        (root / "_toc.yml").read_text().replace("00_good", "02_gone")
-    ),
-    "stands twice": lambda root: (root / "_toc.yml").write_text(
-        (root / "_toc.yml").read_text().replace("01_table", "00_good")
-    ),
-    "00_good follows notebooks/01_table: numbers": lambda root: (root / "_toc.yml").write_text(
-        (root / "_toc.yml").read_text().replace("00_good", "9").replace("01_table", "00_good").replace("9", "01_table")
+    "notebooks/00_good is missing": contents(lambda text: "{format: jb-book, root: book/intro}"),
+    "notebooks/02_gone has no source": contents(lambda text: text.replace("00_good", "02_gone")),
+    "stands twice": contents(lambda text: text.replace("01_table", "00_good")),
+    "00_good follows notebooks/01_table: numbers": contents(
+        lambda text: text.replace("00_good", "9").replace("01_table", "00_good").replace("9", "01_table")
     ),
     "it has no source": lambda root: (root / "notebooks/00_good.py").unlink(),
 }

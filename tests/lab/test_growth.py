@@ -1,6 +1,4 @@
-"""Growth with length: planted slopes and bends, the words for curves, several texts, predicted slopes."""
-
-import doctest
+"""Growth with length: planted slopes and bends, the words for curves, intervals."""
 
 import numpy as np
 import pandas as pd
@@ -23,11 +21,6 @@ def table(logs, spread=0.01, windows=5, lengths=LENGTHS, **series):
 
 X = np.log2(LENGTHS)
 MID = X - X.mean()
-
-
-def test_examples_hold():
-    found = doctest.testmod(growth)
-    assert found.failed == 0 and found.attempted > 5
 
 
 def test_planted_slopes_and_bends_are_found():
@@ -134,75 +127,6 @@ def test_a_window_that_stands_twice_is_refused():
 def test_bad_tables(measure, rows, sentence):
     with pytest.raises(ValueError, match=sentence):
         measure(rows)
-
-
-def planted(noise=0.01, models=5, layers=12):
-    """Slopes that follow one of two features, and differ between models only by it."""
-    random = np.random.default_rng(0)
-    features = pd.DataFrame(random.standard_normal((models * layers, 2)) * [1e-9, 1e9], columns=["entropy", "norm"])
-    slopes = 0.3 + 2e8 * features.entropy + noise * random.standard_normal(len(features))
-    return features, slopes, np.repeat(list("abcdefgh")[:models], layers)
-
-
-def test_a_planted_mechanism_is_recovered_and_its_controls_are_not():
-    features, slopes, groups = planted()
-    found = growth.forecast(features, slopes, groups, splits=40)
-    summary = found.summary.set_index(["held_out", "predictor"])
-    for held_out in ("half", "group"):
-        assert summary.within[held_out, "features"] > 0.99 and summary["median"][held_out, "features"] < 0.01
-        for control in ("mean", "permuted"):
-            assert summary.within[held_out, control] < 0.5 and summary["median"][held_out, control] > 0.08
-    errors = found.errors
-    assert np.allclose(errors.error, errors.predicted - errors.slope)
-    counts = errors.groupby(["held_out", "predictor"]).size()
-    assert (counts["half"] == 40 * 30).all() and summary.predictions.equals(counts.rename("predictions"))
-    assert counts["group"].to_dict() == {"features": 60, "mean": 60, "permuted": 40 * 60}
-    half = errors[(errors.held_out == "half") & (errors.predictor == "mean") & (errors.split == 0)]
-    rest = slopes.drop(half.series)
-    assert half.predicted.tolist() == pytest.approx([rest.mean()] * 30)  # of the fitted half alone
-    assert (pd.Series(groups)[half.series].value_counts() == 6).all()  # half the layers of each model
-
-
-def test_a_label_of_the_model_predicts_halves_and_no_model_left_out():
-    features, _, groups = planted()
-    labels = pd.DataFrame({"label": pd.factorize(groups)[0].astype(float)})
-    slopes = 0.3 * np.square(labels.label - 2)
-    names = pd.get_dummies(groups).astype(float)
-    summary = growth.forecast(names, slopes, groups, splits=10).summary.set_index(["held_out", "predictor"])
-    assert summary.within["half", "features"] == 1 and summary.within["group", "features"] < 0.5
-
-
-def test_rows_of_one_layer_are_held_out_together():
-    features, slopes, groups = planted(noise=0)
-    random = np.random.default_rng(1)
-    own = pd.concat([features, features], ignore_index=True)
-    twice, layers = np.tile(groups, 2), np.tile(np.tile(np.arange(12), 5), 2)
-    errors = growth.forecast(own, random.standard_normal(len(own)), twice, layers=layers, splits=3).errors
-    held = errors[(errors.held_out == "half") & (errors.predictor == "mean")]
-    for _, split in held.groupby("split"):
-        assert set(split.series % 60) == set(split.series[split.series < 60]) and len(split) == 60
-
-
-def test_one_group_has_halves_alone():
-    features, slopes, _ = planted()
-    found = growth.forecast(features, slopes, ["a"] * len(slopes), splits=3)
-    assert set(found.summary.held_out) == {"half"}
-    again = growth.forecast(features, slopes, ["a"] * len(slopes), splits=3)
-    assert found.errors.equals(again.errors)
-
-
-def test_bad_forecasts():
-    features, slopes, groups = planted()
-    with pytest.raises(ValueError, match="groups must have one entry for each of the 60 series, got 59"):
-        growth.forecast(features, slopes, groups[1:])
-    with pytest.raises(ValueError, match="slopes must have the index of the features"):
-        growth.forecast(features, slopes.sample(frac=1, random_state=0), groups)
-    with pytest.raises(ValueError, match="must be finite"):
-        growth.forecast(features, slopes.where(slopes.index > 0), groups)
-    with pytest.raises(ValueError, match="2 features need at least 4 series to fit, got 3"):
-        growth.forecast(features[:6], slopes[:6], groups[:6])
-    with pytest.raises(ValueError, match="splits must be at least 1"):
-        growth.forecast(features, slopes, groups, splits=0)
 
 
 SEVEN = 7

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import constant
 
 from lab import results
 from lab.experiments import own_worst
@@ -24,20 +25,13 @@ def layer(seed=0, heads=3, d=6, k=3, masked=False):
     )  # fmt: skip
 
 
-def dense(f, x):
-    """The constant by autograd and a full decomposition."""
-    J = torch.func.jacrev(f)(x).reshape(x.numel(), x.numel())
-    return torch.linalg.matrix_norm(J, 2).item()
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_all_heads_and_both_signs_count(masked):
     for seed in range(4):
         f, n, R = layer(seed, masked=masked), 5, 1.5
         found = own_worst.of_layer(f, n, R)
-        each = {
-            (h, sign): dense(f, sign * cluster_input(head_of(f, h), n, R)) for h in range(f.heads) for sign in (1, -1)
-        }
+        at = {(h, sign): sign * cluster_input(head_of(f, h), n, R) for h in range(f.heads) for sign in (1, -1)}
+        each = {place: constant(f, x).item() for place, x in at.items()}
         place = max(each, key=each.get)
         assert (found["head"], found["sign"]) == place
         assert found["clusters"] == pytest.approx(each[place], rel=1e-4)
@@ -45,7 +39,7 @@ def test_all_heads_and_both_signs_count(masked):
         assert found["other"] == pytest.approx(max(others), rel=1e-4) and found["other"] < found["clusters"]
         x = own_worst.random_clusters(f.width, n, R, own_worst.DRAWS, 0)
         assert (x.norm(dim=-1) - R).abs().max() < 1e-12 and (x[:, 0] + x[:, 1]).abs().max() < 1e-12
-        assert found["random"] == pytest.approx(max(dense(f, one) for one in x), rel=1e-4)
+        assert found["random"] == pytest.approx(max(constant(f, one).item() for one in x), rel=1e-4)
         assert found["fork"] > 0 and found["fork"] == own_worst.of_layer(f, n, R)["fork"]
 
 

@@ -99,17 +99,13 @@ def test_rounding_left_out_is_seen_in_fifty_digits(monkeypatch, name, fault):
     assert all(digits.bracketed(draw_cancelling("products", seed)).margin < 0 for seed in seeds)
 
 
-def test_truth_is_the_dense_norm():
-    for seed, kind in enumerate(("plain", "offsets", "plain", "weights")):
-        case = draw_cancelling(kind, seed, name="truth")
-        J, bits = truth.jacobian(case.attention, case.x, case.weights)
-        wide = case.attention.to(dtype=torch.float64)
-        if kind == "plain":
-            dense = local_lipschitz(wide, case.x.double(), method="dense").value.item()
-            assert float(truth.largest_stretch(J, bits)) == pytest.approx(dense, rel=1e-9)
-            move = 1e-3 * torch.ones_like(case.x.double())
-            moved = torch.linalg.vector_norm(wide(case.x.double() + move) - wide(case.x.double())).item()
-            assert float(truth.change(case.attention, case.x, move)) == pytest.approx(moved, rel=1e-7, abs=1e-12)
+def test_the_true_change_is_that_of_the_map():
+    for seed in (0, 2):
+        case = draw_cancelling("plain", seed, name="truth")
+        f, x = case.attention.to(dtype=torch.float64), case.x.double()
+        move = 1e-3 * torch.ones_like(x)
+        moved = torch.linalg.vector_norm(f(x + move) - f(x)).item()
+        assert float(truth.change(case.attention, case.x, move)) == pytest.approx(moved, rel=1e-7, abs=1e-12)
 
 
 def test_fifty_digits_make_a_table(results_folder):

@@ -10,39 +10,19 @@ from lipnb import corpora, models, scan
 
 DATA = Path(os.environ.get("LIPNB_DATA", "/nowhere")) / "tokenizers" / "gpt2"
 NAMES = ["minilm", "gpt2-mini", *(["gpt2"] if DATA.is_dir() else [])]
-WORDS = [
-    "the",
-    "rabbit's",
-    "don't",
-    "12345",
-    "\u00e9t\u00e9",
-    "e\u0301",
-    "...",
-    "\u4e2d\u6587\u5b57",
-    "\U0001f407\U0001f407",
-    "[SEP]",
-    "<|endoftext|>",
-    "a-b_c",
-    "x" * 130,
-    "\u05d0\u05d1",
-    "--",
-    "\u00a0",
-    "\u3000",
-    "\u200b",
-    "\u0301",
-]
+WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57"]
+WORDS += ["\U0001f407\U0001f407", "[SEP]", "<|endoftext|>", "a-b_c", "x" * 130, "\u05d0\u05d1", "--", "\u00a0"]
+WORDS += ["\u3000", "\u200b", "\u0301"]
 GAPS = [" ", " ", " ", "  ", "\n", "\n\n", "\t", " \n ", "   ", "", "\r\n"]
 
 
-class Counting:
-    """A model that counts the characters it tokenizes."""
-
-    def __init__(self, model):
-        self.model, self.read = model, 0
-
-    def token_ids(self, text):
-        self.read += len(text)
-        return self.model.token_ids(text)
+@pytest.fixture
+def read(monkeypatch):
+    """Lengths of the texts that MiniLM tokenizes."""
+    kind, lengths = type(loaded("minilm")), []
+    whole = kind.token_ids
+    monkeypatch.setattr(kind, "token_ids", lambda self, text: lengths.append(len(text)) or whole(self, text))
+    return lengths
 
 
 def loaded(name):
@@ -78,33 +58,16 @@ def test_they_are_those_of_the_whole_text(name):
             assert torch.equal(models.first_tokens(model, text, count), whole[:count]), (text[:20], count)
 
 
-def test_no_more_is_tokenized_than_they_need():
-    model = Counting(loaded("minilm"))
+def test_no_more_is_tokenized_than_they_need(read):
     text = corpora.read("python_reference") * 20
-    assert len(models.first_tokens(model, text, 8)) == 8
-    assert model.read < 10_000 < len(text) / 100
+    assert len(models.first_tokens(loaded("minilm"), text, 8)) == 8
+    assert sum(read) < 10_000 < len(text) / 100
 
 
-def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, monkeypatch):
-    model, read = loaded("minilm"), []
-    whole = type(model).token_ids
-
-    def counting(self, text):
-        read.append(len(text))
-        return whole(self, text)
-
-    monkeypatch.setattr(type(model), "token_ids", counting)
+def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, read):
     (tmp_path / "long.txt").write_text("alice and the rabbit go down the hole. " * 50_000)
-    scan(
-        model,
-        tmp_path / "long.txt",
-        layers=[0],
-        lengths=[4],
-        windows=2,
-        upper=False,
-        output=tmp_path / "out",
-        progress=False,
-    )
+    options = {"layers": [0], "lengths": [4], "windows": 2, "upper": False, "progress": False}
+    scan(loaded("minilm"), tmp_path / "long.txt", output=tmp_path / "out", **options)
     assert sum(read) < 20_000
 
 

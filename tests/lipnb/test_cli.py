@@ -11,7 +11,7 @@ import lab.cli
 from lipnb import __version__, cli, sweeps
 
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
-HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
+HEAVY = ("rich", "jinja2", "torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
 
 
 DOORS = {"lipnb": cli, "python -m lab": lab.cli}
@@ -124,11 +124,7 @@ def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
         (("scan", "minilm"), "pandas", "lipnb: pandas is not installed: pip install '.[scan]' in a clone of lipnb."),
         (("scan", "minilm"), "rich", "lipnb: rich is not installed: pip install '.[scan]' in a clone of lipnb."),
         (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "pip install '.[models]' in a clone of lipnb."),
-        (
-            ("sweep", "a.yml", "--dry-run"),
-            "yaml",
-            "yaml is not installed: pip install '.[sweeps]' in a clone of lipnb.",
-        ),
+        (("sweep", "a.yml", "--dry-run"), "yaml", "yaml is not installed: pip install '.[sweeps]' in a clone of lip"),
         (("sweep", "a.yml"), "pandas", "lipnb: pandas is not installed: pip install '.[sweeps]' in a clone of lipnb."),
     ],
     ids=str,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import normal
+from cases import constant, normal
 from hub import tiny_bert
 
 import lipnb
@@ -42,20 +42,16 @@ def test_the_local_constant():
         for f in [lipnb.Attention.from_matrices(A, V), torch.tanh]:
             found = lipnb.local_lipschitz(f, X, weights=None, rtol=1e-4, max_steps=None, seed=0, method=method)
             assert found.value.shape == found.residual.shape == found.steps.shape == found.converged.shape == ()
-            exact = torch.linalg.matrix_norm(torch.func.jacrev(f)(X).flatten(2).flatten(0, 1), 2)
+            exact = constant(f, X)
             assert found.converged and abs(found.value / exact - 1) < 1e-4
             assert lipnb.local_lipschitz(f, X.expand(2, 4, 3), method=method).value.shape == (2,)
 
 
 def test_the_local_constant_between_measures_is_below_its_certificate():
-    f, x = lipnb.Attention.from_matrices(A, V), X
-    root = WEIGHTS.sqrt()
-    J = lipnb.AttentionJacobian(f, x, weights=WEIGHTS).dense().unflatten(0, (4, 2)).unflatten(-1, (4, 3))
-    scaled = root[:, None, None, None] * J / root[:, None]
-    exact = torch.linalg.matrix_norm(scaled.flatten(2).flatten(0, 1), 2)
-    assert lipnb.local_lipschitz(f, x, weights=WEIGHTS).value == pytest.approx(exact.item(), rel=1e-4)
-    bracket = lipnb.certify(f, x)
-    assert bracket.lower <= lipnb.local_lipschitz(f, x, method="dense").value <= bracket.upper
+    f = lipnb.Attention.from_matrices(A, V)
+    assert lipnb.local_lipschitz(f, X, weights=WEIGHTS).value == pytest.approx(constant(f, X, WEIGHTS).item(), rel=1e-4)
+    bracket = lipnb.certify(f, X)
+    assert bracket.lower <= constant(f, X) <= bracket.upper
 
 
 # each bound, called as the papers' letters say; one number each
@@ -89,6 +85,8 @@ def test_a_bound_is_a_number():
         assert 0 < value < math.inf
         if "mean_field" in name:
             assert getattr(bounds, name)(*BOUNDS[name], log=True) == pytest.approx(math.log(value))
+    assert bounds.l2_upper(QUERY, VALUE, OUTPUT, n, torch.inf) > 0
+    assert bounds.masked_mean_field_upper(A, V, R, p=3, log=False) > 0
 
 
 def test_the_bound_of_a_layer_knows_layer_norms_and_logarithms():
@@ -102,11 +100,6 @@ def test_the_roughest_input_of_a_ball():
     found = lipnb.worst_case.on_ball(f, 4, R, seed=0, effort=1)
     assert found.x.shape == (4, 3) and isinstance(found.kind, str) and isinstance(found.value, float)
     assert lipnb.local_lipschitz(f, found.x).value.item() == pytest.approx(found.value, rel=2e-4)
-
-
-def test_bounds_in_other_norms():
-    assert bounds.l2_upper(QUERY, VALUE, OUTPUT, n, torch.inf) > 0
-    assert bounds.masked_mean_field_upper(A, V, R, p=3, log=False) > 0
 
 
 def test_reference_cases_are_attentions_with_their_constants():

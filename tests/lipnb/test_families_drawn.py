@@ -27,7 +27,7 @@ from lipnb.scanning.measure import self_check
 
 def load(folder, model_type, changes=None, **options):
     """A small random model of a family, in float64."""
-    settings, _ = families.SMALL.get(model_type) or OTHERS[model_type]
+    settings = families.SMALL[model_type][0] if model_type in families.SMALL else OTHERS[model_type]
     families.written(folder, model_type, deepcopy(settings | (changes or {})))
     return models.load(folder, **{"dtype": torch.float64, **options})
 
@@ -102,20 +102,14 @@ def test_what_the_closed_form_lacks_is_refused(model_type, changes, sentence, tm
 
 
 OTHERS = {
-    "falcon": ({"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}, None),
-    "deberta-v2": (
-        families.TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
-        None,
-    ),
-    "umt5": ({"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}, None),
-    "cohere2": (families.TODAY | {"sliding_window": 4}, None),
-    "qwen2_moe": (families.TODAY | families.EXPERTS | {"shared_expert_intermediate_size": 16}, None),
+    "falcon": {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "deberta-v2": families.TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
+    "umt5": {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+    "cohere2": families.TODAY | {"sliding_window": 4},
+    "qwen2_moe": families.TODAY | families.EXPERTS | {"shared_expert_intermediate_size": 16},
 }
-GATED = {f"linear_{name}_head_dim": 8 for name in ("key", "value")} | {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "layer_types": families.LINEAR * 2,
-}
+GATED = {f"linear_{name}_head_dim": 8 for name in ("key", "value")}
+GATED |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": families.LINEAR * 2}
 FOUR = families.WIDE | {"num_hidden_layers": 4}
 SHARED = {"layers_block_type": ["mamba", "hybrid"] * 2, "mamba_d_state": 8}
 # four layers, of which the second and the last hold attention, known by its own module alone or in closed form
@@ -131,7 +125,7 @@ HYBRIDS = {
     "nemotron_h": families.SMALL["nemotron_h"][0]
     | {"layers_block_type": ["linear_attention", "full_attention", "mlp", "full_attention"]},
 }
-OTHERS |= {model_type: (settings, None) for model_type, settings in HYBRIDS.items()}
+OTHERS |= HYBRIDS
 
 
 def inside(model, layer, n):
@@ -224,14 +218,8 @@ def test_decoders_read_in_both_directions_where_their_configuration_says_so(tmp_
 
 
 def test_rotations_that_depend_on_the_length_are_those_of_the_length(tmp_path):
-    longrope = {
-        "rope_type": "longrope",
-        "rope_theta": 50.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 10,
-        "short_factor": [1.0, 1.5, 2.0, 2.5],
-        "long_factor": [2.0, 3.0, 4.0, 5.0],
-    }
+    longrope = {"rope_type": "longrope", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10}
+    longrope |= {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
     dynamic = {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0}
     wide = {"head_dim": 8, "rope_parameters": {"sliding_attention": longrope, "full_attention": dynamic}}
     cases = [
@@ -339,23 +327,13 @@ def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
     assert entries["model_type"] == "llama"
 
 
-SPARSE = {
-    "vocab_size": 40,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 160,
-    "block_size": 8,
-    "num_random_blocks": 1,
-}
+SPARSE = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+SPARSE |= {"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "block_size": 8}
+SPARSE |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 160, "num_random_blocks": 1}
 
 
 def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setitem(OTHERS, "bigbird_pegasus", (SPARSE, None))
+    monkeypatch.setitem(OTHERS, "bigbird_pegasus", SPARSE)
     with pytest.raises(ValueError, match="changes itself as it reads .attention_type from 'block_sparse' to 'orig"):
         load(tmp_path / "sparse", "bigbird_pegasus")
     model = load(tmp_path / "full", "bigbird_pegasus", {"attention_type": "original_full"})
@@ -416,7 +394,7 @@ def test_whatever_a_pass_changes_is_put_back_and_more_than_numbers_refused():
 
 def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_path, monkeypatch):
     own = modeling_starcoder2.Starcoder2Attention.forward
-    monkeypatch.setitem(OTHERS, "starcoder2", (families.TODAY, None))
+    monkeypatch.setitem(OTHERS, "starcoder2", families.TODAY)
 
     def noisy(self, hidden_states, *args, **kwargs):
         noise = torch.rand(hidden_states.shape[1], 1) if hidden_states.shape[1] > least else torch.zeros(1)
@@ -508,7 +486,7 @@ def test_a_layer_of_own_modules_is_scanned_to_its_report(tmp_path):
 
 
 def test_a_self_check_sees_other_tokens_through_a_norm_inside(tmp_path, monkeypatch):
-    monkeypatch.setitem(OTHERS, "megatron-bert", (families.TEXT, None))
+    monkeypatch.setitem(OTHERS, "megatron-bert", families.TEXT)
     model = load(tmp_path, "megatron-bert")
     read = models.readings(model, some_inputs(model.module, "input_ids", 9, seed=1))
     for layer in range(2):
@@ -519,7 +497,7 @@ def test_a_self_check_sees_other_tokens_through_a_norm_inside(tmp_path, monkeypa
 def test_a_mask_made_of_padding_tokens_is_not_that_of_the_text(tmp_path, monkeypatch):
     entry = {"vocab_size": 40, "pad_token_id": 0, **families.SIZES, "num_key_value_heads": 2, "head_dim": 8}
     both = {"encoder": entry, "decoder": entry, "vocab_size": 40, "pad_token_id": 0}
-    monkeypatch.setitem(OTHERS, "t5gemma", (both, None))
+    monkeypatch.setitem(OTHERS, "t5gemma", both)
     model = load(tmp_path, "t5gemma")
     ids = some_inputs(model.module, "input_ids", 7, seed=3)
     x, y = given(model, ids, 1)

@@ -16,22 +16,10 @@ gguf = pytest.importorskip("gguf")
 SIZES = dict(vocab_size=72, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
 SIZES |= dict(num_key_value_heads=2, max_position_embeddings=64)
 WORDS = ["<end>", "<start>", *map(chr, range(33, 100)), "Ġ", "ab", "12"]
-NAMES = {
-    "embed_tokens": "token_embd",
-    "norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm"}
+NAMES |= {f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"} | {"self_attn.o_proj": "attn_output"}
+NAMES |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"} | {"post_attention_layernorm": "ffn_norm"}
+NAMES |= {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 
 
 @pytest.fixture(autouse=True)

@@ -83,36 +83,8 @@ def test_shared_keys_are_repeated_keys():
         ]
         apart = f.replace(**{name: getattr(f, name).repeat_interleave(times, 0) for name in names})
         assert relative(f(x, weights), apart(x, weights)) < 1e-12
-        assert relative(AttentionJacobian(f, x).dense(), AttentionJacobian(apart, x).dense()) < 1e-12
         shared, repeated = (AttentionJacobian(one, x).operator() for one in (f, apart))
         assert shared.keys.numel() * times == repeated.keys.numel()
-
-
-def test_a_gain_of_rotation_and_an_l2_norm_are_in_the_weights():
-    """RMSNorm with weights 1 / sqrt(k) and no epsilon is division by the length."""
-    draw = drawn(3)
-    given = {"query": draw(2, 4, 5), "key": draw(2, 4, 5), "value": draw(2, 3, 5)}
-    ones, x = torch.full((2, 4), 0.5).double(), draw(6, 5)
-    f = Attention(**given, query_norm=ones, key_norm=ones, norm_eps=0.0, scale=10.0)
-    query, key, value = f.project(x)
-    assert torch.allclose(query.norm(dim=-1), torch.tensor(10.0).double()) and torch.allclose(
-        key.norm(dim=-1), torch.tensor(1.0).double()
-    )
-    cosine = torch.nn.functional.cosine_similarity(
-        (x @ given["query"].mT)[:, :, None], (x @ given["key"].mT)[:, None], dim=-1
-    )
-    assert relative(f.probabilities(x), (10 * cosine).softmax(-1)) < 1e-12
-
-
-def test_alibi_and_sinks_by_hand():
-    eye, zero = torch.eye(1).double()[None], torch.zeros(1, 1, 1).double()
-    x = torch.tensor([[1.0], [2.0], [4.0]]).double()
-    alibi = -math.log(2) * torch.arange(-2, 3).abs().double()[None]  # each step of distance halves the weight
-    f = Attention(zero, zero, eye, relative=alibi, masked=True)
-    assert torch.allclose(f(x)[:, 0], torch.tensor([1.0, (0.5 + 2) / 1.5, (0.25 + 1 + 4) / 1.75]).double())
-    f = Attention(zero, zero, eye, sinks=torch.zeros(1).double())  # one more token of value 0
-    assert torch.allclose(f(x)[:, 0], torch.full((3,), 7 / 4).double())
-    assert local_lipschitz(f, x).value.item() == pytest.approx(3 / 4)
 
 
 MORE = {

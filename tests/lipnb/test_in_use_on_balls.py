@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from cases import constant
 
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.attention.rope_norm import rotation, turned
@@ -36,12 +37,6 @@ def layer(normal, d=3, *, bias=True, **rest):
     return Attention(normal(4, 5, d), normal(2, 5, d), normal(2, 2, d), normal(4, 3, 2), **biases, **rest)
 
 
-def dense_norms(f, x):
-    """The slow twin: norms of the Jacobian of the map itself, by autograd."""
-    J = torch.func.vmap(torch.func.jacrev(f))(x)
-    return torch.linalg.matrix_norm(J.flatten(3).flatten(1, 2), 2)
-
-
 def test_no_input_exceeds_the_bound_on_its_ball():
     for added in ADDED:
         normal = gaussian(len(added))
@@ -53,7 +48,7 @@ def test_no_input_exceeds_the_bound_on_its_ball():
                 2.0 * torch.randint(0, 2, (10, n, 1), generator=torch.Generator().manual_seed(n)) - 1
             )
             x[1::3] *= 0.1
-            found = dense_norms(f, x)
+            found = constant(f, x)
             best = climb(f, x[found.topk(2).indices], R, steps=20)[1].max()
             upper = bounds.ball_upper(f, n, R)
             assert max(found.max(), best) <= upper * (1 + 1e-9)
@@ -70,7 +65,7 @@ def test_no_output_of_an_rms_norm_exceeds_the_bound_on_its_ellipsoid():
         radius = bounds.layer_norm_radius(gain, None)
         assert radius == pytest.approx(3 * math.sqrt(3)) and x.norm(dim=-1).max() <= radius
         upper = bounds.ball_upper(f, 5, math.inf, ellipsoid=(gain, None))
-        assert dense_norms(f, x).max() <= upper <= bounds.ball_upper(f, 5, radius) * (1 + 1e-9)
+        assert constant(f, x).max() <= upper <= bounds.ball_upper(f, 5, radius) * (1 + 1e-9)
 
 
 def test_sums_of_the_heads_are_no_smaller_and_bounds_of_rotary_heads_neither():
@@ -131,7 +126,7 @@ def test_a_sink_moves_even_values_that_are_constant():
     """One token and a sink: the share of the sink alone depends on the token."""
     one = torch.ones(1, 1, 1).double()
     f = Attention(one, one, 0 * one, value_bias=torch.tensor([[3.0]]).double(), sinks=torch.zeros(1).double())
-    found = dense_norms(f, torch.linspace(-2, 2, 401).double()[:, None, None]).max().item()
+    found = constant(f, torch.linspace(-2, 2, 401).double()[:, None, None]).max().item()
     assert 0.6 < found <= bounds.ball_upper(f, 1, 2.0) < 20 * found
     unseen = Attention(one, one, 0 * one, value_bias=torch.tensor([[3.0]]).double())
     assert bounds.ball_upper(unseen, 1, 2.0) == 0
@@ -202,13 +197,13 @@ def test_the_slope_of_the_ascent_is_that_of_the_constant():
         normal = gaussian(9)
         f = layer(normal, **ADDED[added](normal), masked=True)
         x, v = normal(5, 3), normal(5, 3)
-        constant = torch.linalg.svd(torch.func.jacrev(f)(x).flatten(2).flatten(0, 1))
-        left, right = constant.U[:, 0].view(5, 3), constant.Vh[0].view(5, 3)
+        found = torch.linalg.svd(torch.func.jacrev(f)(x).flatten(2).flatten(0, 1))
+        left, right = found.U[:, 0].view(5, 3), found.Vh[0].view(5, 3)
         x.requires_grad_()
         (pulled,) = torch.autograd.grad((f(x) * left).sum(), x, create_graph=True)
         (slope,) = torch.autograd.grad((pulled * right).sum(), x)
         step, x = 1e-5, x.detach()
-        ahead, back = dense_norms(f, torch.stack([x + step * v, x - step * v]))
+        ahead, back = constant(f, torch.stack([x + step * v, x - step * v]))
         assert (slope * v).sum().item() == pytest.approx(((ahead - back) / (2 * step)).item(), rel=1e-5)
 
 
@@ -223,9 +218,9 @@ def test_the_search_stays_in_the_ball_under_the_bound_and_beats_its_starts(added
     found = on_ball(f, 6, **where, progress=False)
     x = found.x if added != "rotary" else found.x / torch.tensor([1.0, 0.5, 2.0]) / math.sqrt(3) * 1.5
     assert x.norm(dim=-1).max() <= 1.5 * (1 + 1e-9)
-    assert found.value == pytest.approx(dense_norms(f, found.x[None]).item(), rel=1e-5)
+    assert found.value == pytest.approx(constant(f, found.x[None]).item(), rel=1e-5)
     assert start.value * (1 - 1e-4) <= found.value <= bounds.ball_upper(f, 6, **where)
-    assert found.value > 1.05 * dense_norms(f, 1.5 * torch.nn.functional.normalize(normal(20, 6, 3), dim=-1)).median()
+    assert found.value > 1.05 * constant(f, 1.5 * torch.nn.functional.normalize(normal(20, 6, 3), dim=-1)).median()
 
 
 def test_twins_are_the_plain_heads_and_turn_their_keys():

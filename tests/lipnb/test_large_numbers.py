@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from cases import constant
 
 from lipnb import Attention, certify, local_lipschitz
 from lipnb.spectral import lanczos, start_vectors
@@ -13,14 +14,8 @@ POINTS = torch.tensor([[0.1], [0.5], [-0.7], [1.2]])
 
 
 def by_autograd(f, x, weights=None):
-    """The spectral norm of the dense Jacobian by automatic differentiation in float64."""
-    f, x = f.to(dtype=torch.float64), x.double()
-    weights = None if weights is None else weights.double()
-    matrix = torch.func.jacrev(lambda x: f(x, weights))(x).flatten(2).flatten(0, 1)
-    if weights is not None:
-        root = weights.sqrt()
-        matrix = root.repeat_interleave(len(matrix) // len(x))[:, None] * matrix / root.repeat_interleave(x.shape[1])
-    return torch.linalg.matrix_norm(matrix, 2).item()
+    """The constant by automatic differentiation in float64."""
+    return constant(f.to(dtype=torch.float64), x.double(), None if weights is None else weights.double()).item()
 
 
 def test_nearly_hard_attention_far_from_the_origin():

@@ -51,34 +51,6 @@ def test_upper_bounds_are_reached_where_nothing_is_attended():
         assert bound(0 * EYE, V, 1.7) == pytest.approx(exact, rel=1e-7)
 
 
-def weighted_norm(A, V, x, a):
-    J = torch.func.jacrev(lambda y: (y @ A.T @ y.T + a.log()).softmax(1) @ y @ V.T)(x)
-    J = a.sqrt()[:, None, None, None] * J / a.sqrt()[None, None, :, None]
-    return torch.linalg.matrix_norm(J.flatten(2).flatten(0, 1), 2)
-
-
-def test_ascent_does_not_pass_the_sharp_bound():
-    """Matrices, points and weights climb from a two-Dirac measure; the norms of A and of the points are held."""
-    for heat in [0.03, 0.3, 1.0, 3.0]:
-        x, a = two_diracs(-heat * EYE[:1, :1], 1.0, share=1 / 3)
-        x = torch.cat([x, 0.1 * normal(2, 1, seed=2)], 1)
-        free = [one.clone().requires_grad_() for one in (-EYE, EYE, x, a.log())]
-        climber = torch.optim.Adam(free, lr=0.03)
-        reached = []
-        for _ in range(120):
-            A, V = (M / torch.linalg.matrix_norm(M, 2) for M in free[:2])
-            points = free[2] / free[2].norm(dim=1, keepdim=True).clamp_min(1)
-            value = weighted_norm(heat * A, V, points, free[3].softmax(0))
-            reached.append(value.item())
-            climber.zero_grad()
-            (-value.log()).backward()
-            climber.step()
-        start = constant(-heat * EYE, EYE, x / x.norm(dim=1, keepdim=True).clamp_min(1), a)
-        assert reached[0] == pytest.approx(start, rel=1e-9)
-        bound = mean_field_upper_sharp(heat * EYE, EYE, 1.0)
-        assert max(reached) > reached[0] and 0.4 * bound < max(reached) <= bound * (1 + 1e-9)
-
-
 MATRICES = [
     -EYE,
     EYE,
@@ -178,22 +150,14 @@ def test_no_real_eigenvalue_no_lower_bound():
     turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
     with pytest.raises(ValueError, match="no real eigenvalue"):
         mean_field_lower(turn, 1.0)
-    for p in (1, 0.5):
-        with pytest.raises(ValueError, match="p must be more than 1"):
-            masked_mean_field_upper(EYE, EYE, 1.0, p=p)
 
 
 def case_of_heads(seed, *, masked):
     """Heads, tokens, and the smallest gap between the two best scores of a token."""
     h, n, d = 1 + seed % 3, 2 + seed % 6, 3
     output = None if seed % 4 == 1 else normal(h, 4, 3, seed=seed + 3)
-    f = Attention(
-        normal(h, 2, d, seed=seed),
-        normal(h, 2, d, seed=seed + 1),
-        normal(h, 3, d, seed=seed + 2),
-        output,
-        masked=masked,
-    )
+    parts = (normal(h, size, d, seed=seed + i) for i, size in enumerate((2, 2, 3)))
+    f = Attention(*parts, output, masked=masked)
     x = normal(n, d, seed=seed + 4)
     query, key, _ = f.project(x)
     scores = query @ key.mT
@@ -215,7 +179,7 @@ def test_the_limit_is_that_of_scaled_tokens():
         assert large_radius_limit(f, batch).shape == (3,)
 
 
-def test_one_head_counts_followers_and_the_rate_is_explicit():
+def test_one_head_counts_followers():
     for seed in range(12):
         n, d = 2 + seed % 6, 3
         A, V, x = normal(d, d, seed=seed), normal(2, d, seed=seed + 50), normal(n, d, seed=seed + 99)
@@ -224,29 +188,14 @@ def test_one_head_counts_followers_and_the_rate_is_explicit():
         size = torch.linalg.matrix_norm(V, 2).item()
         limit = large_radius_limit(f, x).item()
         assert limit == pytest.approx(size * math.sqrt(followers), rel=1e-12)
-        best = (x @ A.T @ x.T).topk(2).values
-        gap = (best[:, 0] - best[:, 1]).min().item()
-        for u in (3, 10, 20):
-            R = math.sqrt(u / gap)
-            t = torch.linalg.matrix_norm(A, 2).item() * (R * largest_norm(x)) ** 2
-            allowed = size * (4 * t * (1 + math.sqrt(n)) + math.sqrt(2 * n)) * (n - 1) * math.exp(-u)
-            found = local_lipschitz(f, R * x, method="dense").value.item()
-            assert abs(found - limit) <= allowed + 1e-12
         f = Attention.from_matrices(A, V, masked=True)
         assert (chosen_tokens(f, x)[0] <= torch.arange(n)).all()
 
 
 def test_biases_do_not_matter_in_the_limit():
     f, x, gap = case_of_heads(30, masked=False)
-    biased = Attention(
-        f.query,
-        f.key,
-        f.value,
-        f.output,
-        query_bias=normal(f.heads, 2, seed=1),
-        key_bias=normal(f.heads, 2, seed=2),
-        value_bias=normal(f.heads, 3, seed=3),
-    )
+    biases = {"key_bias": normal(f.heads, 2, seed=2), "value_bias": normal(f.heads, 3, seed=3)}
+    biased = f.replace(query_bias=normal(f.heads, 2, seed=1), **biases)
     limit = large_radius_limit(f, x).item()
     assert large_radius_limit(biased, x).item() == pytest.approx(limit, rel=1e-12)
     far = local_lipschitz(biased, 100 * math.sqrt(60 / gap) * x, method="dense").value.item()

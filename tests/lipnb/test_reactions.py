@@ -16,16 +16,8 @@ from lipnb.origin import cache_folder
 
 WORDS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "Cl", "Br", "c", "1", "(", ")", "=", "O", "N"]
 WORDS += [".", ">>", "[Na+]", "[nH]", "%11", "@"]
-SIZES = dict(
-    vocab_size=len(WORDS),
-    embedding_size=8,
-    hidden_size=16,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=12,
-    max_position_embeddings=40,
-    initializer_range=0.5,
-)
+SIZES = {"vocab_size": len(WORDS), "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 3}
+SIZES |= {"num_attention_heads": 4, "intermediate_size": 12, "max_position_embeddings": 40, "initializer_range": 0.5}
 REACTION = {
     "reactants_smiles": ["CCBr", "CCO"],
     "product_smiles": "CCOCC",
@@ -91,12 +83,8 @@ def test_a_wheel_becomes_the_model_that_it_holds(monkeypatch, tmp_path):
     made = files(tmp_path / "package")
     contents = {path.name: path.read_bytes() for path in (tmp_path / "package").iterdir()}
     folder = fetching.fetch("rxnmapper-albert", wheel=wheel(monkeypatch, tmp_path, "rxnmapper-albert", contents))
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
+    made_of = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in folder.iterdir()} == made_of
     assert not list(tmp_path.rglob("other.py")) and not list(cache_folder().rglob("vocab.txt"))
     model = models.load("rxnmapper-albert", dtype=torch.float64)
     assert (model.layers, model.heads, model.width, model.longest, model.masked) == (3, 4, 16, 40, False)

@@ -59,14 +59,7 @@ def scanned(model, text, folder, **options):
     return scanning.scan(
         model,
         text,
-        **{
-            "lengths": [4, 9],
-            "close": False,
-            "output": folder / "out",
-            "dtype": "float64",
-            "progress": False,
-            **options,
-        },
+        **{"lengths": [4, 9], "close": False, "output": folder / "out", "dtype": "float64", **QUIET, **options},
     )
 
 
@@ -121,10 +114,8 @@ def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name)
     bounds = table.filter(like="log10_")
     assert bounds.shape[1] >= 2 and bounds[table.window == 0].notna().all(axis=None)
     assert (bounds.sub(np.log10(table.lipschitz), axis=0).stack().dropna() > -1e-9).all()
-    rotary = "llama" in name
-    assert set(bounds) & {"log10_general", "log10_rotary_upper"} == {
-        "log10_rotary_upper" if rotary else "log10_general"
-    }
+    expected = "log10_rotary_upper" if "llama" in name else "log10_general"
+    assert set(bounds) & {"log10_general", "log10_rotary_upper"} == {expected}
     certified = table[table.certified.notna()]
     assert len(certified) == len(table) // 2
     assert (certified.certified >= certified.lipschitz * (1 - 1e-9)).all()
@@ -158,43 +149,6 @@ def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
     assert found.table.passed.all() and set(found.table.length) == {4, 9} and "hidden" in set(found.whole.part)
     again = scanning.remeasure(found.table, found.about["settings"], tmp_path / "llama", text, rows=4)
     assert (again["lipschitz difference"] < 1e-5).all()
-
-
-def test_rotary_bounds_hold_at_large_tokens_and_can_be_broken(families):  # noqa: F811
-    """Near-uniform to near-hard attention; without the key bias in the bound it fails."""
-    from lipnb import bounds, local_lipschitz
-
-    f = models.load(families / "llama biased", dtype=torch.float64).attention(1)
-    x = torch.randn(7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    ratios = []
-    for size in (1e-3, 0.1, 1.0, 5.0):
-        value = local_lipschitz(f, size * x).value.item()
-        radius = (size * x).norm(dim=-1).max().item()
-        three, ball = bounds.rotary_terms(f, size * x), bounds.rotary_upper(f, len(x), radius)
-        assert value <= three <= ball * (1 + 1e-9)
-        ratios.append(three / value)
-    assert min(ratios) < 12  # no empty bound
-
-
-def test_heads_bounds_are_those_of_one_head(bert):
-    """One head without query bias: the bounds of the library, to rounding."""
-    from lipnb import Attention, bounds
-
-    generator = torch.Generator().manual_seed(2)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 6), (4, 6), (9, 6)))
-    f, R = Attention.from_matrices(A, V), x.norm(dim=-1).max().item()
-    norms = bounds.head_norms(f)
-    on_ball, here = bounds.heads_on_ball(norms, 9, R, False), bounds.heads_at_input(f, norms, x)
-    expected = {
-        "general": bounds.general_upper(A, V, 9, R),
-        "general_sharp": bounds.general_upper_sharp(A, V, 9, R),
-        "spread": bounds.spread_upper(A, V, x).item(),
-        "column": bounds.column_upper(A, V, x).item(),
-        "yudin": bounds.yudin_upper(f, x).item(),
-    }
-    for name, value in expected.items():
-        assert np.exp({**on_ball, **here}[name]) == pytest.approx(value, rel=1e-6), name
-    assert on_ball["mean_field"] == pytest.approx(bounds.mean_field_upper(A, V, R, log=True), rel=1e-6)
 
 
 def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, monkeypatch):
@@ -294,24 +248,15 @@ def test_stopped_by_ctrl_c_it_says_what_is_kept_and_status_does(bert, tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
-def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
-    families,  # noqa: F811
-    tmp_path,
-    text,
-    monkeypatch,
-    name,
-):
+def test_a_finished_scan_is_not_measured_again(families, tmp_path, text, monkeypatch, name):  # noqa: F811
     model = small(families / name)
     first = scanned(model, text, tmp_path)
     monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     (tmp_path / "out" / "SHA256SUMS").unlink()  # as after a kill -9 before the last file
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
-    with pytest.raises(
-        ValueError,
-        match=r"'out' holds another scan \(lengths 4,9, not 4\): name another "
-        "folder with --output, or measure anew with --again",
-    ):
+    another = r"'out' holds another scan \(lengths 4,9, not 4\): name another folder with --output, or measure anew "
+    with pytest.raises(ValueError, match=f"{another}with --again"):
         scanned(model, text, tmp_path, lengths=[4])
     monkeypatch.undo()
     assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
@@ -379,12 +324,7 @@ def brief(bert, story, tmp_path_factory):
 @pytest.mark.parametrize(
     ("file", "spoil"),
     [
-        ("scan.csv", lambda text: text[: len(text) // 2]),
-        ("scan.csv", lambda text: ""),
         ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])),
-        ("scan.csv", lambda text: text.replace("length", "x")),
-        ("scan.csv", lambda text: text.replace("True", "perhaps")),
-        ("scan.csv", lambda text: text + "1,2\x00"),
         ("scan.json", lambda text: text[:-9]),
         ("scan.json", lambda text: "[]"),
         ("scan.json", lambda text: ""),
@@ -443,22 +383,11 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
     said = report.write_report(found, tmp_path / "out").read_text(encoding="utf-8")
     assert "<script" not in said and "&lt;script&gt;" in said and "alert(1)&lt;_script&gt;" in said
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""", said)
-    assert {address.split("/")[2] for address in re.findall(r"https?://[^\s\"'<)]+", said)} <= {
-        "www.w3.org",
-        "purl.org",
-        "creativecommons.org",
-    }  # names of formats
+    addresses = {address.split("/")[2] for address in re.findall(r"https?://[^\s\"'<)]+", said)}
+    assert addresses <= {"www.w3.org", "purl.org", "creativecommons.org"}  # names of formats
     out = StringIO()
     terminal.show(found, file=out)
     assert "[bold]" in out.getvalue()
-
-
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_table_fits_the_terminal(finished, width):
-    out = StringIO()
-    terminal.show(finished, file=out, width=width)
-    table = out.getvalue().split("4 of 4")[0]
-    assert max(map(len, table.splitlines())) <= min(width, 100) and "constant" in table
 
 
 @pytest.mark.parametrize(
@@ -482,38 +411,21 @@ def test_how_many_times(log10, said):
     [
         (["minilm", "--text", "alise"], 2, "there is no file or corpus 'alise': did you mean alice?"),
         (["minilm", "--text", "nowhere/x.txt"], 1, "the text 'nowhere/x.txt' was not found"),
-        (["minilm", "--text", "alise"], 2, "There are alice, ag_news, ptb, reactions, python_reference"),
-        (["minilm", "--text", "nowhere/x.txt"], 1, "built-in texts are alice, ag_news, ptb"),
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
         (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
-        (
-            ["minilm", "--text", "FOLDER"],
-            1,
-            "minilm reads text, not images, and './folder' is no text file: give a text",
-        ),
-        (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
-        (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
-        (
-            ["minilm", "--text", "SHORT", "--lengths", "32"],
-            1,
-            "tokens, but 2 windows of 32 tokens need 60 beside 2 special ones each",
-        ),
+        (["minilm", "--text", "./folder"], 1, "minilm reads text, not images, and './folder' is no text file: give"),
+        (["minilm", "--text", "empty.txt"], 1, "the file empty.txt is empty"),
+        (["minilm", "--text", "latin.txt"], 1, "the file latin.txt is not UTF-8 text"),
         (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
         (["minilm", "--lengths", "0,3"], 2, "different whole numbers from 1 on, such as 2,8,32, got 0,3"),
         (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
-        (["minilm", "--layers", "first"], 2, "layers are 'all', numbers or ranges"),
         (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
-        (["minilm", "--rtol", "-1"], 2, "rtol must lie between 1e-6 and 1, got -1.0"),
         (["minilm", "--rtol", "nan"], 2, "rtol must lie between 1e-6 and 1, got nan"),
-        (
-            ["minilm", "--text", "SHORT"],
-            1,
-            "2 windows of 32 tokens need 60 beside 2 special ones each: take --lengths 4 or a longer text.",
-        ),
+        (["minilm", "--text", "short.txt"], 1, "2 windows of 32 tokens need 60 beside 2 special ones each: take --l"),
         (["minilm", "--windows", "0"], 2, "windows must be 1 or more, got 0"),
         (["minilm", "--seed", "abc"], 2, "argument --seed: invalid int value: 'abc'"),
         (["minilm", "--upper-work", "nan"], 2, "upper_work must be a positive number of operations, got nan"),
-        (["minilm", "--output", "SHORT"], 1, "is a file: name a folder"),
+        (["minilm", "--output", "short.txt"], 1, "is a file: name a folder"),
         (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here (there is no such kind)"),
         (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
         (["nobody/nothing"], 1, "could not be found on the Hugging Face hub"),
@@ -524,16 +436,10 @@ def test_how_many_times(log10, said):
 )
 def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, code, sentence):
     monkeypatch.chdir(tmp_path)
-    places = {
-        "EMPTY": ("empty.txt", b" \n"),
-        "LATIN": ("latin.txt", "café".encode("latin-1")),
-        "SHORT": ("short.txt", b"alice and the rabbit"),
-    }
-    for name, (file, content) in places.items():
-        (tmp_path / file).write_bytes(content)
-        arguments = [file if argument == name else argument for argument in arguments]
+    texts = {"empty": b" \n", "latin": "café".encode("latin-1"), "short": b"alice and the rabbit"}
+    for name, content in texts.items():
+        (tmp_path / f"{name}.txt").write_bytes(content)
     (tmp_path / "folder").mkdir()
-    arguments = ["./folder" if argument == "FOLDER" else argument for argument in arguments]
     try:
         got = main(["scan", *arguments])
     except SystemExit as stop:
@@ -578,12 +484,6 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
     assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
 
 
-def test_a_text_is_refused_before_weights_are_read(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
-    with pytest.raises(FileNotFoundError, match="the text 'alise' was not found: it is no file, and no corpus of"):
-        scanned(bert, "alise", tmp_path)
-
-
 def test_a_mask_that_changes_nothing_is_said(bert, families, text):  # noqa: F811
     for name, own in (("gpt2", True), ("llama biased", True), ("bert", False)):
         asked = run.begin(families / name, text, ScanOptions(lengths=[4], masked=True, tokenizer=bert)).settings
@@ -614,8 +514,10 @@ def test_norms_that_are_all_alike_are_drawn_inside_the_plot(finished):
     assert ax.get_ylim()[1] > 24.5
 
 
-def test_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
+def test_text_and_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
     monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
+    with pytest.raises(FileNotFoundError, match="the text 'alise' was not found: it is no file, and no corpus of"):
+        scanned(bert, "alise", tmp_path)
     for layers, sentence in (("9", "has layers 0 to 1, but layer 9 was asked for"), ("3-1", "layers are 'all'")):
         with pytest.raises(ValueError, match=sentence):
             scanned(bert, text, tmp_path, layers=layers)
@@ -659,9 +561,8 @@ def test_the_closest_bound_is_chosen_for_each_layer_and_length():
         f'Of bounds in closed form "{general}" comes closest in 2 of 3 layers and lengths, "{yudin}" in 1; the closest '
         "is 3.2 to 100 times too high where one is known, in 3 of 4 layers and lengths."
     )
-    [said] = [
-        one.sentence for one in sentences._bounds(table[["over_yudin"]].iloc[[1, 3]].assign(certified_over=np.nan))
-    ]
+    one_bound = table[["over_yudin"]].iloc[[1, 3]].assign(certified_over=np.nan)
+    [said] = [one.sentence for one in sentences._bounds(one_bound)]
     assert said == f'Of bounds in closed form "{yudin}" comes closest, 3.2 to 100 times too high.'
 
 
@@ -671,12 +572,8 @@ def test_the_table_names_the_closest_bound_of_each_row(finished):
     out, only = StringIO(), StringIO()
     terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=others)), file=out, width=100)
     rows = [line for line in out.getvalue().splitlines() if line.endswith(" ok")]
-    assert [re.search(r"x \d+ \w", row.split("certified")[-1][-25:])[0] for row in rows] == [
-        "x 10 a",
-        "x 100 b",
-        "x 1000 a",
-        "x 1000 a",
-    ]
+    named = [re.search(r"x \d+ \w", row.split("certified")[-1][-25:])[0] for row in rows]
+    assert named == ["x 10 a", "x 100 b", "x 1000 a", "x 1000 a"]
     assert f"\nbound: a {TITLES['general']}, b {TITLES['yudin']}\n" in out.getvalue()
     terminal.show(
         dataclasses.replace(finished, summary=summary.drop(columns=[*others, "over_yudin"])), file=only, width=100
@@ -684,17 +581,17 @@ def test_the_table_names_the_closest_bound_of_each_row(finished):
     assert "bound: a" not in only.getvalue() and "x 1000 a" not in only.getvalue()
 
 
-@pytest.mark.parametrize(("columns", "longest"), [(None, 100), ("70", 70), ("none", 100), ("0", 100), ("160", 100)])
-def test_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch, columns, longest):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    if columns is not None:
+def test_the_table_fits_the_terminal_and_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch):
+    for width, columns, longest in (
+        *((None, columns, most) for columns, most in (("", 100), ("70", 70), ("none", 100), ("0", 100), ("160", 100))),
+        *((width, "", min(width, 100)) for width in (40, 80, 160)),
+    ):
         monkeypatch.setenv("COLUMNS", columns)
-    out = StringIO()
-    terminal.show(finished, file=out)
-    lines = out.getvalue().splitlines()
-    table = out.getvalue().split("4 of 4")[0].splitlines()
-    assert longest - 30 < max(map(len, table)) <= longest
-    assert all(line == line.rstrip() for line in lines) and any("constant" in line for line in table)
+        out = StringIO()
+        terminal.show(finished, file=out, width=width)
+        table = out.getvalue().split("4 of 4")[0].splitlines()
+        assert longest - 30 < max(map(len, table)) <= longest and any("constant" in line for line in table)
+        assert all(line == line.rstrip() for line in out.getvalue().splitlines())
 
 
 def test_the_help_and_the_report_say_which_columns_are_logarithms(finished, capsys):
@@ -743,17 +640,6 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     per_length = found.table.groupby("length").certified.count()
     assert per_length[4] == 2 and per_length[9] == 0
     assert "No certified bound at n = 9: about 1.9e6 operations each" in report.html(found)
-    bracket = certify(
-        small(bert).attention(0),
-        small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0],
-        columns=0,
-    )
+    x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
+    bracket = certify(small(bert).attention(0), x, columns=0)
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
-
-
-def test_importing_the_command_is_light():
-    code = (
-        "import sys, lipnb.cli.scan; print([m for m in ('torch', 'transformers', 'rich', 'jinja2', 'matplotlib') "
-        "if m in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

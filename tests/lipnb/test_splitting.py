@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import random_case
+from cases import constant, random_case
 
-from lipnb import Attention, AttentionJacobian
+from lipnb import Attention
 from lipnb.measures import mean_field_map, wasserstein
 from lipnb.measures.splitting import Splitting, far_splitting, query_blocks, splitting
 
@@ -29,24 +29,16 @@ def unmasked(seed):
     return case.attention, x, weights
 
 
-def weighted_norm(attention, x, weights):
-    J = AttentionJacobian(attention, x, weights).dense()
-    root = weights.sqrt()
-    return torch.linalg.matrix_norm(
-        root.repeat_interleave(attention.output_width)[:, None] * J / root.repeat_interleave(attention.width), 2
-    ).item()
-
-
 def test_the_criterion_is_the_norm_of_copies_of_any_weights():
     for copies in [2, 3]:
         for seed in range(24):
             attention, x, weights = unmasked(seed)
             generator = torch.Generator().manual_seed(100 + seed)
             parts = torch.randn(len(x), copies, generator=generator, dtype=torch.float64).softmax(1)
-            exact = weighted_norm(attention, x.repeat_interleave(copies, 0), (weights[:, None] * parts).flatten())
+            exact = constant(attention, x.repeat_interleave(copies, 0), (weights[:, None] * parts).flatten()).item()
             found = splitting(attention, x, weights, rtol=1e-12)
             assert max(found.together, found.apart) == pytest.approx(exact, rel=1e-12)
-            assert found.together == pytest.approx(weighted_norm(attention, x, weights), rel=1e-12)
+            assert found.together == pytest.approx(constant(attention, x, weights).item(), rel=1e-12)
 
 
 def test_parting_one_atom_only_uses_the_derivative_at_that_atom():
@@ -54,7 +46,7 @@ def test_parting_one_atom_only_uses_the_derivative_at_that_atom():
     for atom, expected in ((0, found.apart), (1, found.together)):  # the other atom is not steep
         counts = torch.tensor([1, 1])
         counts[atom] = 2
-        exact = weighted_norm(scalar(-1.0), x.repeat_interleave(counts, 0), (HALF / counts).repeat_interleave(counts))
+        exact = constant(scalar(-1.0), x.repeat_interleave(counts, 0), (HALF / counts).repeat_interleave(counts)).item()
         assert exact == pytest.approx(expected, rel=1e-4)
 
 

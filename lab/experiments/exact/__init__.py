@@ -37,10 +37,7 @@ ABOUT = (
 def cases():
     """All cases, in the order of the file.
 
-    Returns
-    -------
-    list of dict
-        As in the file.
+    As they stand in the file.
     """
     return [one | {"tolerance": _tolerance(one)} for module in MODULES for one in module.cases()]
 

@@ -4,8 +4,6 @@ import re
 
 import mpmath
 
-__all__ = ["DIGITS", "FUNCTIONS", "case", "evaluate", "head"]
-
 DIGITS = 30  # of each value, all of them right
 WORKING = 60
 FUNCTIONS = ("sqrt", "exp", "cos", "acos", "cosh", "tanh", "findroot")  # of mpmath, that a formula may name
@@ -17,27 +15,8 @@ KINDS = ("local", "limit", "ball")
 def evaluate(formula):
     """The number that a formula stands for, to `WORKING` digits.
 
-    Parameters
-    ----------
-    formula : str
-        A Python expression, then perhaps ``where name = expression; name = expression``: each may use the names before
-        it. They may name `FUNCTIONS`, max and abs; ``findroot(lambda u: ..., near)`` is the zero of a function.
-
-    Returns
-    -------
-    mpmath.mpf
-
-    Raises
-    ------
-    NameError
-        A name that is neither one of `FUNCTIONS` nor defined.
-
-    Examples
-    --------
-    >>> print(mpmath.nstr(evaluate("2*p where p = 1/3"), 10))
-    0.6666666667
-    >>> print(mpmath.nstr(evaluate("u where u = findroot(lambda v: v*v - 2, 1.5)"), 10))
-    1.414213562
+    `formula`: a Python expression, then perhaps ``where name = expression; name = expression``: each may use the names
+    before it. They may name `FUNCTIONS`, max and abs; ``findroot(lambda u: ..., near)`` is the zero of a function.
     """
     known = {name: getattr(mpmath, name) for name in FUNCTIONS}
     known |= {"max": max, "abs": abs, "mpf": mpmath.mpf, "__builtins__": {}}
@@ -63,28 +42,13 @@ def head(A, V):
 def case(name, family, formula, proof, x, heads, *, weights=None, kind="local", radius=None, source="ours", **settings):
     """What is written of one case, without its tolerances.
 
-    Parameters
-    ----------
-    name, family, formula, proof, source : str
-        A name of its own; one of `FAMILIES`; as `evaluate` reads it; why it is so; a key of the bibliography and
-        statement, or "ours".
-    x : list of list of float
-        Tokens.
-    heads : dict
-        Parameters of the attention, as `lipnb.Attention` takes them; what is left out has the values written here.
-    weights : list of float, optional
-        Of the tokens.
-    kind : {"local", "limit", "ball"}
-        The constant at x; its limit along R x, from which x differs by less than 1e-20; or the largest constant on all
-        sequences of as many tokens of norm at most `radius`, attained at x.
-    radius : float, optional
-        Of a ball; None for all inputs.
-    **settings
-        More parameters of the attention.
-
-    Returns
-    -------
-    dict
+    `name`, `family`, `formula`, `proof`, `source`: a name of its own; one of `FAMILIES`; as `evaluate` reads it; why it
+      is so; a key of the bibliography and statement, or "ours".
+    `heads`: parameters of the attention, as `lipnb.Attention` takes them; what is left out has the values written here.
+    `kind` ("local", "limit", "ball"): the constant at x; its limit along R x, from which x differs by less than 1e-20;
+      or the largest constant on all sequences of as many tokens of norm at most `radius`, attained at x.
+    `radius`: of a ball; None for all inputs.
+    `**settings`: more parameters of the attention.
     """
     assert family in FAMILIES and kind in KINDS and (radius is None or kind == "ball"), name
     plain = {"output": None, "query_bias": None, "key_bias": None, "value_bias": None, "output_bias": None}

@@ -7,8 +7,6 @@ the imaginary part of the map at complex tokens, exact here to a hundred digits.
 import mpmath
 import numpy as np
 
-__all__ = ["WIDEST", "constant"]
-
 WIDEST = 24  # unknowns; more take minutes
 STEP = 60  # of the derivative, in digits; its error is the square
 DIGITS = 50  # of the norm
@@ -17,20 +15,7 @@ DIGITS = 50  # of the norm
 def constant(case):
     """The local constant of one case, from the definition.
 
-    Parameters
-    ----------
-    case : dict
-        As in the file; at most `WIDEST` unknowns.
-
-    Returns
-    -------
-    mpmath.mpf
-        Right to 40 digits.
-
-    Raises
-    ------
-    ValueError
-        "... has so many unknowns ...".
+    `case`: as in the file; at most `WIDEST` unknowns. Returns mpmath.mpf: right to 40 digits.
     """
     n, d = len(case["x"]), len(case["x"][0])
     if n * d > WIDEST:

@@ -2,8 +2,6 @@
 
 from lab.experiments.exact.case import case, evaluate
 
-__all__ = ["cases"]
-
 NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"
 FAMILY, KIM = "L2", "ours, after kim2021lipschitz"
 TURN, UNIT, LINE = [[3.0, 4.0], [-4.0, 3.0]], [[1.0, 0.0], [0.0, 1.0]], [[1.0]]

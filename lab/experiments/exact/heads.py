@@ -3,8 +3,6 @@
 from lab.experiments.exact.case import case, head
 from lab.experiments.exact.pairs import ANTIPODAL, MASKED, MASKED_WHERE, antipodal, clusters
 
-__all__ = ["cases"]
-
 LINE, UNIT = [[1.0]], [[1.0, 0.0], [0.0, 1.0]]
 NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"
 

@@ -2,8 +2,6 @@
 
 from lab.experiments.exact.case import case, head
 
-__all__ = ["cases"]
-
 LINE, SOURCE = [[1.0]], "castin2024smooth, Theorem 3.7 and 4.5; the limit itself is ours"
 FAMILY = "hard"
 

@@ -2,8 +2,6 @@
 
 from lab.experiments.exact.case import case, evaluate, head
 
-__all__ = ["ANTIPODAL", "MASKED", "antipodal", "cases", "clusters"]
-
 LINE = [[1.0]]
 ANTIPODAL = "max(1 + 4*t*w, abs(2*p - 1 + 8*t*w))"
 # two tokens 1 and -1/2, A = V = 1, masked

@@ -2,8 +2,6 @@
 
 from lab.experiments.exact.case import case, head
 
-__all__ = ["cases"]
-
 SHEAR, SYMMETRIC, TURN = [[1.0, 1.0], [0.0, 1.0]], [[2.0, 1.0], [1.0, 2.0]], [[3.0, 4.0], [-4.0, 3.0]]
 ZERO, LINE = [[0.0, 0.0], [0.0, 0.0]], [[1.0]]
 TILTED = [[1.0, 2.0], [0.0, -1.0]]
