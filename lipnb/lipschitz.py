@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_list, check_list_of_weights, check_tolerance, check_weights, number, whole
+from lipnb.checks import check_list, check_list_of_weights, check_tolerance, check_weights, number, require, whole
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
-from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
+from lipnb.spectral import SpectralNorm, dense_norm, lanczos, power_iteration, start_vectors
+from lipnb.spectral.answer import each_field, joined, put
 from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
@@ -223,16 +224,14 @@ class Options:
             )
         check_tolerance(self.rtol, x)
         steps, confidence, memory = self.max_steps, self.confidence, self.memory
-        for fits, sentence in (
+        require(
             (steps is None or steps >= 1, f"max_steps must be at least 1, got {steps}."),
             (
                 confidence is None or 0 < confidence < 1,
                 f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.",
             ),
             (memory is None or memory >= 1, f"memory must be a positive number of bytes, got {memory}."),
-        ):
-            if not fits:
-                raise ValueError(sentence)
+        )
 
     @property
     def dense(self) -> bool | None:
