@@ -36,7 +36,8 @@ class LocalLipschitz:
         Products with the Jacobian and its transpose until the item stopped; Lanczos takes one more for `value`. 0 for
         the dense method.
     converged : Tensor of bool, shape of the batch
-        Whether the stopping rule was met. A value that did not converge is still a lower bound.
+        Whether the stopping rule was met. A value that did not converge is still a lower bound; where `steps` is
+        `max_steps`, allow more, elsewhere the precision is the limit: take float64, or a larger `rtol`.
     upper : Tensor, shape of the batch
         Upper bound on the local constant, up to a relative rounding of 16 eps: for each item by itself, and an input
         that was not chosen by looking at answers from this start, it fails with probability at most ``1 - confidence``

@@ -121,11 +121,11 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
                 yield
 
 
-def _seconds(product, rounds=5):
+def _seconds(product):
     """Shortest time of a few calls."""
     product()
     times = []
-    for _ in range(rounds):
+    for _ in range(5):
         began = time.perf_counter()
         product()
         times.append(time.perf_counter() - began)
