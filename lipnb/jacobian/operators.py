@@ -53,7 +53,7 @@ class AutodiffGram(GramOperator):
     name = "autodiff"
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None = None) -> None:
-        self.jacobian, self.shape, self._dtype = RecordedJacobian(f, x), x.shape, x.dtype
+        self.jacobian, self._tokens, self._dtype = RecordedJacobian(f, x), x.shape, x.dtype
         self.root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
         self.unit, self._scale = self.jacobian.unit.flatten(), self.jacobian.unit.to(x)[..., None, None]
         self.precision = self.jacobian.precision
@@ -81,11 +81,11 @@ class AutodiffGram(GramOperator):
 
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, N), of `u`, shape (b, N), in the type of u."""
-        kind, u = u.dtype, u.reshape(self.shape).to(self._dtype)
+        kind, u = u.dtype, u.reshape(self._tokens).to(self._dtype)
         image = self.jacobian.jvp(u if self.root is None else u / self.root) / self._scale
         out = self.jacobian.vjp(image if self.root is None else self.root**2 * image) / self._scale
         out = out if self.root is None else out / self.root
-        return out.reshape(self.shape[:-2].numel(), -1).to(kind)
+        return out.reshape(self._tokens[:-2].numel(), -1).to(kind)
 
 
 class SeparableGram(GramOperator):
