@@ -2,6 +2,8 @@
 
 import math
 
+__all__ = ["figures", "large", "many", "range_of", "short", "small", "times", "up"]
+
 
 def many(count: int, what: str) -> str:
     """A number of things, in words."""
