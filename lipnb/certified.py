@@ -1,6 +1,6 @@
 """Two-sided, guaranteed bounds on the local Lipschitz constant of attention at an input."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -170,38 +170,44 @@ def certify(
     x = x.double()
     sizes = sizes_of_columns(attention, n, d, columns)
     sequences = x.reshape(-1, n, d)
-    spread = [None] * len(sequences) if weights is None else weights.double().expand(x.shape[:-1]).reshape(-1, n)
-    items = [_one(attention, x, a, sizes, rtol, seed) for x, a in zip(sequences, spread, strict=True)]
-    return Bracket(*(torch.stack(field).reshape(batch) for field in zip(*items, strict=True)))
+    each = [None] * len(sequences) if weights is None else weights.double().expand(x.shape[:-1]).reshape(-1, n)
+    items = [_of_sequence(attention, x, a, sizes, rtol, seed) for x, a in zip(sequences, each, strict=True)]
+    fields = vars(items[0])
+    return Bracket(**{name: torch.stack([vars(item)[name] for item in items]).reshape(batch) for name in fields})
 
 
-def _one(attention, x, weights, sizes, rtol, seed):
-    """The fields of a `Bracket`, of one sequence (n, d)."""
+def _without_columns(lower, upper):
+    """The bracket [lower, upper] of a sequence of which no part is known better."""
+    parts = dict.fromkeys(("columns_norm", "query", "key", "value", "rounding"), upper)
+    return Bracket(lower=lower, upper=upper, **parts, columns=torch.tensor(0, device="cpu"))
+
+
+def _of_sequence(attention, x, weights, sizes, rtol, seed):
+    """The bracket of one sequence (n, d)."""
     zero, infinite = x.new_zeros(()), x.new_full((), torch.inf)
     if not alive(attention).any():
-        return *[zero] * 7, torch.tensor(0, device="cpu")
-    unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0, device="cpu"))
+        return _without_columns(zero, zero)
+    unknown = _without_columns(zero, infinite)
     heads_per_key = attention.heads // attention.groups
     attention, x, tokens, outputs = in_units(attention, x)
     if attention is None:
         return unknown
     try:
-        found = _in_units(RoundedLinearization(attention, x, weights, heads_per_key=heads_per_key), sizes, rtol, seed)
+        found = _bracket(RoundedLinearization(attention, x, weights, heads_per_key=heads_per_key), sizes, rtol, seed)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return unknown
     if found is None:
         return unknown
-    fields = [shifted(field, outputs - tokens) for field in found[:-1]]
-    if not torch.isfinite(torch.stack(fields)).all():
+    parts = {name: shifted(part, outputs - tokens) for name, part in vars(found).items() if name != "columns"}
+    if not torch.isfinite(torch.stack([*parts.values()])).all():
         return unknown
-    lower, upper = torch.nextafter(fields[0], zero), torch.nextafter(fields[1], infinite)
-    if not torch.isfinite(upper):
-        return unknown
-    return lower, upper, *fields[2:], found[-1]
+    parts["lower"] = torch.nextafter(parts["lower"], zero)
+    parts["upper"] = torch.nextafter(parts["upper"], infinite)
+    return replace(found, **parts) if torch.isfinite(parts["upper"]) else unknown
 
 
-def _in_units(at, sizes, rtol, seed):
-    """The same, before units and the last rounding; None where the attention matrix is not resolved."""
+def _bracket(at, sizes, rtol, seed):
+    """The bracket in the units of `at`, before the last rounding; None where the attention matrix is not resolved."""
     errors = RoundingErrors(at)
     if not errors.resolved():
         return None
@@ -211,13 +217,13 @@ def _in_units(at, sizes, rtol, seed):
     stretch = image / torch.where(length > 0, length, 1)
     # line 7: two lengths and their quotient; what the product with the vector loses is in `rounding`, as of one column
     lower = stretch * (1 - gamma(4 * at.x.numel() + 4 * image.numel() + 64)) - found.rounding
-    return (
-        lower.clamp_min(0),
-        found.upper,
-        found.columns_norm,
-        *found.terms,
-        found.rounding,
-        torch.tensor(found.columns, device="cpu"),
+    return Bracket(
+        lower=lower.clamp_min(0),
+        upper=found.upper,
+        columns_norm=found.columns_norm,
+        **found.terms._asdict(),
+        rounding=found.rounding,
+        columns=torch.tensor(found.columns, device="cpu"),
     )
 
 

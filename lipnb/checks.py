@@ -12,8 +12,6 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-__all__ = ["at_once", "check_weights", "memory_allowance", "real_tensor"]
-
 ALLOWANCE = 2**31  # bytes of what is kept on the CPU, and of a dense Jacobian in float64
 TILE = 2**27  # bytes of one intermediate array
 
@@ -62,6 +60,13 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
+def require(*conditions: tuple[bool, str]) -> None:
+    """Raise ValueError with the sentence of the first condition that does not hold."""
+    for fits, sentence in conditions:
+        if not fits:
+            raise ValueError(sentence)
+
+
 def as_tensor(name: str, value, **new) -> Tensor:
     """`value`, a `new` tensor of it where it is none, with real numbers that can be read; else one sentence."""
     try:
@@ -69,13 +74,14 @@ def as_tensor(name: str, value, **new) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:  # what PyTorch raises differs
         kind = type(value).__name__
         raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
-    for wrong, sentence in (
-        (tensor.is_complex(), "real, got complex numbers: use .real"),
-        (tensor.layout != torch.strided, "dense, got a sparse or nested tensor: use .to_dense()"),
-        (tensor.is_meta, "on a device, got a meta tensor, which holds no numbers: load them first"),
-    ):
-        if wrong:
-            raise ValueError(f"{name} must be {sentence}.")
+    require(
+        (not tensor.is_complex(), f"{name} must be real, got complex numbers: use .real."),
+        (tensor.layout == torch.strided, f"{name} must be dense, got a sparse or nested tensor: use .to_dense()."),
+        (
+            not tensor.is_meta,
+            f"{name} must be on a device, got a meta tensor, which holds no numbers: load them first.",
+        ),
+    )
     return tensor
 
 

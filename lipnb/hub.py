@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ABSENT", "dataset_file", "reached", "snapshot"]
-
 ABSENT = (
     "{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
     "network take 'minilm', which is embedded, or a local folder holding config.json and model.safetensors."

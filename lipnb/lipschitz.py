@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_list, check_list_of_weights, check_tolerance, check_weights, number, whole
+from lipnb.checks import check_list, check_list_of_weights, check_tolerance, check_weights, number, require, whole
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
-from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
+from lipnb.spectral import SpectralNorm, dense_norm, lanczos, power_iteration, start_vectors
+from lipnb.spectral.answer import each_field, joined, put
 from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
@@ -35,7 +36,8 @@ class LocalLipschitz:
         Products with the Jacobian and its transpose until the item stopped; Lanczos takes one more for `value`. 0 for
         the dense method.
     converged : Tensor of bool, shape of the batch
-        Whether the stopping rule was met. A value that did not converge is still a lower bound.
+        Whether the stopping rule was met. A value that did not converge is still a lower bound; where `steps` is
+        `max_steps`, allow more, elsewhere the precision is the limit: take float64, or a larger `rtol`.
     upper : Tensor, shape of the batch
         Upper bound on the local constant, up to a relative rounding of 16 eps: for each item by itself, and an input
         that was not chosen by looking at answers from this start, it fails with probability at most ``1 - confidence``
@@ -223,16 +225,14 @@ class Options:
             )
         check_tolerance(self.rtol, x)
         steps, confidence, memory = self.max_steps, self.confidence, self.memory
-        for fits, sentence in (
+        require(
             (steps is None or steps >= 1, f"max_steps must be at least 1, got {steps}."),
             (
                 confidence is None or 0 < confidence < 1,
                 f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.",
             ),
             (memory is None or memory >= 1, f"memory must be a positive number of bytes, got {memory}."),
-        ):
-            if not fits:
-                raise ValueError(sentence)
+        )
 
     @property
     def dense(self) -> bool | None:

@@ -5,8 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["ZERO", "exponent", "power_of_two", "powers_of_two", "shifted", "shifted_number"]
-
 ZERO = -math.inf  # exponent of a tensor of zeros
 LEAST, MOST = -1022, 1023  # exponents of normal numbers of float64
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # a text needs no torch
     from torch import Tensor
 
-__all__ = ["decoded", "disjoint", "first_tokens", "random_windows", "special_tokens", "windows"]
+__all__ = ["disjoint", "first_tokens", "random_windows", "special_tokens", "windows"]
 
 CHARACTERS, MARGIN = 8, 64  # characters read for a token, and tokens beyond those wanted, at first
 SPACE = re.compile(r"(?<=\S) (?=\S)")  # one space between two words: no tokenizer here joins what it parts

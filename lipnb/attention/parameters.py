@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipnb.checks import number, real_tensor
-
-__all__ = ["Frozen", "Parameter", "checked_settings", "checked_tensors"]
+from lipnb.checks import number, real_tensor, require
 
 SCORES = ("dot", "l2")
 Kind = TypeVar("Kind")
@@ -155,7 +153,7 @@ def checked_settings(own: dict[str, Any], given: dict[str, Any]) -> dict[str, An
     score, window = given["score"], given["window"]
     scale, cap = (None if given[name] is None else float(number(name, given[name])) for name in ("scale", "cap"))
     norm_eps = float(number("norm_eps", given["norm_eps"]))
-    for fits, sentence in (
+    require(
         *(
             (isinstance(given[name], bool | np.bool_), f"{name} must be True or False, got {given[name]!r}.")
             for name in ("masked", "joint_norm")
@@ -172,9 +170,7 @@ def checked_settings(own: dict[str, Any], given: dict[str, Any]) -> dict[str, An
             score == "dot" or (cap is None and own["sinks"] is None),
             "cap and sinks go with dot-product scores only: leave them out, or use score='dot'.",
         ),
-    ):
-        if not fits:
-            raise ValueError(sentence)
+    )
     return {
         "scale": own["query"].shape[1] ** -0.5 if scale is None else scale,
         "masked": bool(given["masked"]),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Local", "Norm", "normalised", "rotation", "turned"]
+__all__ = ["Local"]
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (n, p) each
 

@@ -10,8 +10,6 @@ from lipnb.attention.features import alive
 from lipnb.attention.heads import Attention
 from lipnb.scaling import ZERO, exponent, shifted, shifted_number
 
-__all__ = ["in_units"]
-
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
 FAINTEST = 800  # power of two by which a head may lie below the largest; what is fainter is taken to be that strong
 

@@ -25,34 +25,34 @@ __all__ = [
 ]
 
 
-def general(t, key, V, n):
+def general(t, key, V_norm, n):
     r"""Theorems 3.3 and E.3 on numbers: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, norm of V."""
-    return product(math.sqrt(3), V, math.hypot(t, 2 * math.sqrt(n) * key, math.sqrt(n)))
+    return product(math.sqrt(3), V_norm, math.hypot(t, 2 * math.sqrt(n) * key, math.sqrt(n)))
 
 
-def general_sharp(t, V, n):
+def general_sharp(t, V_norm, n):
     """`general_upper_sharp` on numbers: the largest logit t, the norm of V, n tokens."""
-    return product(V, t + math.sqrt(n) * (1 + t))
+    return product(V_norm, t + math.sqrt(n) * (1 + t))
 
 
-def general_optimal(t, V, n):
+def general_optimal(t, V_norm, n):
     """`general_upper_optimal` on the same numbers; its root of a sum as a length, in which nothing overflows."""
     rho = math.hypot(1, t / math.sqrt(2))
     by_terms = t + math.sqrt(n) * rho
     whole = math.hypot(
         math.sqrt(n) * rho, math.sqrt(2) * t, math.sqrt(2 * math.sqrt(2)) * math.sqrt(t) * math.sqrt(rho)
     )
-    return product(V, min(by_terms, whole))
+    return product(V_norm, min(by_terms, whole))
 
 
-def column(t, key, V, P):
+def column(t, key, V_norm, P):
     r"""`column_upper` of heads: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, probabilities P."""
-    return V * (t + P.sum(-2).amax(-1).sqrt() * (1 + key))
+    return V_norm * (t + P.sum(-2).amax(-1).sqrt() * (1 + key))
 
 
-def spread(A, V, r, reach, n):
+def spread(A_norm, V_norm, r, reach, n):
     """`spread_upper` of heads: norms of A and V, the radius r of the tokens, the largest |A x_i + c|, n of them."""
-    return math.sqrt(3) * V * (A**2 * r**4 + n * (4 * reach**2 * r**2 + 1)).sqrt()
+    return math.sqrt(3) * V_norm * (A_norm**2 * r**4 + n * (4 * reach**2 * r**2 + 1)).sqrt()
 
 
 def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:

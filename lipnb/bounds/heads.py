@@ -26,7 +26,7 @@ from lipnb.bounds.mean_field import (
 )
 from lipnb.bounds.norms import LEAST, HeadNorms, answer, check_sequence, head_norms, log_of, plain_heads, triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
-from lipnb.bounds.yudin import attention_at, two_largest, yudin
+from lipnb.bounds.yudin import attention_at, g_1, yudin
 from lipnb.checks import at_once, count, radius
 
 __all__ = ["heads_at_input", "heads_on_ball", "max_token_terms", "max_token_upper"]
@@ -133,7 +133,7 @@ def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> d
     found = {
         "spread": spread(norms.A, norms.WV, r, reach, n),
         "column": column(t, t + norms.c * R, norms.WV, P),
-        "yudin": yudin(P, two_largest(P), tokens, norms.A, keys, norms.WV),
+        "yudin": yudin(P, g_1(P), tokens, norms.A, keys, norms.WV),
     }
     return {name: (bound.sum() * (1 + 1e-12)).log().item() for name, bound in found.items()}
 

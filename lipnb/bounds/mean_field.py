@@ -22,36 +22,36 @@ def _exponent(p):
         raise ValueError(f"p must be more than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
 
 
-def log_mean_field(t, V):
+def log_mean_field(t, V_norm):
     """Logarithm of `mean_field_upper` on numbers: the largest logit t, the norm of V."""
-    return log_of(V) + math.log1p(3 * t) + 2 * t
+    return log_of(V_norm) + math.log1p(3 * t) + 2 * t
 
 
-def log_mean_field_sharp(t, V):
+def log_mean_field_sharp(t, V_norm):
     """The same of `mean_field_upper_sharp`."""
-    return log_of(V) + log_sum([log_of(t), math.log1p(t) + t])
+    return log_of(V_norm) + log_sum([log_of(t), math.log1p(t) + t])
 
 
-def log_mean_field_optimal(t, V, log_tau=math.inf):
+def log_mean_field_optimal(t, V_norm, log_tau=math.inf):
     """The same of `mean_field_upper_exact`, whose logarithm of tau needs more of A than its norm."""
     value = t + math.log1p(math.exp(-2 * t)) - math.log(2)  # cosh t
     key = min(t, log_sum([2 * t + math.log(27 / 64), 0]) / 2)
     apart = log_sum([min(value, log_tau), log_of(t) + min(key, log_tau)])
     together = log_of(math.hypot(1, t)) + min(t, log_tau)
-    return log_of(V) + log_sum([log_of(t), min(apart, together)])
+    return log_of(V_norm) + log_sum([log_of(t), min(apart, together)])
 
 
-def log_masked(t, V, p=2):
+def log_masked(t, V_norm, p=2):
     """The same of `masked_mean_field_upper`."""
     hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))
-    return log_of(V) + log_sum([log_of(t), hardy + math.log1p(2 * t) + 2 * t])
+    return log_of(V_norm) + log_sum([log_of(t), hardy + math.log1p(2 * t) + 2 * t])
 
 
-def log_masked_sharp(t, V, p=2, log_tau=math.inf):
+def log_masked_sharp(t, V_norm, p=2, log_tau=math.inf):
     """The same of `masked_mean_field_upper_sharp`; with p = 2 and the logarithm of tau, of `..._upper_exact`."""
     values, keys = (2 * t / p + log_of(average) for average in _past_averages(t, p))
     past = [min(values, math.log(2) + log_tau), log_of(t) + min(math.log(2) + keys, math.log(6) / 2 + log_tau)]
-    return log_of(V) + log_sum([log_of(t), *past])
+    return log_of(V_norm) + log_sum([log_of(t), *past])
 
 
 def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:

@@ -13,8 +13,6 @@ from lipnb.attention.features import fixed_keys, loose_keys
 from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
 from lipnb.checks import at_once
 
-__all__ = ["RoundedLinearization"]
-
 
 class RoundedLinearization:
     r"""Everything the three terms are made of, at one input of shape (n, d), in float64.

@@ -21,15 +21,15 @@ def attention_at(att, x):
     return att.probabilities_of(query, key), query @ triangle(att.key.mT).mT  # |W_K^T q| = |R q|
 
 
-def two_largest(P):
+def g_1(P):
     """:math:`g_1` of each row, from its two largest entries, the second 0 where there is one token."""
     first, second = torch.nn.functional.pad(P, (0, 1)).topk(2, dim=-1).values.unbind(-1)
     return first * (1 - first + second)
 
 
-def yudin(P, rows, tokens, A, keys, V):
+def yudin(P, rows, tokens, A_norm, keys, V_norm):
     """Both forms, of heads: bounds `rows` on the softmax, norms of X and A, of the A x_i + c as rows, and of V."""
-    return V * (largest_singular(P) + rows.amax(-1) * tokens * (tokens * A + keys))
+    return V_norm * (largest_singular(P) + rows.amax(-1) * tokens * (tokens * A_norm + keys))
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
         )
     norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
     P, _ = attention_at(attention.to(dtype=torch.float64), x.double())
-    return yudin(P, two_largest(P), tokens, norms.A, tokens * norms.A, norms.WV).sum(-1)
+    return yudin(P, g_1(P), tokens, norms.A, tokens * norms.A, norms.WV).sum(-1)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from lipnb.scanning import options
 
-__all__ = ["Parser", "Stopped", "Unknown", "count", "known", "lengths", "nearest", "parameter"]
+__all__ = ["Parser", "Unknown", "count", "known", "lengths"]
 
 
 class Unknown(ValueError):

@@ -17,7 +17,7 @@ from functools import cache, wraps
 import torch
 from torch import Tensor
 
-__all__ = ["by_fastest", "fastest", "float32_route", "full_precision", "lowered"]
+__all__ = ["fastest", "float32_route"]
 
 SHAPE = (512, 768, 768)  # rows of tokens, width, width: about 0.6 GFLOP
 # where the route must be as accurate too: oneDNN chooses its method by shape
@@ -121,11 +121,11 @@ def full_precision(device: torch.device | str) -> Iterator[None]:
                 yield
 
 
-def _seconds(product, rounds=5):
+def _seconds(product):
     """Shortest time of a few calls."""
     product()
     times = []
-    for _ in range(rounds):
+    for _ in range(5):
         began = time.perf_counter()
         product()
         times.append(time.perf_counter() - began)

@@ -1,7 +1,6 @@
 """The Jacobian of attention at an input: all that it is made of, its plain products and its blocks."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -20,18 +19,31 @@ NEAR_HARD = 1e-5  # rounding of the logits from which row sums are taken off ent
 class Projected:
     """Queries, keys and values at tokens (..., n, d), and how they depend on them: a `Linearization` without P.
 
-    Of the map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
+    Attributes
+    ----------
+    attention : Attention
+        The map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
+    query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
+        Queries (slope folded in) and keys, both centred, and values.
+    of_query, of_key : Local
+        Derivatives of queries and of keys in their projections: normalised, and turned by their places.
+    added : Tensor, shape (..., h or 1, 1, n), or None
+        What each key adds to its logits.
+    root : Tensor, shape (..., n, 1), or None
+        Square roots of the token weights, for the norm that goes with them.
+    sink_bias : Tensor, shape (h, 1, v), or None
+        The bias of values beside sinks, which `value` is without.
     """
 
     attention: Attention
-    query: Tensor  # (..., h, n, k): slope folded in, centred
-    key: Tensor  # (..., g, n, k): centred
-    value: Tensor  # (..., g, n, v)
-    of_query: Local  # derivatives of queries and of keys in their projections: normalised, and turned by their places
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    of_query: Local
     of_key: Local
-    added: Tensor | None  # (..., h or 1, 1, n): what each key adds to its logits
-    root: Tensor | None  # (..., n, 1): square roots of the token weights, for the norm that goes with them
-    sink_bias: Tensor | None  # (h, 1, v): the bias of values beside sinks, which `value` is without
+    added: Tensor | None
+    root: Tensor | None
+    sink_bias: Tensor | None
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
@@ -55,15 +67,13 @@ class Projected:
             sink_bias=bias,
         )
 
-    def map(self, change: Callable[[Any], Any]) -> Self:
-        """The same with each tensor and derivative of it changed."""
-        each = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(one) for name, one in each.items() if isinstance(one, (Tensor, Local))})
-
     def restrict(self, index: Tensor) -> Self:
         """Of the sequences `index` of a batch alone."""
-        some = self.map(lambda one: one.restrict(index) if isinstance(one, Local) else one[index])
-        return replace(some, sink_bias=self.sink_bias)
+        some: dict[str, Any] = {}
+        for name, one in vars(self).items():
+            if one is not None and name not in ("attention", "sink_bias"):
+                some[name] = one.restrict(index) if isinstance(one, Local) else one[index]
+        return replace(self, **some)
 
     @property
     def near_hard(self) -> bool:
@@ -84,16 +94,8 @@ class Linearization(Projected):
 
     Attributes
     ----------
-    attention : Attention
-        The map.
-    query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
-        Queries (slope folded in) and keys, both centred, and values.
-    of_query, of_key : Local
-        Derivatives of queries and of keys in their projections: normalised, and turned by their places.
-    added : Tensor, shape (..., h or 1, 1, n), or None
-        What each key adds to its logits.
-    root : Tensor, shape (..., n, 1), or None
-        Square roots of the token weights, for the norm that goes with them.
+    attention, query, key, value, of_query, of_key, added, root, sink_bias
+        As in `lipnb.jacobian.linearization.Projected`.
     probabilities : Tensor, shape (..., h, n, n)
         Attention probabilities.
     cap_slope : Tensor, shape (..., h, n, n), or None

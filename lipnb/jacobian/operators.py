@@ -11,7 +11,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import memory_allowance
 from lipnb.jacobian import gemm
-from lipnb.jacobian.autodiff import AutodiffJacobian, RecordedJacobian
+from lipnb.jacobian.autodiff import LINEAR, AutodiffJacobian, RecordedJacobian
 from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.linearization import Linearization
@@ -20,15 +20,12 @@ from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram
 
-__all__ = ["operator_of"]
-
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs
 # at once, 40 to 48 for 100, 85 to 128 for 10 and 200 for one; one number, so that no answer depends on how many are
 # asked for
 DENSE_SIZE = 48
 MASKED_STREAM = 1024  # tokens from which masked attention is streamed: skipping its empty half then saves more
 KERNEL_RTOL, KERNEL_SHARE = 1e-8, 0.1  # error of a separable kernel at most, and its share in the solver's tolerance
-LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those that float32 has a part in are not
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 
 
@@ -56,7 +53,7 @@ class AutodiffGram(GramOperator):
     name = "autodiff"
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None = None) -> None:
-        self.jacobian, self.shape, self._dtype = RecordedJacobian(f, x), x.shape, x.dtype
+        self.jacobian, self._tokens, self._dtype = RecordedJacobian(f, x), x.shape, x.dtype
         self.root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
         self.unit, self._scale = self.jacobian.unit.flatten(), self.jacobian.unit.to(x)[..., None, None]
         self.precision = self.jacobian.precision
@@ -86,11 +83,11 @@ class AutodiffGram(GramOperator):
 
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, N), of `u`, shape (b, N), in the type of u."""
-        kind, u = u.dtype, u.reshape(self.shape).to(self._dtype)
+        kind, u = u.dtype, u.reshape(self._tokens).to(self._dtype)
         image = self.jacobian.jvp(u if self.root is None else u / self.root) / self._scale
         out = self.jacobian.vjp(image if self.root is None else self.root**2 * image) / self._scale
         out = out if self.root is None else out / self.root
-        return out.reshape(self.shape[:-2].numel(), -1).to(kind)
+        return out.reshape(self._tokens[:-2].numel(), -1).to(kind)
 
 
 class SeparableGram(GramOperator):
@@ -162,15 +159,20 @@ def operator_of(
         return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
     if _dense(x, dense):
         return DenseGram(AttentionJacobian(f, x, weights), x, weights)
-    n, long_masked = x.shape[1], f.masked and x.shape[1] >= MASKED_STREAM
     with gemm.fastest(x.dtype, x.device):
-        if cached_bytes(f, n) <= memory and not long_masked:
-            return CachedGram(Linearization.of(f, x, weights))
-        error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if x.dtype == torch.float64 else KERNEL_SHARE * rtol
-        fine = error >= 64 * torch.finfo(x.dtype).eps  # no kernel is closer
-        if len(x) == 1 and fine and separable_pays(f, x[0], None if weights is None else weights[0], rtol=error):
-            return SeparableGram(f, x, weights, rtol=error)
-        return StreamedGram(f, x, weights)
+        return _by_products(f, x, weights, memory, rtol)
+
+
+def _by_products(attention, x, weights, memory, rtol):
+    """The operator of an attention that is known by its products alone."""
+    n, dtype = x.shape[1], x.dtype
+    if cached_bytes(attention, n) <= memory and not (attention.masked and n >= MASKED_STREAM):
+        return CachedGram(Linearization.of(attention, x, weights))
+    error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if dtype == torch.float64 else KERNEL_SHARE * rtol
+    fine = error >= 64 * torch.finfo(dtype).eps  # no kernel is closer
+    if len(x) == 1 and fine and separable_pays(attention, x[0], None if weights is None else weights[0], rtol=error):
+        return SeparableGram(attention, x, weights, rtol=error)
+    return StreamedGram(attention, x, weights)
 
 
 def operators_of(

@@ -15,7 +15,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import check_weights
 
-__all__ = ["SeparableJacobian", "separable_pays"]
+__all__ = ["SeparableJacobian"]
 
 MAX_KEY_WIDTH = 3
 MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route

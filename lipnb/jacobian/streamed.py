@@ -14,8 +14,6 @@ from lipnb.jacobian.linearization import Projected
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
 
-__all__ = ["StreamedGram"]
-
 ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix products, more leave the cache
 
 
@@ -177,6 +175,13 @@ class StreamedGram(GramOperator):
             queries, keys, parts[2].contiguous(), torch.empty_like(at.query), back_key, torch.zeros_like(at.value)
         )
 
+    def _probabilities(self, one, rows, columns):
+        """P of one tile, shape (g, r rows, columns), made again from what is kept, and slopes of the cap or None."""
+        att = self.attention
+        P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
+        P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
+        return self._normalised(one, P, rows) if one.near_hard else P.exp_(), cap_slope
+
     def _normalised(self, one, logits, rows):
         """P of whole rows of logits less the stored logarithms of their sums, in place, by sums of its own.
 
@@ -206,9 +211,7 @@ class StreamedGram(GramOperator):
         att, count = self.attention, rows.stop - rows.start
         queries, taken = att.grouped(tangents.queries[:, rows]), one.offset if one.near_hard else one.heads
         taken = None if taken is None else att.grouped(taken[:, rows])  # what a row's total is multiplied by
-        P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
-        P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
-        P = self._normalised(one, P, rows) if one.near_hard else P.exp_()
+        P, cap_slope = self._probabilities(one, rows, columns)
         t = torch.bmm(queries, tangents.keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
         t = t if cap_slope is None else t.mul_(cap_slope)
         total = t.sum(-1, keepdim=True)

@@ -4,8 +4,6 @@ import torch
 
 from lipnb.scaling import power_of_two
 
-__all__ = ["ScaledWeights"]
-
 ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
 
 

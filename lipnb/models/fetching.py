@@ -21,7 +21,7 @@ import numpy as np
 from lipnb.models.gguf_files import unpack_gguf
 from lipnb.origin import cache_folder, extra
 
-__all__ = ["SOURCES", "TEXTS", "Source", "fetch", "fetched_folder"]
+__all__ = ["SOURCES", "fetch"]
 
 # DINOv2-small: patches of 14, positions of 37 x 37 patches and the class token
 DINOV2 = {

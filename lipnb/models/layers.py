@@ -17,7 +17,7 @@ from lipnb.models.module_attention import OwnAttention
 from lipnb.models.norms import after_attention, token_norm
 from lipnb.models.split_heads import Rotation, arguments
 
-__all__ = ["OBJECTS", "ROPES", "Architecture", "Block"]
+__all__ = ["OBJECTS", "Block"]
 
 OBJECTS = ("heads", "heads+output", "block")
 # rotations that are the same for every length that a network reads, and longrope, which has two tables

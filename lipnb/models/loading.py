@@ -16,7 +16,7 @@ from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
 from lipnb.models.tokenizers import find_tokenizer
 
-__all__ = ["layer_count", "load"]
+__all__ = ["load"]
 
 BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")  # what reads the last hidden states, and no layer
 BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one

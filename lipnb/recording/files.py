@@ -12,7 +12,7 @@ from lipnb.origin import extra
 with extra("scan"):
     from filelock import FileLock, Timeout
 
-__all__ = ["Lines", "alone", "held", "kept", "replacing", "write"]
+__all__ = ["held", "kept", "replacing", "write"]
 
 LOOK = 0.5  # seconds that a lock is waited for: `held` may just be looking at it
 

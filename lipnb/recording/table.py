@@ -22,7 +22,7 @@ with extra("scan"):
     import pandas as pd
     from tqdm import tqdm
 
-__all__ = ["FLOAT_FORMAT", "GAP", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
+__all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 GAP = "gap"  # key of a row that is no row of the table: it says what could not be measured

@@ -11,8 +11,6 @@ from lipnb.bounds import HeadNorms, head_norms
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.models import OwnAttention
 
-__all__ = ["SCANNED", "SOURCES", "TITLES"]
-
 MOST_TERMS = 128  # tokens up to which `rotary_terms`, a norm for each token and head, is computed
 FEW = {"rotary_terms": f" First window, up to {MOST_TERMS} tokens.", "rotary_upper": " First window."}
 # one bound a column: of two, for attention without a mask and with one, the first

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-__all__ = ["NOT_CONVERGED", "STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
+__all__ = ["STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
 
 STYLE = Path(__file__).with_name("lipnb.mplstyle")
 SIZE = (4.5, 3.7)  # one panel

@@ -6,8 +6,6 @@ from operator import index
 from os import PathLike
 from typing import Any
 
-__all__ = ["ScanOptions", "in_words", "lengths_of", "numbers_of"]
-
 
 def _option(default: Any, about: str = "", **argument: Any) -> Any:
     """A field, and what `lipnb scan --help` says of it; without words it is an option of Python alone."""

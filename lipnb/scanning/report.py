@@ -13,7 +13,7 @@ from lipnb.scanning import figures, fmt, sentences
 from lipnb.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipnb.scanning.summary import COLUMNS, compare, compared, measured, unpaired
 
-__all__ = ["PLOTTED", "html", "write_report"]
+__all__ = ["html", "write_report"]
 
 MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # those of measures are too far away

@@ -5,7 +5,7 @@ and a start vector; `dense_norm` takes matrices. `krylov` extends a basis, `cert
 `lanczos` is the loop.
 """
 
-from lipnb.spectral.answer import SpectralNorm, each_field, evaluate, joined, put
+from lipnb.spectral.answer import SpectralNorm
 from lipnb.spectral.baselines import dense_norm, power_iteration
 from lipnb.spectral.lanczos import lanczos
 from lipnb.spectral.operator import FunctionGram, GramOperator, MatrixGram
@@ -17,11 +17,7 @@ __all__ = [
     "MatrixGram",
     "SpectralNorm",
     "dense_norm",
-    "each_field",
-    "evaluate",
-    "joined",
     "lanczos",
     "power_iteration",
-    "put",
     "start_vectors",
 ]

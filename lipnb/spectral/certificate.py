@@ -35,7 +35,7 @@ from scipy.special import betaincinv
 
 from lipnb.spectral.krylov import LOST, NOISE, Krylov
 
-__all__ = ["Certificate", "log_christoffel"]
+__all__ = ["Certificate"]
 
 SMALLEST = np.finfo(float).tiny
 

@@ -31,12 +31,12 @@ LOST = 1e3
 
 
 class Ritz(NamedTuple):
-    """Eigenvalues of the Lanczos matrices, largest last, and the last entries of their eigenvectors.
+    """Eigenvalues of the Lanczos matrices, largest last, and how far the largest can be off.
 
     Attributes
     ----------
-    values, last : ndarray, shape (b, j)
-        Ritz values, and how much of each Ritz vector lies in the newest Lanczos vector.
+    values : ndarray, shape (b, j)
+        Ritz values.
     vectors : ndarray, shape (b, j, j)
         Ritz vectors in the Lanczos basis, as columns.
     residual : ndarray, shape (b,)
@@ -46,7 +46,6 @@ class Ritz(NamedTuple):
     """
 
     values: np.ndarray
-    last: np.ndarray
     vectors: np.ndarray
     residual: np.ndarray
     error: np.ndarray
@@ -105,22 +104,12 @@ class Krylov:
 
         When a quarter of the rows are closed, the others go on alone, where the operator can be taken apart.
         """
-        rows, step = np.flatnonzero(self.open), self.steps
+        rows = np.flatnonzero(self.open)
         if len(rows) <= (1 - COMPACT) * len(self.items):
             self.restrict(rows)
         product = self.operator.gram(self.current).to(self.current.dtype)
         diagonal, length = (self.current * product).sum(1, dtype=torch.float64), norms(product)
-        if step + 1 == len(self.basis):
-            self.basis = self._with_room(self.basis)
-        # the next vector is made where it will be kept; the product itself may belong to whoever made it
-        residual = torch.addcmul(
-            product, diagonal.to(product.dtype)[:, None], self.current, value=-1, out=self.basis[step + 1]
-        )
-        if step:
-            residual.addcmul_(self._leaving.to(residual)[:, None], self.previous, value=-1)
-        # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
-        # every precision, for a Ritz value may settle at once and orthogonality go with it
-        _project_out(residual, self.basis[: step + 1])
+        residual = self._residual(product, diagonal)
         # all that is decided on is read at once: a GPU waits for each number that is read alone
         numbers = torch.stack([diagonal, length, norms(residual)])
         diagonal, length, off_diagonal = numbers.cpu().numpy()
@@ -138,6 +127,21 @@ class Krylov:
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(self._leaving).to(residual)[:, None])
         self.previous, self.current = self.current, residual
+
+    def _residual(self, product, diagonal):
+        """b_j v_{j+1} of A v_j and a_j, shape (b, N), orthogonal to all vectors before."""
+        step = self.steps
+        if step + 1 == len(self.basis):
+            self.basis = self._with_room(self.basis)
+        # the next vector is made where it will be kept; the product itself may belong to whoever made it
+        residual = torch.addcmul(
+            product, diagonal.to(product.dtype)[:, None], self.current, value=-1, out=self.basis[step + 1]
+        )
+        if step:
+            residual.addcmul_(self._leaving.to(residual)[:, None], self.previous, value=-1)
+        # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
+        # every precision, for a Ritz value may settle at once and orthogonality go with it
+        return _project_out(residual, self.basis[: step + 1])
 
     def _project_out_again(self, residual, lengths):
         """Orthogonalise again and again where rounding is a large part of what is left, of these `lengths`; the new."""
@@ -215,13 +219,13 @@ class Krylov:
         matrix[:, index[1:], index[:-1]] = self.off_diagonal[:, : j - 1]  # eigh reads the lower triangle
         # NumPy's threads, which stay awake beside PyTorch's, took twenty times as long from 26 steps on
         values, vectors = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(matrix)))
-        last, top = vectors[:, -1, :], np.maximum(values[:, -1], 0)
+        top = np.maximum(values[:, -1], 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             # no positive value though not zero: rounding alone
-            residual = np.where(top > 0, leaving * np.abs(last[:, -1]) / top, leaving > 0)
+            residual = np.where(top > 0, leaving * np.abs(vectors[:, -1, -1]) / top, leaving > 0)
             gap = 1 - values[:, -2] / top if j > 1 else np.ones(b)
             error = np.where(top > 0, np.fmin(residual, residual**2 / gap), residual) / 2
-        return Ritz(values, last, vectors, residual, error)
+        return Ritz(values, vectors, residual, error)
 
     def breakdown(self, tiny: float) -> np.ndarray:
         """Whether nothing but rounding leads out of the space, or it is whole, shape (b,).

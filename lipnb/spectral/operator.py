@@ -63,6 +63,6 @@ class MatrixGram(GramOperator):
         return MatrixGram(self.matrix[index])
 
 
-def operator_of(gram: GramOperator | Callable[[Tensor], Tensor]) -> GramOperator:
+def as_operator(gram: GramOperator | Callable[[Tensor], Tensor]) -> GramOperator:
     """An operator as it is; a function as an operator."""
     return gram if isinstance(gram, GramOperator) else FunctionGram(gram)

@@ -7,8 +7,6 @@ import numpy as np
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov, Ritz
 
-__all__ = ["Certified", "Decision", "Estimated"]
-
 LOOK_WITHIN = 3  # most steps without a look at the Ritz values while settled items wait for their proof
 MARGIN = 4  # without a certificate the estimated error must be this much smaller than rtol
 ESTIMATE_NOISE = 16  # rounding units below which a coupling of an estimate counts as rounding

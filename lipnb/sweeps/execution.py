@@ -30,8 +30,6 @@ from lipnb.sweeps.folder import now_utc
 from lipnb.sweeps.recorded import MIME, recorded
 from lipnb.sweeps.spec import COLUMNS
 
-__all__ = ["KEPT", "NeverStarted", "execute", "stop"]
-
 KEPT = 1_000_000  # characters of output that a point keeps; what it records is never cut
 ERROR = 20_000  # characters of a traceback, its last ones
 CUT = f"[cut here: a sweep keeps {KEPT:,} characters of the output of a point]"

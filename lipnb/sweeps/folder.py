@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from lipnb.recording import Lines, alone, kept, write
+from lipnb.recording import kept, write
+from lipnb.recording.files import Lines, alone
 from lipnb.sweeps import source
 from lipnb.sweeps.spec import Point, canonical
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Folder", "Status", "claimed", "load", "status"]
+__all__ = ["Folder", "Status", "load", "status"]
 
 
 def now_utc():

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-__all__ = ["MIME", "record", "recorded"]
+__all__ = ["record", "recorded"]
 
 MIME = "application/vnd.lipnb.record+json"
 

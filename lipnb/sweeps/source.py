@@ -10,8 +10,6 @@ from pathlib import Path
 import lipnb
 from lipnb.origin import checkout, extra
 
-__all__ = ["Source", "package", "read"]
-
 
 @dataclass(frozen=True)
 class Source:

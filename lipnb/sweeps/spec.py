@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["LARGEST", "Point", "Spec", "axis", "expand", "overridden", "read"]
+__all__ = ["Point", "Spec", "axis", "expand", "read"]
 
 COLUMNS = ("point", "stale")  # of the tables themselves: no parameter and no recorded value has one of these names
 FAILURES = ("error", "notebook")  # of failures.csv, where no values stand

@@ -8,7 +8,8 @@ import torch
 from cases import normal
 
 from lipnb import Attention, local_lipschitz
-from lipnb.spectral import FunctionGram, GramOperator, evaluate, lanczos, power_iteration, start_vectors
+from lipnb.spectral import FunctionGram, GramOperator, lanczos, power_iteration, start_vectors
+from lipnb.spectral.answer import evaluate
 from lipnb.spectral.certificate import Certificate, least_log_mass, log_christoffel
 from lipnb.spectral.krylov import Krylov, _blocked_product
 
