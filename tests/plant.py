@@ -7,6 +7,7 @@ What is known is kept in _build/planted.json as long as the package and its test
 fault survives.
 """
 
+import compileall
 import hashlib
 import json
 import os
@@ -24,24 +25,58 @@ from tqdm import tqdm
 
 COPIED = ("lipnb", "lab", "tests")  # the rest of the repository is linked beside them
 WORKERS = 2
+# a process that has imported what takes seconds, and nothing of ours: each run of tests is a fork of it
+SERVER = """
+import json, os, sys
+import numpy, pandas, pytest, scipy.optimize, scipy.stats, torch
+for line in sys.stdin:
+    if not (run := os.fork()):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        os._exit(pytest.main(json.loads(line)))
+    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
+"""
 
 
-def copy(folder):
-    """A copy of the repository in which the package and its tests may be changed."""
-    for path in ROOT.iterdir():
-        if path.name in COPIED:
-            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif path.name != ".git":
-            (folder / path.name).symlink_to(path)
-    return folder
+class Copy:
+    """A copy of the repository in which the package and its tests may be changed, and a process that runs tests there.
 
+    Byte code is made once and never written again: a fault can be planted twice within the second that it goes by.
+    """
 
-def passes(folder, tests):
-    """Whether these test files pass in a copy of the repository."""
-    named = [str(folder / "tests" / name) for name in tests]  # files, or tests in them
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *named]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
+    def __init__(self, folder):
+        self.folder = folder
+        for path in ROOT.iterdir():
+            if path.name in COPIED:
+                shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+                compileall.compile_dir(folder / path.name, quiet=2)
+            elif path.name != ".git":
+                (folder / path.name).symlink_to(path)
+        paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            cwd=folder,
+            env={**os.environ, **paths, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def passes(self, test):
+        """Whether a test file passes, or a test in it."""
+        asked = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(self.folder), str(self.folder / "tests" / test)]
+        self.server.stdin.write(json.dumps(asked) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline()) == 0
+
+    def passes_with(self, fault):
+        """Whether all tests named for a fault pass with it."""
+        file, text = planted(fault, ROOT)
+        try:
+            (self.folder / file).write_text(text, encoding="utf-8")
+            return all(self.passes(test) for test in fault["tests"])
+        finally:
+            shutil.copy2(ROOT / file, self.folder / file)
 
 
 class Known:
@@ -69,25 +104,13 @@ class Known:
         return self.found[key]
 
 
-def survives(fault, copies):
-    """Whether no test named for a fault notices it."""
-    folder = copies.get()
-    file, text = planted(fault, ROOT)
+def in_a_copy(copies, run):
+    """What `run` finds in the next free copy."""
+    free = copies.get()
     try:
-        (folder / file).write_text(text, encoding="utf-8")
-        return all(passes(folder, [name]) for name in fault["tests"])
+        return run(free)
     finally:
-        shutil.copyfile(ROOT / file, folder / file)
-        copies.put(folder)
-
-
-def sound(test, copies):
-    """Whether a named test passes where nothing is planted: else its failure would prove nothing."""
-    folder = copies.get()
-    try:
-        return passes(folder, [test])
-    finally:
-        copies.put(folder)
+        copies.put(free)
 
 
 def main(words):
@@ -101,14 +124,17 @@ def main(words):
         copies = Queue()
         for number in range(WORKERS):
             (place := Path(folder, str(number))).mkdir()
-            copies.put(copy(place))
-        runs = pool.map(lambda test: known.get(test, lambda: sound(test, copies)), named)
+            copies.put(Copy(place))
+        runs = pool.map(lambda test: known.get(test, lambda: in_a_copy(copies, lambda copy: copy.passes(test))), named)
         controls = tqdm(runs, total=len(named), unit="control")
         if broken := [test for test, passed in zip(named, controls, strict=True) if not passed]:
             print(f"fail with nothing planted: {', '.join(broken)}")
             return 2
         left = 0
-        runs = pool.map(lambda fault: known.get(json.dumps(fault), lambda: survives(fault, copies)), chosen)
+        runs = pool.map(
+            lambda fault: known.get(json.dumps(fault), lambda: in_a_copy(copies, lambda copy: copy.passes_with(fault))),
+            chosen,
+        )
         for fault, survived in zip(chosen, tqdm(runs, total=len(chosen), unit="fault"), strict=True):
             if survived:
                 left += 1
