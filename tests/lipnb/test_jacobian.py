@@ -366,7 +366,9 @@ def test_where_all_cancels_rounding_is_no_disagreement_of_the_two_modes(monkeypa
     x = torch.linspace(1, 2, 12, dtype=torch.float64).view(3, 4)
     monkeypatch.setattr(Constant, "tangent", lambda u: (1e4 / 3 * u + 1e4 / 7 * u) - (1e4 / 3 + 1e4 / 7) * u)
     assert local_lipschitz(Constant.apply, x, method="dense").value == 0
-    monkeypatch.setattr(Constant, "tangent", lambda u: 1e-12 * u)  # as small, and linear: no rounding
+    monkeypatch.setattr(Constant, "tangent", lambda u: 1e-17 * u)  # linear, and nothing that an output could show
+    assert local_lipschitz(Constant.apply, x, method="dense").value == 0
+    monkeypatch.setattr(Constant, "tangent", lambda u: 1e-12 * u)  # as small as the first, and linear: no rounding
     with pytest.raises(ValueError, match="forward and reverse mode disagree"):
         local_lipschitz(Constant.apply, x, method="dense")
 
