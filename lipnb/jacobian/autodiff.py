@@ -297,14 +297,12 @@ class AutodiffJacobian:
             slope = outputs / tokens.clamp_min(torch.finfo(self.x.dtype).tiny)
             largest = eps**0.5 * slope * torch.linalg.vector_norm(probe.double()) / unit[..., 0]
             allowed = allowed + torch.minimum(ROUNDING * length(both), largest)
-        apart = (own - image).abs().double()
         # tokens moved by their own size would move these outputs by less than they are rounded to
-        tokens = self.x.detach().abs().max().double()
-        unseen = apart * tokens <= eps * torch.linalg.vector_norm(probe.double()) * self._output.detach().abs().flatten(
-            -2
-        )
-        unseen &= tokens > 0
-        if (length(torch.where(unseen, 0, own - image)) > allowed).any():
+        moved, tokens = torch.linalg.vector_norm(probe.double()), self.x.detach().abs().max().double()
+        least = eps * moved * self._output.detach().abs().double().flatten(-2)
+        apart = own - image
+        apart = apart.masked_fill((apart.abs().double() * tokens <= least) & (tokens > 0), 0)
+        if (length(apart) > allowed).any():
             raise ValueError(DISAGREE)
 
 
