@@ -94,7 +94,11 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
     U, S, Vh = torch.linalg.svd(A / size)
     rank = int((S > d * torch.finfo(S.dtype).eps * S[0]).sum())
     # directions orthogonal to the images of A and of its transpose change nothing
-    basis = torch.linalg.qr(torch.cat([U[:, :rank], Vh[:rank].mT], 1)).Q if 2 * rank < d else torch.eye(d).to(A)
+    basis = (
+        torch.linalg.qr(torch.cat([U[:, :rank], Vh[:rank].mT], 1)).Q
+        if 2 * rank < d
+        else torch.eye(d, device="cpu").to(A)
+    )
     B = basis.mT @ (A / size) @ basis / S[0]  # of norm 1
     gram, symmetric = B.mT @ B, (B + B.mT) / 2
 
@@ -230,7 +234,7 @@ def log_cells(singular_values, R):
     """
     S = 3 * singular_values * R * R
     # at the least point, were N_j real, the first m of all S_j / N_j are sqrt(m) / 2, the others have N_j = 1
-    m = torch.arange(1, len(S) + 1).to(S)[:, None]
+    m = torch.arange(1, len(S) + 1, device="cpu").to(S)[:, None]
     N = (2 * S / m.sqrt()).round().clamp_min(1)
     return ((S / N).norm(dim=1) + N.log().sum(1) / 2).min().item()
 
