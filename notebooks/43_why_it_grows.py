@@ -612,7 +612,7 @@ largest = sub[sub.length.isin([122, 128])].groupby(["map", "layer"]).largest.min
 single = to_longest[largest[to_longest.index] > 0.5]
 flat = single.query("map == 'SmolLM2' and not near_released")
 said |= {"single": len(single), "single-near": single.near_released.sum(), "single-flat": len(flat)}
-said |= {"single-low": flat.released.min(), "single-high": flat.released.max()}
+said |= {"single-low": round(flat.released.min(), 2) + 0.0, "single-high": flat.released.max()}
 for name, key in (("minilm", "minilm"), ("gpt2", "gpt2-mini")):
     row = net.loc[key]
     said |= {f"net-{name}": row.slope, f"net-{name}-low": row.low, f"net-{name}-high": row.high}
