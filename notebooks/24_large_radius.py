@@ -14,7 +14,7 @@
 # settles at $\norm V_2$ times a root: that of the largest number of followers of a token, that is, of tokens that
 # choose it ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; the attention of real tokens
 # is far from hard. With a tie the constant need not settle: a token at the origin, between others, never makes a
-# choice, and three tokens are enough for a constant that grows like $R^2$ ({numref}`fig-24-radius`).
+# choice, and three tokens are enough for a constant that grows like $R^2$ ({numref}`fig-24-three`).
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -109,7 +109,7 @@ plt.show()
 # ## Two tokens on a line
 #
 # Take the tokens 1 and 2 and $A = V = 1$: both choose the token 2. The smallest gap between logits is $1$, and the
-# limit is $\sqrt 2 = \sqrt n$, so the bound of the theorem is reached.
+# limit is $\sqrt 2 = \sqrt n$, the largest that $n$ tokens allow.
 
 # %%
 x = torch.tensor([[1.0], [2.0]]).double()

@@ -298,8 +298,9 @@ for name, column in (("popular_most", "popularity"), ("found_most", "found"), ("
     glue(name, float(reached[column].min() if name.endswith("least") else reached[column].max()), display=False)
 
 # %% [markdown]
-# Nothing does. $T$ comes to $e^{2 \gamma^* R^2}$ up to the digits shown ({glue:text}`popular_most:.4f` of its
-# exponent), and the constants found are {glue:text}`found_least:.2f` to {glue:text}`found_most:.2f` of the upper bound.
+# Nothing does. $T$ comes to $e^{2 \gamma^* R^2}$ within the digits shown or one of the last
+# ({glue:text}`popular_most:.4f` of its exponent), and the constants found are {glue:text}`found_least:.2f` to
+# {glue:text}`found_most:.2f` of the upper bound.
 
 # %% tags=["hide-input"]
 drawn = []
@@ -374,9 +375,9 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 # The {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and {glue:text}`clusters_next:.2f`
 # in the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f` $\sqrt n$ in all heads of the
 # model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the power {glue:text}`shortest:.0f`. So
-# the rate $\sqrt n$ holds at all practical lengths, as the paper says, although the condition that it gives for this,
-# with $\gamma$, fails in {glue:text}`short_positions:d` head at the model's 512 positions: that head is promised
-# {glue:text}`short_first:,.0f` tokens, the next one {glue:text}`short_next:,.0f`.
+# the rate $\sqrt n$ holds at all practical lengths in these heads, as the paper says, although the condition that it
+# gives for this, with $\gamma$, fails in {glue:text}`short_positions:d` head at the model's 512 positions: that head is
+# promised {glue:text}`short_first:,.0f` tokens, the next one {glue:text}`short_next:,.0f`.
 #
 # ## Rotary positions
 #

@@ -214,8 +214,8 @@ print(f"constant of the head {whole:.2f}")
 # $$\max_h F^{(h)} + \max_h \norm{S^{(h)}}_2$$
 #
 # over the same {term}`windows <window>` of 8 to 512 tokens as the constant. Nothing is fitted. Each of the two
-# terms is tried alone too. Three controls: the slope of the largest $\norm P_2$, the prediction of an earlier version
-# of this page, which is $F$ without the norms of values and outputs; the mean slope of the neighbouring layers, which
+# terms is tried alone too. Three controls: the slope of the largest $\norm P_2$, $F$ without
+# the norms of values and outputs; the mean slope of the neighbouring layers, which
 # knows measured constants; and "no growth".
 
 # %% tags=["hide-input"]
@@ -290,7 +290,7 @@ figures.table(table.rename_axis("map").reset_index(), names, digits=2, bold=tabl
 # over the layers of one model it is {glue:text}`why-inside-stories:.2f` in stories260K and
 # {glue:text}`why-inside-minilm:.2f` in MiniLM without a mask, and in the others at least
 # {glue:text}`why-inside-others:.2f`. In ALBERT, whose depths share their weights, the neighbours predict better. And it
-# was found by looking: some thirteen forms were tried on these layers by a referee of this page, and this one was the
+# was found by looking: some thirteen forms were tried on these layers, and this one was the
 # best of them; the sum within one head, written down before, is in the table. No layer was kept aside; the next section
 # is a test of its own. Without SmolLM2 the correlation is {glue:text}`why-others:.2f`, for $\norm P_2$
 # {glue:text}`why-P-others:.2f`: most of the agreement of the latter came from SmolLM2.
@@ -361,12 +361,13 @@ names = {
 figures.table(inside.rename_axis("change").reset_index().astype({"layers": int}), names, digits=2)
 
 # %% [markdown]
-# For sharper attention neither predicts the change well: values and keys come within {glue:text}`why-close:.2f` of it
-# in {glue:text}`why-sharp-both:.0f` of {glue:text}`why-sharp-layers:.0f` layers, $\norm P_2$ in
-# {glue:text}`why-sharp-norm:.0f`. The hard control is "no change" where a token is deleted, which moves most slopes
-# little: it is within {glue:text}`why-close:.2f` in {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f`
-# layers, $\norm P_2$ in {glue:text}`why-deleted-norm:.0f`, values and keys in {glue:text}`why-deleted-both:.0f`. These
-# layers are of three models, and the changes of one layer share its slope as read.
+# For sharper attention, where the prediction follows the change least, values and keys come within
+# {glue:text}`why-close:.2f` of it in {glue:text}`why-sharp-both:.0f` of {glue:text}`why-sharp-layers:.0f` layers,
+# $\norm P_2$ in {glue:text}`why-sharp-norm:.0f`. The hard control is "no change" where a token is deleted, which moves
+# most slopes little: it is within {glue:text}`why-close:.2f` in {glue:text}`why-deleted-none:.0f` of
+# {glue:text}`why-deleted:.0f` layers, $\norm P_2$ in {glue:text}`why-deleted-norm:.0f`, values and keys in
+# {glue:text}`why-deleted-both:.0f`. These layers are of three models, and the changes of one layer share its slope as
+# read.
 #
 # ## Which token moves which
 #
@@ -478,8 +479,8 @@ figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, releas
 # is no finding about attention: the quantity is the root of $\norm{J^\top f(X)}_F$ ({prf:ref}`released-value`), and
 # where that has $n$ rows of much the same size, it grows like $n^{1/4}$, whatever the constant does. For the identity,
 # which the residual connection carries along, it is $n^{1/4}$ times the root of the tokens' root-mean-square norm. In
-# {glue:text}`why-single:.0f` layers one row has more than half of the square of that norm at 128 tokens, and there is no
-# such rule: in {glue:text}`why-single-near:.0f` of them the quantity is near 1/4 all the same, in
+# {glue:text}`why-single:.0f` layers one row has more than half of the square of that norm at 128 tokens, and there is
+# no such rule: in {glue:text}`why-single-near:.0f` of them the quantity is near 1/4 all the same, in
 # {glue:text}`why-single-flat:.0f`, of SmolLM2, it hardly grows ({glue:text}`why-single-low:.2f` to
 # {glue:text}`why-single-high:.2f`).
 #
@@ -653,7 +654,7 @@ print("✓ the sum of the three terms bounds the constant; the sentences on slop
 # ## What this shows and does not show
 #
 # - For one head the three terms bound the constant, by proof. That the slope of a layer follows two of them is an
-#   observation, with no exception beyond {glue:text}`why-largest:.2f`. It tells models apart better than the layers of
+#   observation, with no exception beyond {glue:text}`why-largest:.3f`. It tells models apart better than the layers of
 #   some models, and keys bring most of it.
 # - The prediction needs the same inputs as the constant: it explains growth, it does not forecast long windows from
 #   short ones.

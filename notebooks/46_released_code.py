@@ -15,13 +15,13 @@
 # random weights, given random {term}`tokens <token>` with token types as in the script, the constant grows with
 # {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`, and the
 # {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-46-two-quantities`). That is
-# no verdict on trained layers. In MiniLM the constant itself grows nearly like $n^{1/4}$: up to 128 tokens its exponent
-# is within 0.1 of 1/4 in {glue:text}`../notebooks/41_real_text.ipynb::minilm_constant_near:.0f` of
-# {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers, that of the released quantity of attention
-# alone in {glue:text}`../notebooks/41_real_text.ipynb::minilm_released_near:.0f`; over all models each is that close in
-# about half of the layers ({doc}`41_real_text`). The constant of {term}`uniform attention` without a {term}`mask` does
-# not grow; for tokens of a fixed mean, the released quantity there is $n^{1/4}$ times a constant, by a formula proved
-# below.
+# no verdict on trained layers. In MiniLM the constant itself grows nearly like $n^{1/4}$, on *Alice*: up to 128 tokens
+# its exponent is within 0.1 of 1/4 in {glue:text}`../notebooks/41_real_text.ipynb::minilm_constant_near:.0f` of
+# {glue:text}`../notebooks/41_real_text.ipynb::minilm_layers:.0f` layers (six, with and without a mask), that of the
+# released quantity of attention alone in {glue:text}`../notebooks/41_real_text.ipynb::minilm_released_near:.0f`; over
+# all models each is that close in about half of the layers ({doc}`41_real_text`). The constant of {term}`uniform
+# attention` without a {term}`mask` does not grow; for tokens of a fixed mean, the released quantity there is $n^{1/4}$
+# times a constant, by a formula proved below.
 
 # %% tags=["parameters", "hide-input"]
 expected = {"released": 0.26, "defined": 0.08}  # random GPT-2, found before
@@ -241,8 +241,8 @@ figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 # %% [markdown]
 # The curve drawn over that panel is $0.445\, n^{1/4}$. It is the released quantity; the constant is
 # several times smaller and nearly flat. Text or random tokens make no difference to a network that knows no language.
-# The row in bold has token types and dropout on, as in the script. With dropout, the released quantity is computed with
-# one draw throughout; the loop draws anew for each output.
+# The rows in bold have token types and dropout on, as in the script. With dropout, the released quantity is computed
+# with one draw throughout; the loop draws anew for each output.
 #
 # ## Random GPT-2, adversarial tokens
 #
@@ -337,9 +337,9 @@ HTML(differences.effects_table(effects))
 #   whole sub-layer, which the code measures on BERT, the released quantity grows with an exponent within 0.1 of 1/4 in
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` trained layers built like BERT's, the constant in
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f` ({doc}`43_why_it_grows`). Rows in place of columns
-#   make the constant of the adversarial panel flat at first, with its seed; {doc}`42_adversarial_inputs` has smaller
-#   radii, which make it flat for all seeds.
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f` ({doc}`43_why_it_grows`). Rows in place of
+#   columns make the constant of the adversarial panel flat at first, with its seed; {doc}`42_adversarial_inputs` has
+#   smaller radii, which make it flat for all seeds.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
 #   {prf:ref}`released-uniform` the reported number follows that mean: it then grows like $n^{1/4}$, while the constant
 #   hardly grows (exponent {glue:text}`released-defined:.2f`).
@@ -378,7 +378,8 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 #
 # - The two panels of Figure 1 with a random GPT-2 can be drawn again here from the seeds of the scripts, and they
 #   show $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
-# - For BERT and the pretrained GPT-2 the code is the same, but their weights are not available to us. What their panels
+# - For BERT and the pretrained GPT-2 the code is the same, but we do not have their whole networks (of GPT-2 only the
+#   weights of its attention). What their panels
 #   would show as defined is open; {doc}`41_real_text` measures it for layers of other models.
 # - No theorem is touched: none uses an experiment. That explicit inputs reach $\sqrt n$ has a proof, and is measured in
 #   {doc}`22_tightness`. That real text gives $n^{1/4}$ these figures do not show; {doc}`41_real_text` has it for

@@ -12,7 +12,7 @@
 # If a {term}`token` attends to tokens *near* it, with the same matrix for queries and keys, then {term}`attention` has
 # a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space: far tokens get almost no weight, and a
 # token keeps some for itself. Of the two {term}`bounds <bound>` in the paper as we reconstruct them, the one in the
-# maximum norm holds. The Euclidean one fails with the {term}`exponent` that we recall, 2, and holds with 4; only the
+# maximum norm holds. The Euclidean one fails with the {term}`exponent` of $\norm{W_Q}_2$ that we recall, 2, and holds with 4; only the
 # text of the paper can settle which exponent it has.
 #
 # Both conditions are needed. With another matrix for the keys, or for tokens that may not attend to themselves, the
@@ -170,7 +170,7 @@ headings |= {"sharp": "tighter (ours)", "printed": "Euclidean, e = 2"}
 figures.table(worst, names=headings, digits=3, bold=worst.printed == worst.printed.max())
 
 # %% tags=["hide-input"]
-over = table[table.printed > 1]
+over = table[(table.printed > 1) & (table.n > 1)]
 live = pd.DataFrame([row for key in again for row in l2_rows(*key)])
 stored = pd.concat([table[(table.kind == a) & (table.number == b)] for a, b in again])
 repeated = np.abs(live[ratios].to_numpy() / stored[ratios].to_numpy() - 1).max()

@@ -73,7 +73,7 @@ deepest = depths[-1]
 (text, _, _), vocabulary = language_model.texts("python_reference")
 settings_of = results.provenance("training-factorial")["settings"]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-stability", "caption": "Test loss by depth at three fixed rates: a dot for each run, lines through the means. At the outer rates there is one run for each kind at {glue:text}`rate-depths` layers, and none of untied L2. Grey: no attention. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed: frequencies after the character before, which need no attention. In the middle panel tied and contractive networks lie above the dashed line at every depth, beside those without attention. With {glue:text}`deepest` layers {glue:text}`dot-fails` runs of dot products lie above it too; {glue:text}`dot-above` end above all runs without attention, the others below all."}, "image": {"alt": "three panels, one for each fixed rate, of the test loss against depth. In the middle panel only dot products and untied L2 attention lie below the dashed line of the bigram; at the largest depth all but one run of dot products lie above it, most of them higher than all other kinds. Tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey marks of networks without attention."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-stability", "caption": "Test loss by depth at three fixed rates: a dot for each run, lines through the means. At the outer rates there is one run for each kind at {glue:text}`rate-depths` layers, and none of untied L2. Grey: no attention. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed: frequencies after the character before, which need no attention. In the middle panel tied and contractive networks lie above the dashed line at every depth, beside those without attention. With {glue:text}`deepest` layers {glue:text}`dot-fails` runs of dot products lie above it too; {glue:text}`dot-above` end above all runs without attention, the others below all."}, "image": {"alt": "three panels, one for each fixed rate, of the test loss against depth. In the middle panel only dot products and untied L2 attention lie below the dashed line of the bigram; at the largest depth all but one run of dot products lie above it, some of them higher than all other kinds. Tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey marks of networks without attention."}}
 figures.training.stability(stored, controls)
 plt.show()
 
@@ -253,7 +253,7 @@ glue("longer-device", born["device"], display=False)
 for name, chosen in {"dot": ["dot"], "lipschitz": lipschitz_or_dot[1:]}.items():
     of = later[later.attention.isin(chosen)]
     glue(f"later-{name}", f"{(of.nats < pairs).sum()} of {len(of)}", display=False)
-glue("longer-contractive-gain", float(gain["contractive"].max()), display=False)
+glue("longer-contractive-gain", float(np.ceil(1000 * gain["contractive"].max()) / 1000), display=False)
 glue("longer-contractive-least", float(gain["contractive"].min()), display=False)
 glue("longer-tied-gain", float(gain["l2-tied"].min()), display=False)
 glue("longer-ahead", float(slow_dot.min()), display=False)
