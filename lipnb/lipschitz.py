@@ -359,8 +359,11 @@ def _of_callable(f, x, weights, options):
         name = str(operator.precision).removeprefix("torch.")
         answers = answers._replace(how=[one._replace(precision=name) for one in answers.how])
     limited = answers.found.precision_limited
-    if limited.any() and (double := double_operator(f, x, weights, options.start(x.double()))):
-        again = _solve(double, options.start(x.double()), options)  # all of them: `f` may know how many they are
+    if not limited.any():
+        return answers
+    start = options.start(x.double())
+    if double := double_operator(f, x, weights, start, dense=bool(options.dense)):
+        again = _solve(double, start, options)  # all of them: `f` may know how many they are
         again = _Answers(each_field(again.found, lambda field: field[limited]), again.how[: limited.sum()])
         answers = answers.replaced(limited, again)
     return answers

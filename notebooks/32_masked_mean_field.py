@@ -191,7 +191,8 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # With $N_j \approx 3 \sigma_j R^2$ the factors beside $e^{\gamma^* R^2}$ grow like a power of $t$, whose exponent is at
 # most one plus half the rank of $A$. The bound has no $\log n$, although column sums have: for $A = 0$ that of the
 # first token is $1 + \frac12 + \dots + \frac1n$. `bounds.masked_mean_field_upper_exact` takes the smaller of both
-# theorems term by term. For masked {term}`sequences <sequence>` growth like $\sqrt n$ lasts as long as without a mask:
+# theorems term by term. A query bias $b$ adds $\abs b R$ to $t$ in the key term, and to $\gamma^* R^2$. For masked
+# {term}`sequences <sequence>` and $V = I$ growth like $\sqrt n$ lasts as long as without a mask:
 # put the lone token of {prf:ref}`rate-sequences` first; every later row gives it at least as much attention as there.
 #
 # ## Measured: the map, the distance, Lemma 4.2

@@ -229,7 +229,11 @@ figures.table(octave.fillna("–"), names=names)
 
 # %% tags=["hide-input"]
 moved = layer_growth.differences(rates, TOLERANCE)
-headings = {"changed": "what differs", "pairs": "layers, on each text (depth: models)", "median": "median difference of the slope"}
+headings = {
+    "changed": "what differs",
+    "pairs": "layers, on each text (depth: models)",
+    "median": "median difference of the slope",
+}
 headings |= {"largest": "largest", "place": "where", "beyond": f"more than {TOLERANCE}"}
 figures.table(moved, names=headings, digits=2)
 

@@ -44,7 +44,7 @@ def add(verbs):
     verb.add_argument(
         "--model",
         metavar="NAME",
-        help="instead: every layer of this model, a name on the hub or a folder, on both texts of the paper",
+        help="instead: every layer of this model, a name on the hub or a folder, on the texts of the atlas",
     )
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
     verb.add_argument(

@@ -118,6 +118,8 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
     gain, x = max(((length(x) - (x @ B @ x).item(), x) for x in candidates), key=lambda one: one[0])
     x = basis @ x
     lower, upper = ((half / 2 * S[0] * size).item() for half in (gain, upper))  # the norm of A may be beyond float64
+    if upper < torch.finfo(torch.float64).tiny:  # products of subnormal numbers may round to 0: the norm is a bound too
+        upper = math.nextafter((S[0] * size).item(), math.inf)
     return MeanFieldRate(min(lower, LARGEST), upper, x, _unit(A / size @ x))
 
 

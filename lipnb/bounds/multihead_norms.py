@@ -159,8 +159,10 @@ def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     """
     sizes = [largest_singular(blocks) for blocks in (left, right)]
     low = [torch.where(size > 0, size, size.max() * 1e-6 + 1e-300) for size in sizes]
+    if not all(size.max() > 0 for size in sizes):
+        return torch.ones_like(low[0])
     start = (low[0] / low[1]).log()
-    if not all(size.max() > 0 for size in sizes) or len(left) == 1:
+    if len(left) == 1:
         return start.exp()
     grams = [_gram(left / sizes[0].max(), 1), _gram(right / sizes[1].max(), dim)]
     tops = [None, None]

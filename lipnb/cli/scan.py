@@ -62,8 +62,13 @@ class Explain(Action):
 
     def __call__(self, parser, namespace, values, option=None):
         """Print it and end, as `--help` does."""
-        from lipnb.scanning.summary import explained
+        from lipnb.origin import extra
 
+        try:
+            with extra("scan"):
+                from lipnb.scanning.summary import explained
+        except ModuleNotFoundError as error:
+            parser.exit(1, f"lipnb scan: {error}\n")
         print(explained())
         parser.exit()
 

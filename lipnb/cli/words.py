@@ -57,8 +57,13 @@ def parameter(text):
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise argparse.ArgumentTypeError(f"give a parameter and its value, such as -p layer=3; got {text!r}")
-    from lipnb.sweeps.spec import value_of
+    from lipnb.origin import extra
 
+    try:
+        with extra("sweeps"):
+            from lipnb.sweeps.spec import value_of
+    except ModuleNotFoundError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     try:
         return name, value_of(value)
     except ValueError as error:

@@ -26,6 +26,7 @@ from lipnb.spectral import GramOperator, MatrixGram
 DENSE_SIZE = 48
 MASKED_STREAM = 1024  # tokens from which masked attention is streamed: skipping its empty half then saves more
 KERNEL_RTOL, KERNEL_SHARE = 1e-8, 0.1  # error of a separable kernel at most, and its share in the solver's tolerance
+MOST_GAP = 8 * torch.finfo(torch.bfloat16).eps  # from which products of a map are not linear in any type
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 
 
@@ -119,6 +120,11 @@ class DenseGram(MatrixGram):
         self, jacobian: AttentionJacobian | AutodiffJacobian, x: Tensor, weights: Tensor | None = None
     ) -> None:
         matrix = jacobian.dense()
+        if isinstance(jacobian, AutodiffJacobian) and jacobian.gap > MOST_GAP:
+            raise ValueError(
+                f"products of this map are linear to {jacobian.gap:.0e} only: large numbers cancel in it; give the map "
+                "and its tokens in a higher precision."
+            )
         self.precision = jacobian.precision if isinstance(jacobian, AutodiffJacobian) else x.dtype
         if weights is not None:
             root = weights.sqrt().expand(x.shape[:-1])[..., None]
@@ -205,13 +211,13 @@ def cached_bytes(attention: Attention, n: int) -> int:
 
 
 def double_operator(
-    f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, start: Tensor
-) -> AutodiffGram | None:
+    f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, start: Tensor, *, dense: bool = False
+) -> AutodiffGram | DenseGram | None:
     """The operator of a callable at inputs in lower precision made in float64, or None where `f` cannot.
 
     A callable that holds float32 tensors refuses float64 tokens, or mixes the two. It is found out by products that
     are not linear: the sum of two differs from the product of the sum by far more than float64 rounds. They are those
-    of `start`, vectors (b, N) in float64.
+    of `start`, vectors (b, N) in float64. `dense`: whether it is to be the matrix.
     """
     if x.dtype == torch.float64:
         return None
@@ -221,4 +227,8 @@ def double_operator(
         misfit = products.gram(start + start.flip(1)) - sum(parts)
     except (RuntimeError, TypeError, ValueError):  # what PyTorch and callables raise for a precision they do not take
         return None
-    return products if (misfit.norm(dim=1) <= LINEAR * parts[0].norm(dim=1)).all() else None
+    if (misfit.norm(dim=1) > LINEAR * parts[0].norm(dim=1)).any():
+        return None
+    if not dense:
+        return products
+    return DenseGram(products.jacobian, x.double(), None if weights is None else weights.double())

@@ -191,8 +191,8 @@ def _find(name, random):
         folder = mini_folder()
         if not (folder / "config.json").is_file():
             raise FileNotFoundError(
-                "'gpt2-mini' comes with a checkout of the project, in data/models/gpt2-mini, and "
-                "is not there: run make model, which trains it."
+                "'gpt2-mini' comes with a clone of the project, in data/models/gpt2-mini, and is not there: install "
+                "lipnb from a clone, where `make model` trains it again, or take 'minilm'."
             )
         return folder, False
     if random and name in PLAIN:

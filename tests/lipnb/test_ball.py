@@ -290,6 +290,13 @@ def test_zero_heads_count_nothing():
     assert ball_upper(wider, 20, 3.0) <= 1.2 * ball_upper(f, 20, 3.0)
 
 
+@pytest.mark.parametrize("radius", [1.0, 1e12, 1e100])
+def test_heads_that_score_nothing_have_the_norm_of_their_means(radius):
+    eye = torch.eye(2).double().expand(2, 2, 2)
+    for query, key in ((0 * eye, eye), (eye, 0 * eye), (0 * eye, 0 * eye)):
+        assert abs(ball_upper(Attention(query, key, eye, eye, scale=1.0), 3, radius) / 2 - 1) < 1e-6
+
+
 def test_rows_through_few_tokens_add_up_as_their_worst_perturbation():
     for n, few, query, kappa in [(50, 2, 1.0, 0.7), (9, 4, 2.0, 0.5), (7, 7, 1.0, 3.0), (30, 2, 0.0, 1.0)]:
 

@@ -77,6 +77,16 @@ def test_a_callable_goes_the_autodiff_route():
         assert relative(twin.value, closed.value) < 1e-6
 
 
+def test_a_dense_jacobian_that_is_zero_or_rounding():
+    found = local_lipschitz(torch.relu, -torch.ones(5, 2), method="dense")  # float64 might hold what float32 does not
+    assert found.value == found.upper == 0 and found.precision == "float64"
+    assert local_lipschitz(lambda z: 1e-30 * z, torch.ones(5, 2), method="dense").value > 0
+    with pytest.raises(ValueError, match="large numbers cancel in it"):  # 2e6, of squares of 1e14
+        local_lipschitz(
+            lambda z: (1e6 * z).square() - (1e6 * z - 1).square(), 10 * normal(4, 5).float(), method="dense"
+        )
+
+
 def test_parameters_that_require_gradients_are_welcome():
     case = random_case(1, n=6)
     query, matrix = (tensor.clone().requires_grad_() for tensor in (case.attention.query, case.attention.value[0]))

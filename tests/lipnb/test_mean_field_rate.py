@@ -358,6 +358,14 @@ def test_the_rate_of_the_largest_matrices_is_attained():
     assert mean_field_rate(-full).lower == torch.finfo(torch.float64).max and mean_field_rate(-full).upper == math.inf
 
 
+def test_subnormal_matrices_have_a_rate_that_is_not_rounded_away():
+    A = torch.tensor([[5e-324]], dtype=torch.float64)
+    assert mean_field_rate(A).upper >= 5e-324 / 8 and mean_field_rate(A).upper > 0
+    logit = A.item() * 8e162 * 8e162
+    scaled = mean_field_lower_exact(torch.tensor([[logit]]).double(), torch.eye(1).double(), 1.0, log=True)
+    assert mean_field_upper_exact(A, torch.ones(1, 1).double(), 8e162, log=True) >= scaled > 40
+
+
 def test_parameters_are_read_without_their_gradients():
     A, V = (torch.nn.Parameter(part.clone()) for part in (SHEAR, STRETCH))
     rate = mean_field_rate(A)
