@@ -3,6 +3,7 @@
 import argparse
 import subprocess
 import sys
+import textwrap
 
 from lab import described
 from lipnb.cli.words import known
@@ -25,7 +26,7 @@ def add(verbs):
         "bench",
         help="measure speed and errors of the solver against other methods",
         epilog=f"examples:\n{EXAMPLES}",
-        description=f"Benchmarks: {', '.join(NAMES)}.",
+        description=textwrap.fill(f"Benchmarks: {', '.join(NAMES)}.", 100),
     )
     verb.add_argument("--quick", action="store_true", help="trials of minutes, also after NAME")
     verb.add_argument("name", nargs="?", default="all", metavar="NAME", help="which one (default: all)")

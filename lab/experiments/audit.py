@@ -273,7 +273,7 @@ SMALLER, RANGE = (3.0, 10.0, RADII["gpt2, random"]), (7, 12, 22, 47, 97)
 
 @table(
     "released-radii",
-    "layer 6 of random GPT-2s and its head 0 alone, at tokens adversarial for that head, at three radii",
+    "layer 6 of random GPT-2s and head 0 alone, at tokens adversarial for that head, of three radii",
     over=SEEDS,
     size=len(SMALLER) * len(RANGE),
     settings={"model": "gpt2, random", "layer": LAYER, "radii": SMALLER, "lengths": RANGE}
