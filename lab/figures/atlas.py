@@ -48,7 +48,7 @@ def growth(table, corpora):
     maps = list(dict.fromkeys(rows["map"]))
     across = min(3, len(maps))
     down = -(-len(maps) // across)
-    size = (2.8 * across, 2.5 * down)
+    size = (2.6 * across, 2.3 * down)
     figure, axes = plt.subplots(down, across, figsize=size, sharex=True, sharey=True, layout="constrained")
     axes = np.atleast_1d(axes).flatten()
     ends = rows.length.min(), rows.length.max()
