@@ -121,8 +121,8 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # $$T(y) = \sum_i a_i \frac{e^{A x_i \cdot y}}{Z_i} \le \exp \max_m A m \cdot (y - m) \le e^{2 \gamma^* R^2} ,$$
 #
 # where $m$ runs through the convex hull of the tokens. Equality holds for one token $x$ that has all the weight, where
-# $(x, y)$ is a best pair. With a query bias $A m + b$ stands for $A m$, $b = K^\top b_Q / \sqrt k$, and $2 \gamma^* R^2
-# + 2 \abs b R$ for $2 \gamma^* R^2$.
+# $(x, y)$ is a best pair. With a query bias $A m + b$ stands for $A m$, $b = K^\top b_Q / \sqrt k$, and $2 \gamma^* R^2 +
+# 2 \abs b R$ for $2 \gamma^* R^2$.
 # :::
 #
 # $T(x_j)$ is the attention that the token $x_j$ receives from all others, over its weight; for $n$ tokens of weight
@@ -456,8 +456,8 @@ print(f"rate of A_0: 0, largest rate of an A_m: {bounds.mean_field_rate(-eye[:1,
 # query and by $\sum_j P_{ij}\, (v + u_j A x_i) \cdot \varepsilon_j$ through values and keys, $u_j = v \cdot (x_j -
 # m_i)$.
 #
-# 1. Under $P_i$ the mean of $u_j$ is 0 and that of $u_j^2$ at most $R^2$. So $\sum_j P_{ij} \abs{v + u_j A x_i}^2 \le 1
-#    + t^2$.
+# 1. Under $P_i$ the mean of $u_j$ is 0 and that of $u_j^2$ at most $R^2$. So $\sum_j P_{ij} \abs{v + u_j A x_i}^2 \le 1 +
+#    t^2$.
 # 2. By Cauchy-Schwarz the square of the second part is at most $(1 + t^2) \sum_j P_{ij} \abs{\varepsilon_j}^2$.
 # 3. Weighted with $a_i$ and added, as $\sum_i a_i P_{ij} = a_j T(x_j)$, that is $(1 + t^2) \sum_j a_j T(x_j)
 #    \abs{\varepsilon_j}^2$, and $T \le e^{2 \gamma^* R^2}$ ({prf:ref}`popularity`). $\square$

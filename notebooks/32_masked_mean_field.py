@@ -665,10 +665,10 @@ ledger.record(
 # 6. *Keys.* Row $i$ is at most $\sum_j P_{ij} \abs{u_j} h_j$ with $u_j = v \cdot (x_j - m_i)$ for a unit vector $v$,
 #    and $h_j = \norm A_2 R \abs{\epsilon_j}$; so at most $(\sum P u^4)^{1/4} (\sum P h^{4/3})^{3/4}$. As $u$ has mean 0
 #    and lies in an interval of length $2R$, $\sum P u^4$ is largest at its ends, with masses $\alpha, 1 - \alpha$: $16
-#    R^4 s (1
-#    - 3s)$ with $s = \alpha (1 - \alpha)$, at most $\frac43 R^4$.
-# 7. Step 4 with $f = h^{4/3}$ and $p = \frac32$: the norm of $(P f)^{3/4}$ is at most $3^{3/4} \sqrt N e^{5 \kappa / 2
-#    + \gamma^* R^2} \norm h_2$. Keys: $(\frac43)^{1/4}\, 3^{3/4}\, t\, \tau = \sqrt 6\, t\, \tau$.
+#    R^4 s (1 -
+#    3s)$ with $s = \alpha (1 - \alpha)$, at most $\frac43 R^4$.
+# 7. Step 4 with $f = h^{4/3}$ and $p = \frac32$: the norm of $(P f)^{3/4}$ is at most $3^{3/4} \sqrt N e^{5 \kappa / 2 +
+#    \gamma^* R^2} \norm h_2$. Keys: $(\frac43)^{1/4}\, 3^{3/4}\, t\, \tau = \sqrt 6\, t\, \tau$.
 # 8. The query term is at most $t$, and the path of measures is that of the proof above.
 # 9. *Below.* Measures with all tokens at one position are measures without a mask: $\Lip^{d_2}(F^m) \ge \Lip(F)$.
 #    $\square$
