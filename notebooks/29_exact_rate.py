@@ -19,8 +19,8 @@
 # In the median head of MiniLM $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$, of GPT-2
 # {glue:text}`middle_gpt-2:.1f`, of SmolLM2 {glue:text}`middle_smollm2:.1f` and of the small gpt2-mini
 # {glue:text}`middle_gpt2-mini:.1f` times, and in one head {glue:text}`most:.0f` times ({numref}`fig-29-rate`). For
-# $V = I$ the constant itself is known, for every $A$, every width and every radius, within a factor of
-# {glue:text}`order_most:.0f`: its order is $(1 + \norm A_2 R^2)\, e^{\gamma^* R^2}$.
+# $V = I$ the constant itself is known in every width within a factor of {glue:text}`order_most:.0f`, on a fine grid of
+# the two numbers that the bounds depend on: its order is $(1 + \norm A_2 R^2)\, e^{\gamma^* R^2}$.
 
 # %% tags=["parameters"]
 s_far = 100.0  # gamma* R^2 at which exponents are compared
