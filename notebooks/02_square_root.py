@@ -189,7 +189,7 @@ plt.show()
 # {glue:text}`root-top:,.0f` tokens, at {glue:text}`root-top-constant:.0f`; no input of any length exceeds
 # {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
 #
-# **For any $A$** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, where
+# **For any $A$** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, up to a power of $t$, where
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #

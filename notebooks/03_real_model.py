@@ -12,7 +12,7 @@
 # The theorem allows $\sqrt n$ and special inputs reach it. What does a trained layer do on text? We take layer
 # {glue:text}`three-layer` of MiniLM (`sentence-transformers/all-MiniLM-L6-v2`), a small BERT without a {term}`mask`,
 # and one sentence of *Alice's Adventures in Wonderland*. {numref}`fig-03-axis` sets all such
-# numbers on one axis: a random push shrinks, the worst push at this text much more, the worst *input* a
+# numbers on one axis: a random push shrinks, the worst push at this text grows, at the worst *input* found a
 # hundred times more again, and the theorem lies above all.
 
 # %% tags=["parameters", "remove-input"]

@@ -12,8 +12,8 @@
 # {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$, for layers of BERT and
 # GPT-2 and in all cases considered. Does it? **For MiniLM nearly, on *Alice*: up to {glue:text}`four-longest` tokens,
 # the length of its training texts, the {term}`exponent` is within 0.1 of a quarter in {glue:text}`four-mini-constant`
-# of {glue:text}`four-mini` layers; for other models no; and the code that was released does not measure it.** The story
-# has four steps.
+# of {glue:text}`four-mini` layers (six, with and without a mask); for other models not in general; and the released
+# code, as we read it, does not measure it.** The story has four steps.
 
 # %% tags=["parameters", "remove-input"]
 lengths = [4, 16, 64, 256]
@@ -313,8 +313,8 @@ print(found)
 #
 # :::{dropdown} 4. Why must the square root end, and where?
 # No token has more than $e^{2t}$ times the vote of another, so no column of $P$ sums to more than $e^{2t}$: a large
-# enough crowd outvotes the one. At $A = -I$ the votes are even at $e^{2R^2}$ tokens, in general the rate is
-# $e^{2 \gamma^* R^2}$.
+# enough crowd outvotes the one. At $A = -I$ the votes are even at $e^{2R^2}$ tokens; in general $\sqrt n$
+# can last up to about $e^{2 \gamma^* R^2}$.
 # :::
 #
 # :::{dropdown} 5. What do you need to bound a layer on a ball?
@@ -334,9 +334,9 @@ print(found)
 # :::
 #
 # :::{dropdown} 8. Does the constant of trained layers grow like the fourth root of n?
-# In MiniLM nearly, on *Alice*: within 0.1 of the exponent in {glue:text}`four-mini-constant` of {glue:text}`four-mini`
+# In MiniLM nearly, on *Alice*: its exponent is within 0.1 of $\frac14$ in {glue:text}`four-mini-constant` of {glue:text}`four-mini`
 # layers, up to {glue:text}`four-longest` tokens. In general no: exponents run from {glue:text}`four-least:.2f` to
-# {glue:text}`four-most:.2f`. What the released code reports of a sub-layer like BERT's tells nothing of it.
+# {glue:text}`four-most:.2f`. What the released code reports of a sub-layer like BERT's does not tell.
 # :::
 #
 # :::{dropdown} 9. How do you measure a layer of your own?

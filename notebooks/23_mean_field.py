@@ -172,7 +172,7 @@ figures.table(
 #
 # ## Upper bounds, measured
 #
-# We try random matrices, weights and radii; sequences of up to 400 tokens, built to have large constants; and
+# We try random matrices, weights and radii; sequences of up to 400 tokens, random and in two clusters; and
 # {term}`gradient ascent` on matrices, points and weights, which maximises the ratio of the constant to our bound, from
 # {glue:text}`starts` starts (four points in the plane, $t$ fixed for each).
 
@@ -296,7 +296,7 @@ plt.show()
 # %% [markdown]
 # ## At the radii of a real layer
 #
-# We take MiniLM's heads as the theorems do, without biases, with the norm of the longest token of a {term}`window` as
+# We take MiniLM's heads as in the theorems, without biases, with the norm of the longest token of a {term}`window` as
 # the {term}`radius`. All columns but the first three are natural logarithms. The last one is that of the constant of
 # all heads together, measured at that window.
 

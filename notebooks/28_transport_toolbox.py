@@ -268,7 +268,7 @@ plt.show()
 # largest quotient over many pairs, far apart and close together.
 
 # %% tags=["hide-input"]
-grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 151).double()] * 2)[:, :, None]
+grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 201).double()] * 2)[:, :, None]
 x, y = 4 * torch.tensor(rng.random((2, 50_000, 2, 1))) - 2
 one, convex, rows = torch.ones(1, 1).double(), [], []
 
@@ -399,7 +399,7 @@ ledger.record(
 #   equality is our reading of a lost formula. On convex sets it holds, and the theorems use it on balls only, so
 #   nothing else is affected.
 # - That no local constant exceeds the global one is true in every metric space.
-# - The equality on the square is a check at a grid of 151 by 151 inputs, not a proof.
+# - The equality on the square is a check at a grid of 201 by 201 inputs, not a proof.
 #
 # **One thing to try.** Let the inner radius of the ring go to zero, but keep the slit. What happens to the largest
 # local constant, and does the lemma hold then?

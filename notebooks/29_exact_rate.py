@@ -125,7 +125,7 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # 2 \abs b R$ for $2 \gamma^* R^2$.
 # :::
 #
-# $T(x_j)$ is the attention that the token $x_j$ receives from all others, over its weight; for $n$ tokens of weight
+# $T(x_j)$ is the attention that the token $x_j$ receives from all tokens, over its weight; for $n$ tokens of weight
 # $1 / n$ it is the column sum of $P$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -299,13 +299,13 @@ for c in np.geomspace(0.05, 1, 200):
 factor = (hot * np.exp(-rated) + np.hypot(1, hot)) / low
 glue("order_most", float(np.ceil(factor.max())), display=False)
 glue("starts", starts, display=False)
-for name, column in (("popular_most", "popularity"), ("found_most", "found"), ("found_least", "found")):
-    glue(name, float(reached[column].min() if name.endswith("least") else reached[column].max()), display=False)
+for name, column in {"popular": "popularity", "found": "found"}.items():
+    glue(f"{name}_least", float(reached[column].min()), display=False)
+    glue(f"{name}_most", float(reached[column].max()), display=False)
 
 # %% [markdown]
-# Nothing does. $T$ comes to $e^{2 \gamma^* R^2}$ within the digits shown or one of the last
-# ({glue:text}`popular_most:.4f` of its exponent), and the constants found are {glue:text}`found_least:.2f` to
-# {glue:text}`found_most:.2f` of the upper bound.
+# Nothing does. $\ln T$ comes to {glue:text}`popular_least:.4f` to {glue:text}`popular_most:.4f` of $2 \gamma^* R^2$, and
+# the constants found are {glue:text}`found_least:.2f` to {glue:text}`found_most:.2f` of the upper bound.
 
 # %% tags=["hide-input"]
 drawn = []
@@ -376,7 +376,7 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 
 # %% [markdown]
 # The table has the heads of MiniLM with the shortest lengths $1 + e^{2 \gamma R^2}$ up to which Proposition 3.4
-# promises $\frac12 \sqrt{n - 1}$, at their mean radius on text, and two constants with $V = I$ at $n = 10^8$ tokens.
+# promises $\frac12 \sqrt{n - 1}$, with the mean token norm on text for $R$, and two constants with $V = I$ at $n = 10^8$ tokens.
 # The {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and {glue:text}`clusters_next:.2f`
 # in the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f` $\sqrt n$ in all heads of the
 # model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the power {glue:text}`shortest:.0f`. So
@@ -625,7 +625,7 @@ ledger.record(
 #   {glue:text}`../notebooks/32_masked_mean_field.ipynb::settled:.4f` the reconstructed bound in $d_2$ stays open. By a
 #   sketch, not a proof, the constant is at most $2 + 1.04\, t$ to first order in $t$, <!-- typed: a sketch, maximised
 #   once by gradient ascent and not certified --> where the lower bound has $2 + t$: it would need explicit remainders.
-# - Heads are taken as the theorems do; the radius of MiniLM's is the mean one on text. The pair is built against one
+# - Heads are taken as in the theorems; $R$ is the mean token norm on text in MiniLM. The pair is built against one
 #   head, and no text is near it.
 #
 # **One thing to try.** Which unit vector $x$ is best for $A = \operatorname{diag}(1, -1/8)$, and why is it no

@@ -140,7 +140,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # :::
 #
 # The first line is `bounds.masked_mean_field_upper_sharp`. An older form, $(1 + 2t)\, e^{2t}$ for the last two factors,
-# is `bounds.masked_mean_field_upper`. A query bias $b_Q$ adds $\abs{W_K^\top b_Q} R / \sqrt k$ to $t$; heads add up. A
+# is `bounds.masked_mean_field_upper`. A query bias $b_Q$ adds $\abs{K^\top b_Q} R / \sqrt k$ to $t$; heads add up. A
 # mask that also hides tokens far back (a sliding window) hides the early tokens, and the proof does not cover it.
 #
 # As we reconstruct it, the theorem has the constant of the unmasked case, $\norm V_2 (1 + 3t)\, e^{2t}$, for every
@@ -153,7 +153,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # :label: masked-mean-field-lower
 #
 # Let $\mu$ be a law of finitely many tokens in the ball. Without a mask, let $P + K$ be the terms of the Jacobian at
-# $\mu$ by which the other tokens act, as values and as keys, and $Q$ that of the query. If different tokens have
+# $\mu$ by which tokens act as values and as keys, and $Q$ that of the query. If different tokens have
 # different outputs,
 #
 # $$\Lip^{d_p}(F^m) \ge \Big\lVert \frac{p}{p - 1}\, (P + K) + Q \Big\rVert_{L^p(\mu)} .$$
