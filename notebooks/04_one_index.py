@@ -190,7 +190,7 @@ near = [
     | {column: int((rows[column] - 0.25).abs().le(layer_growth.CLOSE).sum()) for column in ("slope", "released")}
     for name, rows in groups.items()
 ]
-names = {"layers": "attention alone; then with residual connection and norm", "count": "how many"}
+names = {"layers": "layers (sub-layer: with residual connection and norm)", "count": "how many"}
 names |= {"slope": "constant within 0.1 of 1/4", "released": "released quantity within 0.1 of 1/4"}
 figures.table(pd.DataFrame(near), names)
 
@@ -205,15 +205,15 @@ figures.table(pd.DataFrame(near), names)
 # - **For a layer like BERT's the index can make the rate by itself.** Up to 512 tokens, the released quantity of the
 #   *sub-layer* is within 0.1 of $\frac14$ in
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers with the norm last, as in BERT, their constants
-#   in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f`. (Of all
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers with the norm last, as in BERT, the constant
+#   in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f` (of all
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers in
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` and
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`.) In MiniLM it is in {glue:text}`four-sub-wide` of
-#   {glue:text}`four-sub-layers` layers up to 512 tokens ({glue:text}`four-sub-low:.2f` to
-#   {glue:text}`four-sub-high:.2f`), in {glue:text}`four-sub-short` up to {glue:text}`four-longest`; its constant is
-#   there in {glue:text}`four-sub-constant-wide` and {glue:text}`four-sub-constant-short`. So a reported rate near
-#   $\frac14$ does not tell how the constant of such a layer grows.
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`). In MiniLM it is in {glue:text}`four-sub-wide` of
+#   {glue:text}`four-sub-layers` layers ({glue:text}`four-sub-low:.2f` to {glue:text}`four-sub-high:.2f`), the constant in
+#   {glue:text}`four-sub-constant-wide`; up to {glue:text}`four-longest` tokens in {glue:text}`four-sub-short`, the
+#   constant in {glue:text}`four-sub-constant-short`. So a reported rate near $\frac14$ does not tell how the constant of
+#   such a layer grows.
 # - **On the random GPT-2 the index is the reason.** The constant has about {glue:text}`four-random:.2f` in every layer,
 #   the released quantity about {glue:text}`four-random-released:.2f`: near $\frac14$ in {glue:text}`four-random-near`
 #   of {glue:text}`four-random-layers` layers, and the constant in none.
@@ -264,8 +264,8 @@ for _ in range(3):
 print(found)
 
 # %% [markdown]
-# (MiniLM's module `attention.self` ends before the output projection, so its constant is not the
-# {glue:text}`../notebooks/03_real_model.ipynb::three-constant:.1f` of the last page.)
+# (This text is shorter than that of the last page, and MiniLM's module `attention.self` ends before the output
+# projection: so the constant is not {glue:text}`../notebooks/03_real_model.ipynb::three-constant:.1f`.)
 #
 # ::::{grid} 1 1 2 2
 # :gutter: 2
