@@ -203,17 +203,16 @@ figures.table(pd.DataFrame(near), names)
 #   {glue:text}`four-first:.2f`, and grows beyond. On AG News, a text of the paper, the constant is that close in
 #   {glue:text}`../notebooks/41_real_text.ipynb::minilm_news_near:.0f`.
 # - **For a layer like BERT's the index can make the rate by itself.** Up to 512 tokens, the released quantity of the
-#   *sub-layer* is within 0.1 of $\frac14$ in
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
-#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers with the norm last, as in BERT, the constant
-#   in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f` (of all
+#   *sub-layer* is within 0.1 of $\frac14$ in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers with the norm last, as in BERT, the constant in
+#   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f` (of all
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers in
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f` and
 #   {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`). In MiniLM it is in {glue:text}`four-sub-wide` of
-#   {glue:text}`four-sub-layers` layers ({glue:text}`four-sub-low:.2f` to {glue:text}`four-sub-high:.2f`), the constant in
-#   {glue:text}`four-sub-constant-wide`; up to {glue:text}`four-longest` tokens in {glue:text}`four-sub-short`, the
-#   constant in {glue:text}`four-sub-constant-short`. So a reported rate near $\frac14$ does not tell how the constant of
-#   such a layer grows.
+#   {glue:text}`four-sub-layers` layers ({glue:text}`four-sub-low:.2f` to {glue:text}`four-sub-high:.2f`), the constant
+#   in {glue:text}`four-sub-constant-wide`; up to {glue:text}`four-longest` tokens in {glue:text}`four-sub-short`, the
+#   constant in {glue:text}`four-sub-constant-short`. So a reported rate near $\frac14$ does not tell how the constant
+#   of such a layer grows.
 # - **On the random GPT-2 the index is the reason.** The constant has about {glue:text}`four-random:.2f` in every layer,
 #   the released quantity about {glue:text}`four-random-released:.2f`: near $\frac14$ in {glue:text}`four-random-near`
 #   of {glue:text}`four-random-layers` layers, and the constant in none.
@@ -334,9 +333,10 @@ print(found)
 # :::
 #
 # :::{dropdown} 8. Does the constant of trained layers grow like the fourth root of n?
-# In MiniLM nearly, on *Alice*: its exponent is within 0.1 of $\frac14$ in {glue:text}`four-mini-constant` of {glue:text}`four-mini`
-# layers, up to {glue:text}`four-longest` tokens. In general no: exponents run from {glue:text}`four-least:.2f` to
-# {glue:text}`four-most:.2f`. What the released code reports of a sub-layer like BERT's does not tell.
+# In MiniLM nearly, on *Alice*: its exponent is within 0.1 of $\frac14$ in {glue:text}`four-mini-constant` of
+# {glue:text}`four-mini` layers, up to {glue:text}`four-longest` tokens. In general no: exponents run from
+# {glue:text}`four-least:.2f` to {glue:text}`four-most:.2f`. What the released code reports of a sub-layer like BERT's
+# does not tell.
 # :::
 #
 # :::{dropdown} 9. How do you measure a layer of your own?

@@ -293,9 +293,9 @@ figures.table(last, names=names, digits=4)
 # ## Where growth ends in trained heads
 #
 # We build the same inputs against the heads of MiniLM with the shortest promised lengths, with $V = I$ and the mean
-# token norm on text as {term}`radius`. Most heads have a promised length far beyond any text: {doc}`42_adversarial_inputs` shows
-# all of them. What ends here is the growth at these clusters, not that of the head: {doc}`29_exact_rate` has inputs
-# against the same heads at which $\sqrt n$ lasts beyond $10^8$ tokens.
+# token norm on text as {term}`radius`. Most heads have a promised length far beyond any text:
+# {doc}`42_adversarial_inputs` shows all of them. What ends here is the growth at these clusters, not that of the head:
+# {doc}`29_exact_rate` has inputs against the same heads at which $\sqrt n$ lasts beyond $10^8$ tokens.
 
 # %% tags=["hide-input"]
 minilm = models.load(model_name, dtype=torch.float64)

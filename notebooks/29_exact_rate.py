@@ -304,8 +304,8 @@ for name, column in {"popular": "popularity", "found": "found"}.items():
     glue(f"{name}_most", float(reached[column].max()), display=False)
 
 # %% [markdown]
-# Nothing does. $\ln T$ comes to {glue:text}`popular_least:.4f` to {glue:text}`popular_most:.4f` of $2 \gamma^* R^2$, and
-# the constants found are {glue:text}`found_least:.2f` to {glue:text}`found_most:.2f` of the upper bound.
+# Nothing does. $\ln T$ comes to {glue:text}`popular_least:.4f` to {glue:text}`popular_most:.4f` of $2 \gamma^* R^2$,
+# and the constants found are {glue:text}`found_least:.2f` to {glue:text}`found_most:.2f` of the upper bound.
 
 # %% tags=["hide-input"]
 drawn = []
@@ -376,13 +376,14 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 
 # %% [markdown]
 # The table has the heads of MiniLM with the shortest lengths $1 + e^{2 \gamma R^2}$ up to which Proposition 3.4
-# promises $\frac12 \sqrt{n - 1}$, with the mean token norm on text for $R$, and two constants with $V = I$ at $n = 10^8$ tokens.
-# The {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and {glue:text}`clusters_next:.2f`
-# in the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f` $\sqrt n$ in all heads of the
-# model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the power {glue:text}`shortest:.0f`. So
-# the rate $\sqrt n$ holds at all practical lengths in these heads, as the paper says, although the condition that it
-# gives for this, with $\gamma$, fails in {glue:text}`short_positions:d` head at the model's 512 positions: that head is
-# promised {glue:text}`short_first:,.0f` tokens, the next one {glue:text}`short_next:,.0f`.
+# promises $\frac12 \sqrt{n - 1}$, with the mean token norm on text for $R$, and two constants with $V = I$ at
+# $n = 10^8$ tokens. The {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and
+# {glue:text}`clusters_next:.2f` in the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f`
+# $\sqrt n$ in all heads of the model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the power
+# {glue:text}`shortest:.0f`. So the rate $\sqrt n$ holds at all practical lengths in these heads, as the paper says,
+# although the condition that it gives for this, with $\gamma$, fails in {glue:text}`short_positions:d` head at the
+# model's 512 positions: that head is promised {glue:text}`short_first:,.0f` tokens, the next one
+# {glue:text}`short_next:,.0f`.
 #
 # ## Rotary positions
 #
