@@ -113,7 +113,8 @@ def check_precision(x: Tensor) -> None:
     """Raise one clear sentence for tokens of 16 bits, in which no Jacobian has more than three digits."""
     if x.dtype.itemsize < torch.float32.itemsize:
         raise ValueError(
-            f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .float() on the tokens and on the map."
+            f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .to(torch.float32) on the tokens "
+            "and on the map."
         )
 
 
@@ -132,15 +133,16 @@ def check_tolerance(rtol: float, x: Tensor) -> float:
 def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:
     """Raise one clear sentence unless `x` holds tokens of this width, shape (..., n, d), type and device."""
     if not isinstance(x, torch.Tensor):
-        raise ValueError(f"x must be a torch tensor, got {type(x).__name__}: use torch.as_tensor(x).")
+        several = isinstance(x, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in x)
+        mend = "give one of them at a time, or of equal shapes torch.stack(x)" if several else "use torch.as_tensor(x)"
+        raise ValueError(f"x must be a torch tensor, got {type(x).__name__}: {mend}.")
     if x.ndim < 2 or x.shape[-1] != width:
         raise ValueError(f"x must have shape (..., n, d) with d = {width}, got {tuple(x.shape)}.")
     if x.numel() == 0:
         raise ValueError(f"x has shape {tuple(x.shape)} and holds no token: give at least one sequence, n >= 1.")
     if (x.dtype, x.device) != (dtype, device):
         raise ValueError(
-            f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: "
-            "use x.to(...) or attention.to(...)."
+            f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: use x.to(attention.query)."
         )
     as_tensor("x", x)
     check_finite_tokens(x)
@@ -190,7 +192,9 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
         shapes = dict.fromkeys([(x.shape[-2],), tuple(x.shape[:-1])])  # one of one sequence
         raise ValueError(f"weights must have shape {' or '.join(map(str, shapes))}, got {tuple(weights.shape)}.")
     if (weights.dtype, weights.device) != (x.dtype, x.device):
-        raise ValueError(f"weights are {weights.dtype} on {weights.device} but x is {x.dtype} on {x.device}.")
+        raise ValueError(
+            f"weights are {weights.dtype} on {weights.device} but x is {x.dtype} on {x.device}: use weights.to(x)."
+        )
     if not holds(torch.isfinite(weights) & (weights > 0)):
         raise ValueError("weights must be positive and finite: leave out the tokens of weight zero.")
 

@@ -44,8 +44,9 @@ def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
     """
     if length < 1 or count < 1:
         raise ValueError(f"windows need a length and a count of at least 1, got length {length}, count {count}.")
-    if token_ids.ndim != 1:
-        raise ValueError(f"token_ids must have shape (t,), got {tuple(token_ids.shape)}.")
+    if getattr(token_ids, "ndim", None) != 1:
+        got = tuple(token_ids.shape) if hasattr(token_ids, "shape") else type(token_ids).__name__
+        raise ValueError(f"token_ids must have shape (t,), got {got}: use model.token_ids(text).")
     if len(token_ids) < length * count:
         raise ValueError(
             f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "

@@ -94,6 +94,8 @@ def run(arguments):
         return
     for name, table in experiments.make(missing, **options).items():
         converged = f", {int(table.converged.sum())} converged" if "converged" in table else ""
+        if converged and not table.converged.all():
+            converged += " (the others are lower bounds, not proved to be within the tolerance in this precision)"
         seconds = results.provenance(name)["seconds"]
         print(f"{name}: {len(table)} rows{converged}, measured in {seconds:.0f} s, in {results.folder()}")
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from lipnb.cli.words import Stopped, Unknown, known
 from lipnb.scanning.options import ScanOptions
 
+TEXT = "python_reference"  # that is always there
+
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
   lipnb scan smollm2 --text story.txt                       after `lipnb fetch smollm2`: all 30 layers
@@ -88,7 +90,7 @@ def add(verbs):
     verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
     verb.add_argument(
         "--text",
-        default="python_reference",
+        default=TEXT,
         metavar="FILE",
         help="a text file (UTF-8), or alice, ag_news, ptb, reactions, python_reference (default); for a vision "
         "model an image, a folder of images, pictures (some that packages ship) or random",
@@ -141,6 +143,11 @@ def run(arguments):
     for place, one in zip(places, stored, strict=True):
         if one is None:
             _check_model(place, options.random, other=place is against)
+    if None not in stored and (arguments.again or arguments.dry_run or text != TEXT or options != ScanOptions()):
+        raise Unknown(
+            f"finished scans are shown as they are ({' and '.join(places)}); --text, --lengths, --layers, --again and "
+            "the like are of a scan to be made: leave them out, or name the model"
+        )
     if arguments.dry_run:
         print("\n".join(planned(begin(model, text, options))))
         if against is not None and stored[1] is None:

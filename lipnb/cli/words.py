@@ -1,6 +1,7 @@
 """How the command reads its words, and answers what it does not understand: one sentence, with the likely meaning."""
 
 import argparse
+import re
 from difflib import get_close_matches
 
 from lipnb.scanning import options
@@ -79,6 +80,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**{"allow_abbrev": False, **options})  # a script must not break when options are added
+        self._negative_number_matcher = re.compile(r"-[\d.]")  # "-5,16" is a value too, for its type to refuse
 
     def format_help(self):
         """The help, as text."""

@@ -43,7 +43,7 @@ FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
 DISAGREE = (
     "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() to leave it "
     "out), a backward hook changes gradients, an autograd function of its own has two different derivatives, it "
-    "draws random numbers, or its derivative is what rounding leaves where all of it cancels."
+    "draws random numbers, or its derivative is what rounding leaves where all of it cancels (its constant is then 0)."
 )
 MIXES = (
     "the map mixes the sequences of its batch: moving one of them moves the output of another, so that none has a "

@@ -27,6 +27,7 @@ DENSE_SIZE = 48
 MASKED_STREAM = 1024  # tokens from which masked attention is streamed: skipping its empty half then saves more
 KERNEL_RTOL, KERNEL_SHARE = 1e-8, 0.1  # error of a separable kernel at most, and its share in the solver's tolerance
 MOST_GAP = 8 * torch.finfo(torch.bfloat16).eps  # from which products of a map are not linear in any type
+REWRITTEN = "write it without the terms that cancel (where they leave nothing, its constant is 0)"
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 
 
@@ -70,7 +71,9 @@ class AutodiffGram(GramOperator):
         short = kind.itemsize < torch.float32.itemsize
         least = 8 * max(torch.finfo(kind).eps, self.jacobian.gap if short else 0)
         if rtol < least or (certified and short):
-            wanted = f"rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
+            wanted = f"ask for rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
+            if least >= 1:
+                wanted = REWRITTEN
             why = "a part of it is in such a type, or large numbers cancel in it"
             if gemm.lowered(self.jacobian.x.device):
                 why = "leave torch.autocast, set torch.set_float32_matmul_precision('highest')"
@@ -78,7 +81,7 @@ class AutodiffGram(GramOperator):
                 why += ", or a convolution rounds to TF32 (set torch.backends.cudnn.allow_tf32 = False)"
             raise ValueError(
                 f"products of this map have the digits of {_name(kind)} at most (they are linear to "
-                f"{self.jacobian.gap:.0e}): {why}; give the map and its tokens in a higher precision, or ask for "
+                f"{self.jacobian.gap:.0e}): {why}; give the map and its tokens in a higher precision, or "
                 f"{wanted}."
             )
 
@@ -123,7 +126,7 @@ class DenseGram(MatrixGram):
         if isinstance(jacobian, AutodiffJacobian) and jacobian.gap > MOST_GAP:
             raise ValueError(
                 f"products of this map are linear to {jacobian.gap:.0e} only: large numbers cancel in it; give the map "
-                "and its tokens in a higher precision."
+                f"and its tokens in a higher precision, or {REWRITTEN}."
             )
         self.precision = jacobian.precision if isinstance(jacobian, AutodiffJacobian) else x.dtype
         if weights is not None:

@@ -50,8 +50,9 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
     ]
     if not found:
         raise ValueError(
-            f"{name!r} is a {architecture.title} model, which is not supported: its layers do not hold one attention "
-            "each, or none."
+            f"{name!r} is a {architecture.title} model, which is not supported: no list of layers was found in it that "
+            "holds one attention module in each (or none in some); local_lipschitz(f, x) measures any part of it that "
+            "is a map of tokens."
         )
     above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
     read = [(*one, _read(network, one[0], above)) for one in found]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.checks import at_once
+from lipnb.checks import as_tensor, at_once
 from lipnb.models.changes import Changed, Draws, unchanged
 from lipnb.models.files import quiet
 from lipnb.models.hooks import Call, capture
@@ -68,12 +68,16 @@ def without_padding(ids, network):
 
 def inputs_of(model: Any, inputs: Any) -> Tensor:
     """Token ids (b, n), images (b, c, h, w) or spectra (b, c, t), checked, on the network's device."""
+    if isinstance(inputs, str):
+        raise ValueError(
+            f"{model.name} is given a str, not numbers: use model.token_ids(text)[None] of a text, "
+            "lipnb.models.picture(name) of a picture."
+        )
     read = {"input_ids": _ids, "pixel_values": _images, "input_features": _sounds}
-    return read[model.architecture.reads](model, inputs)
+    return read[model.architecture.reads](model, as_tensor("what the model reads", inputs))
 
 
 def _ids(model, token_ids):
-    token_ids = torch.as_tensor(token_ids)
     if token_ids.ndim != 2 or 0 in token_ids.shape:
         raise ValueError(
             f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
@@ -98,7 +102,6 @@ def _ids(model, token_ids):
 def _images(model, images):
     config = model.module.config
     channels, side, patch = config.num_channels, config.image_size, config.patch_size
-    images = torch.as_tensor(images)
     shape = tuple(images.shape)
     fits = len(shape) == 4 and shape[1] == channels and shape[0] > 0
     if model.architecture.interpolates:
@@ -117,7 +120,6 @@ def _images(model, images):
 def _sounds(model, spectra):
     config = model.module.config
     shape = (config.num_mel_bins, 2 * config.max_source_positions)
-    spectra = torch.as_tensor(spectra)
     if spectra.ndim != 3 or spectra.shape[1:] != shape or not len(spectra) or not spectra.is_floating_point():
         raise ValueError(
             f"{model.name} reads mel spectra: a floating point tensor of shape (b, *{shape}), got "

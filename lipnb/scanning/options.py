@@ -131,7 +131,7 @@ def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
 
 
 def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
-    """Different whole numbers from 1 on: a sequence of them, one, or a text such as "32,128"."""
+    """Different positive whole numbers: a sequence of them, one, or a text such as "32,128"."""
     parts = lengths.split(",") if isinstance(lengths, str) else [lengths] if isinstance(lengths, int) else [*lengths]
     try:
         found = [int(part) if isinstance(part, str) else index(part) for part in parts]
@@ -139,7 +139,7 @@ def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
         found = []
     if not found or min(found) < 1 or len({*found}) < len(found):
         raise ValueError(
-            f"lengths must be different whole numbers from 1 on, such as 2,8,32, got {','.join(map(str, parts))}."
+            f"lengths must be different positive whole numbers, such as 2,8,32, got {','.join(map(str, parts))}."
         )
     return found
 

@@ -188,6 +188,13 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
     assert "there is no table 'nonsense': choose from adversarial," in capsys.readouterr().err
     assert cli.main(["tables", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
     assert "the text has" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(results, "provenance", lambda name: {"seconds": 1.0})
+        for settled, said in (([True, False], "1 converged (the others are lower"), ([True, True], "2 converged, mea")):
+            patched.setattr(
+                experiments, "make", lambda *_, done=settled, **__: {"some": pd.DataFrame({"converged": done})}
+            )
+            assert cli.main(["tables", "real-text-embedded"]) == 0 and f"2 rows, {said}" in capsys.readouterr().out
     (results_folder / "file").write_text("")
     monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
     assert cli.main(["tables", "real-text-embedded"]) == 1

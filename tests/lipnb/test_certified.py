@@ -337,11 +337,13 @@ def test_a_bad_solver_leaves_the_bracket_true(monkeypatch):
 def test_bad_input_is_said_in_one_sentence():
     for change, sentence in [
         ({"attention": lambda x: x}, "local_lipschitz"),
-        ({"x": [[1.0]]}, "must be a torch tensor"),
+        ({"x": [[1.0]]}, r"must be a torch tensor, got list: use torch.as_tensor\(x\)"),
+        ({"x": [torch.ones(3, 4).double()] * 2}, r"got list: give one of them at a time, or .* torch.stack\(x\)"),
         ({"x": torch.ones(3, 5, dtype=torch.float64)}, "d = 4"),
         ({"x": torch.ones(0, 4, dtype=torch.float64)}, "holds no token"),
         ({"x": torch.full((3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
-        ({"x": torch.ones(3, 4)}, "x is torch.float32"),
+        ({"x": torch.ones(3, 4).half()}, r"x is torch.float16 .* use x.to\(attention.query\)"),
+        ({"weights": torch.ones(3)}, r"weights are torch.float32 .*: use weights.to\(x\)"),
         ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
         ({"columns": -1}, "columns must be 0 or more"),
         ({"rtol": 0.0}, "rtol must lie"),

@@ -273,7 +273,11 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
     assert capsys.readouterr().err.endswith(told)
     third = tmp_path / "third"
-    assert main(["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]) == 0
+    command = ["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]
+    for given in (["--lengths", "4"], ["--text", str(story)], ["--no-upper"], ["--again"], ["--dry-run"]):
+        assert main([*command, *given]) == 2
+        assert "are of a scan to be made: leave them out, or name the model (" in capsys.readouterr().err
+    assert main(command) == 0
     assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
 
 
@@ -374,7 +378,7 @@ def test_lengths_are_a_text_as_at_the_terminal_or_refused():
         assert options.lengths_of("32,128") == options.lengths_of([32, 128]) == [32, 128] and options.lengths_of(7) == [
             7
         ]
-        with pytest.raises(ValueError, match="lengths must be different whole numbers from 1 on"):
+        with pytest.raises(ValueError, match="lengths must be different positive whole numbers"):
             options.lengths_of(lengths)
 
 

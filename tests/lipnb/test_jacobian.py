@@ -314,11 +314,12 @@ def test_sixteen_bits_are_refused_and_the_sentence_says_float():
         f, x = case.attention.to(dtype=dtype), case.x.to(dtype)
         for g in (f, torch.sin):
             for call in (local_lipschitz, singular_pair, block_norms, AutodiffJacobian):
-                with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
+                with pytest.raises(ValueError, match=r"use \.to\(torch.float32\) on the tokens and on the map"):
                     call(g, x)
         for call in (lambda: AttentionJacobian(f, x), lambda: local_lipschitz(f, [x[0], x[0]])):
-            with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
+            with pytest.raises(ValueError, match=r"use \.to\(torch.float32\) on the tokens and on the map"):
                 call()
+        assert local_lipschitz(f.to(torch.float32), x.to(torch.float32)).converged.all()  # as it says
         assert (certify(f, x).lower > 0).all()  # of the same numbers in float64
 
 

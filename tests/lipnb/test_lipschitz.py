@@ -1,6 +1,7 @@
 """The solvers against the dense singular value, the definitions, and every bad input with its sentence."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -85,6 +86,17 @@ def test_a_dense_jacobian_that_is_zero_or_rounding():
         local_lipschitz(
             lambda z: (1e6 * z).square() - (1e6 * z - 1).square(), 10 * normal(4, 5).float(), method="dense"
         )
+
+
+def test_what_cancels_everywhere_is_zero_or_said_to_be_in_both_ways():
+    x = normal(5, 2)
+    ones = [lambda z: z.softmax(-1).sum(-1, keepdim=True), lambda z: z.sin().square() + z.cos().square()]
+    for f in (lambda z: z - z, torch.zeros_like, *ones):
+        for method in ("lanczos", "dense"):
+            try:
+                assert local_lipschitz(f, x, method=method).value <= 1e-15
+            except ValueError as error:  # no tolerance of 6 and no higher precision than float64 is asked for alone
+                assert re.search("(constant|answer) is (then )?0", str(error))
 
 
 def test_parameters_that_require_gradients_are_welcome():
