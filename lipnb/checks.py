@@ -76,7 +76,10 @@ def as_tensor(name: str, value, **new) -> Tensor:
         raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
     require(
         (not tensor.is_complex(), f"{name} must be real, got complex numbers: use .real."),
-        (tensor.layout == torch.strided, f"{name} must be dense, got a sparse or nested tensor: use .to_dense()."),
+        (
+            tensor.layout == torch.strided and not tensor.is_nested,
+            f"{name} must be dense, got a sparse or nested tensor: use .to_dense(), or a list of a nested one's parts.",
+        ),
         (
             not tensor.is_meta,
             f"{name} must be on a device, got a meta tensor, which holds no numbers: load them first.",
@@ -136,6 +139,7 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
         several = isinstance(x, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in x)
         mend = "give one of them at a time, or of equal shapes torch.stack(x)" if several else "use torch.as_tensor(x)"
         raise ValueError(f"x must be a torch tensor, got {type(x).__name__}: {mend}.")
+    as_tensor("x", x)
     if x.ndim < 2 or x.shape[-1] != width:
         raise ValueError(f"x must have shape (..., n, d) with d = {width}, got {tuple(x.shape)}.")
     if x.numel() == 0:
@@ -144,7 +148,6 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
         raise ValueError(
             f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: use x.to(attention.query)."
         )
-    as_tensor("x", x)
     check_finite_tokens(x)
 
 
@@ -165,6 +168,7 @@ def check_list(x: list) -> None:
     for place, one in enumerate(x):
         if not isinstance(one, Tensor):
             raise ValueError(f"{wanted}: x[{place}] is of type {type(one).__name__}, use torch.as_tensor(...).")
+        as_tensor(f"x[{place}]", one)
         if one.ndim != 2:
             shape = tuple(one.shape)
             raise ValueError(f"{wanted}: x[{place}] has shape {shape}; a batch of equal lengths is one tensor.")

@@ -60,6 +60,8 @@ def read(name: str) -> str:
         "reactions": _reactions,
         "python_reference": _python_reference,
     }
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f"a text is read by its name or path, got {type(name).__name__}.")
     return known[name]() if name in known else _file(name)
 
 

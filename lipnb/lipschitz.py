@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_list, check_list_of_weights, check_tolerance, check_weights, number, require, whole
+from lipnb.checks import (
+    as_tensor,
+    check_list,
+    check_list_of_weights,
+    check_tolerance,
+    check_weights,
+    number,
+    require,
+    whole,
+)
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
@@ -266,7 +275,7 @@ def _checked(f, x, weights, options):
             check_list_of_weights(weights, x)
         groups = [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
     else:
-        alone = not isinstance(x, Tensor) or x.ndim <= 2
+        alone = not isinstance(x, Tensor) or as_tensor("x", x).ndim <= 2
         groups = [_Group(x, weights, () if alone else range(x.shape[:-2].numel()))]
     for group in groups:
         options.check_with(group.x)

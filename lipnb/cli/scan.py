@@ -149,8 +149,8 @@ def run(arguments):
             "the like are of a scan to be made: leave them out, or name the model"
         )
     if arguments.dry_run:
-        print("\n".join(planned(begin(model, text, options))))
-        if against is not None and stored[1] is None:
+        print("\n".join(planned(begin(places[stored.index(None)], text, options))))
+        if stored.count(None) == 2:
             print(f"{against} is scanned likewise, in about as much time.")
         return 0
     if against is not None:  # what cannot be compared is refused before it is measured or shown

@@ -1,6 +1,7 @@
 """Jacobian of any differentiable map of tokens, by automatic differentiation: the slow twin."""
 
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipnb.checks import check_finite_tokens, check_precision, check_vector, refuse_large_dense
+from lipnb.checks import as_tensor, check_finite_tokens, check_precision, check_vector, refuse_large_dense
 from lipnb.scaling import exponent, powers_of_two
 
 __all__ = ["AutodiffJacobian", "plain_kernels"]
@@ -392,6 +393,8 @@ def check_map(f):
 
 def _check_input(x):
     """Tokens are finite numbers of a type with enough digits, shape (..., n, d)."""
+    if isinstance(x, torch.Tensor):
+        as_tensor("x", x)
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
         got = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
         raise ValueError(
@@ -424,6 +427,11 @@ def _first_run(f, tokens):
                 "the map goes through NumPy, where autograd cannot follow: write it in PyTorch, or wrap that "
                 "part in a torch.autograd.Function with its derivative."
             ) from error
+        if re.search("dtype|scalar type|cannot be multiplied", str(error)):
+            raise ValueError(
+                f"the map does not take tokens of shape {tuple(tokens.shape)} in {tokens.dtype} ({_short(error)}): "
+                "give tokens of its width and type, such as x.float(), or a module in theirs, module.double()."
+            ) from error
         raise
 
 
@@ -435,6 +443,7 @@ def _check_output(out, x):
         shape = ", ".join(map(str, (*x.shape[:-2], "n", "m")))
         first = "" if isinstance(out, torch.Tensor) else FIRST
         raise ValueError(f"the map must return one tensor of shape ({shape}), got {got}{first}.")
+    as_tensor("the output of the map", out)
 
 
 def _unit(image):

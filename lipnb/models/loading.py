@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from lipnb.checks import whole
 from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_folder, check_size, check_weights
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
@@ -96,6 +97,9 @@ def load(
     dtype = torch.float32 if dtype is None else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
+    seed = whole("seed", seed)
+    if masked not in (None, True, False):
+        raise ValueError(f"masked must be True, False or None, got {masked!r}.")
     folder, on_hub = _find(name, random)
     if folder is not None:
         check_folder(folder, name)

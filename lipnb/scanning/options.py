@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from operator import index
 from os import PathLike
 from typing import Any
@@ -92,6 +93,17 @@ class ScanOptions:
         numbers_of(self.layers)
         if self.lengths is not None:
             object.__setattr__(self, "lengths", lengths_of(self.lengths))
+        for one in fields(self):
+            given, kind = getattr(self, one.name), type(one.default)
+            if (kind is bool or one.name == "masked") and not any(
+                given is value for value in (True, False, one.default)
+            ):
+                raise ValueError(f"{one.name} must be True or False, got {given!r}.")
+            wanted = {int: Integral, float: Real}.get(kind, object)
+            if not isinstance(given, wanted) or (isinstance(given, bool) and wanted is not object):
+                raise TypeError(f"{one.name} must be a {'whole ' * (kind is int)}number, got {given!r}.")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed must lie between -2**63 and 2**63, got {self.seed}.")
         for name in ("windows", "upper_windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}.")
@@ -124,7 +136,7 @@ def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
     wanted: set[int] = set()
     for part in asked.split(","):
         ends = part.strip().split("-")
-        if len(ends) > 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[-1]):
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) < 6 for end in ends) or int(ends[0]) > int(ends[-1]):
             raise ValueError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {asked!r}.")
         wanted |= {*range(int(ends[0]), int(ends[-1]) + 1)}
     return wanted

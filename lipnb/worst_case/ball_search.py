@@ -1,5 +1,6 @@
 """The roughest input of a ball that is found: constructions first, then gradient ascent on the top singular value."""
 
+import math
 from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -161,8 +162,8 @@ def _checked(attention, n, R, seed, effort):
         raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
     attention.check_plain("on_ball", also=IN_USE)
     n, R = count(n), number("R", R)
-    if not R > 0:
-        raise ValueError(f"R must be positive, got {R!r}.")
+    if not R > 0 or (R < math.inf and float(R) * float(R) == math.inf):
+        raise ValueError(f"R must be positive, with a square within float64, got {R!r}.")
     if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
         raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
     return n, R

@@ -201,6 +201,20 @@ def test_values_that_make_no_sense():
         (lambda: Attention.l2(HEADS.float(), HEADS), "all parameters must share one dtype"),
         (lambda: Attention.l2(HEADS, HEADS[:1]), r"value must have shape \(2, v, 2\).*, got \(1, 2, 2\)"),
         (lambda: F(X.to_sparse()), "x must be dense, got a sparse"),
+        *((lambda f=f: local_lipschitz(f, X.to("meta")), "x must be on a device, got a meta") for f in (F, torch.sin)),
+        *((lambda f=f: local_lipschitz(f, X.to_sparse()), "x must be dense, got a sparse") for f in (F, torch.sin)),
+        *(
+            (lambda f=f: local_lipschitz(f, torch.nested.nested_tensor([X, X[:2]])), "dense, .* nested")
+            for f in (F, sum)
+        ),
+        (lambda: local_lipschitz(F, X + 0j), "x must be real, got complex numbers: use .real"),
+        (lambda: local_lipschitz(F, [X, X.to_sparse()]), r"x\[1\] must be dense"),
+        (lambda: local_lipschitz(lambda x: x.to_sparse(), X), "the output of the map must be dense"),
+        (
+            lambda: local_lipschitz(lambda x: x @ EYE.float(), X),
+            r"shape \(3, 2\) in torch.float64 .*x.float\(\), or a module",
+        ),
+        (lambda: local_lipschitz(lambda x: x @ X, X), "tokens of its width and type"),
         (lambda: certify(F, X, columns=-1), "columns must be 0 or more, got -1"),
         (lambda: singular_pair(F, X, max_steps=0), "max_steps must be 1 or more, got 0"),
         (lambda: constructions.fork_input(EYE, EYE, 3, 1.0, angles=0), "angles must be 1 or more, got 0"),

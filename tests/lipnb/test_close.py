@@ -382,6 +382,23 @@ def test_lengths_are_a_text_as_at_the_terminal_or_refused():
             options.lengths_of(lengths)
 
 
+def test_options_of_a_scan_that_are_of_another_kind():
+    for given, kind, said in (
+        ({"masked": "no"}, ValueError, "masked must be True or False, got 'no'"),
+        ({"close": "no"}, ValueError, "close must be True or False, got 'no'"),
+        ({"windows": "3"}, TypeError, "windows must be a whole number, got '3'"),
+        ({"windows": 2.5}, TypeError, "windows must be a whole number, got 2.5"),
+        ({"seed": None}, TypeError, "seed must be a whole number, got None"),
+        ({"seed": 10**30}, ValueError, "seed must lie between"),
+        ({"rtol": "1e-4"}, TypeError, "rtol must be a number, got '1e-4'"),
+        ({"upper_work": True}, TypeError, "upper_work must be a number, got True"),
+    ):
+        with pytest.raises(kind, match=said):
+            options.ScanOptions(**given)
+    taken = options.ScanOptions(windows=np.int64(3), rtol=np.float64(1e-3), upper_work=10**9, masked=None)
+    assert (taken.windows, taken.rtol) == (3, 1e-3)
+
+
 @pytest.mark.parametrize("place", ["./nosuch", "/no/such", "no/such/", "a/b/c"])
 def test_a_path_that_is_not_there_is_no_name_on_the_hub(place, capsys):
     assert main(["scan", place]) == 1

@@ -115,3 +115,5 @@ def test_a_text_too_short_is_refused():
         corpora.windows(torch.zeros(2, 3), 1, 1)
     with pytest.raises(ValueError, match=r"got str: use model.token_ids\(text\)"):
         corpora.windows("hello", 1, 1)
+    with pytest.raises(ValueError, match="read by its name or path, got int"):
+        corpora.read(3)

@@ -289,6 +289,8 @@ def test_causality_is_asserted_on_the_network(checkpoints):
         ({"name_or_path": None}, ValueError, "must be a name or a folder, got None"),
         ({"name_or_path": "minilm", "dtype": torch.int64}, ValueError, "floating point"),
         ({"name_or_path": "minilm", "dtype": "double"}, ValueError, "floating point"),
+        ({"name_or_path": "minilm", "masked": "no"}, ValueError, "masked must be True, False or None, got 'no'"),
+        ({"name_or_path": "minilm", "random": True, "seed": "a"}, TypeError, "seed must be a whole number, got 'a'"),
         ({"name_or_path": "minilm", "tokenizer": "nobody/nothing"}, FileNotFoundError, "no tokenizer 'nobody/nothing'"),
     ],
     ids=str,

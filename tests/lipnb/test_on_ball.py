@@ -241,7 +241,11 @@ def test_the_bar_moves_during_the_constructions(monkeypatch):
 
 def test_bad_input_gets_a_sentence():
     f = layer(0)
-    for R, sentence in ((0.0, "R must be positive"), (math.inf, "R must be a finite number")):
+    for R, sentence in (
+        (0.0, "R must be positive"),
+        (math.inf, "R must be a finite number"),
+        (1e200, "a square within"),
+    ):
         with pytest.raises(ValueError, match=sentence):
             on_ball(f, 3, R)
     for name, wrong in (("R", "1"), ("R", None), ("n", "3"), ("n", [3])):

@@ -419,6 +419,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
         (["minilm", "--lengths", "0,3"], 2, "different positive whole numbers, such as 2,8,32, got 0,3"),
         (["minilm", "--lengths", "-5,16"], 2, "different positive whole numbers, such as 2,8,32, got -5,16"),
+        (["minilm", "--layers", "0-99999999999"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got"),
         (["minilm", "--layers", "-1,2"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '-1,2'"),
         (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
         (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
