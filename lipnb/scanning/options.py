@@ -1,6 +1,6 @@
 """What a scan can be asked for: one record, from which its signature, its command and its settings come."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from operator import index
@@ -130,7 +130,7 @@ class ScanOptions:
 
 def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
     """The numbers that "0,3,5-7", a number or a sequence of them name; None for "all"."""
-    asked = str(layers) if isinstance(layers, int | str) else ",".join(map(str, layers))
+    asked = ",".join(map(str, layers)) if isinstance(layers, Iterable) and not isinstance(layers, str) else str(layers)
     if asked.strip() == "all":
         return None
     wanted: set[int] = set()
@@ -144,7 +144,9 @@ def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
 
 def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
     """Different positive whole numbers: a sequence of them, one, or a text such as "32,128"."""
-    parts = lengths.split(",") if isinstance(lengths, str) else [lengths] if isinstance(lengths, int) else [*lengths]
+    parts = (
+        lengths.split(",") if isinstance(lengths, str) else [*lengths] if isinstance(lengths, Iterable) else [lengths]
+    )
     try:
         found = [int(part) if isinstance(part, str) else index(part) for part in parts]
     except (TypeError, ValueError):

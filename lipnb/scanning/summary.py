@@ -163,8 +163,11 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        "these scans cannot be compared: ...".
+        "these scans cannot be compared: ...", "scans are compared, got ...".
     """
+    for one in (before, after):
+        if not hasattr(one, "about"):
+            raise ValueError(f"scans are compared, got {one!r}: lipnb.scanning.load(folder) gives that of a folder.")
     check_alike(before.about["settings"], after.about["settings"])
     both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
     both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from lipnb.attention import Attention
+from lipnb.attention.heads import check_attention
 from lipnb.checks import radius
 
 __all__ = ["adam", "ascend", "climb", "gaussian", "unit_slope"]
@@ -179,6 +180,7 @@ def climb(
     >>> bool(best > start)
     True
     """
+    check_attention(attention, "climb")
     attention.check_input(x)
     if not radius(R) > 0:
         raise ValueError(f"R must be positive, got {R!r}.")

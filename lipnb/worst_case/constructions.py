@@ -5,7 +5,7 @@ import math
 import torch
 
 from lipnb.bounds.norms import growth_rate, norms
-from lipnb.checks import as_double, count, radius, square, whole
+from lipnb.checks import as_double, count, number, radius, square, whole
 
 __all__ = ["eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 
@@ -126,7 +126,7 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
     ([2.0, 1.0], 0.367879)
     """
     R = radius(R)
-    if not 0 < share <= 1:
+    if not 0 < number("share", share) <= 1:
         raise ValueError(f"share must be above 0 and at most 1, got {share!r}.")
     eigenvalue, u = eigenvector(A)
     exponent = -eigenvalue * R**2 / 4 if eigenvalue >= 0 else 2 * eigenvalue * R**2

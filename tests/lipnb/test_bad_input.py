@@ -10,7 +10,7 @@ import torch
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, singular_pair
 from lipnb.jacobian import AutodiffJacobian, block_norms, infinity_norm
 from lipnb.measures import transport
-from lipnb.worst_case import constructions, on_ball
+from lipnb.worst_case import climb, constructions, on_ball
 
 EYE = torch.eye(2).double()
 F, X = Attention.from_matrices(EYE, EYE), torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]).double()
@@ -23,6 +23,7 @@ ATTENTION_ONLY = {
     "AttentionJacobian": lambda f: AttentionJacobian(f, X),
     "ball_upper": lambda f: bounds.ball_upper(f, 3, 1.0),
     "certify": lambda f: certify(f, X),
+    "climb": lambda f: climb(f, X, 1.0),
     "chosen_tokens": lambda f: bounds.large_radius_limit(f, X),
     "head_norms": bounds.head_norms,
     "heads_at_input": lambda f: bounds.heads_at_input(f, NORMS, X),
@@ -113,6 +114,7 @@ NUMBERS = {
     "rtol": [lambda r: certify(F, X, rtol=r), lambda r: block_norms(F, X, rtol=r)]
     + [lambda r: singular_pair(F, X, rtol=r), lambda r: local_lipschitz(F, X, rtol=r)],
     "y": [bounds.phi_inverse],
+    "share": [lambda s: constructions.two_diracs(EYE, 1.0, share=s)],
     "size": [lambda s: bounds.without_query_bias(BIASED, X, s)],
     "p": [
         lambda p: bounds.masked_mean_field_upper(EYE, EYE, 1.0, p=p),

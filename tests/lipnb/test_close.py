@@ -253,6 +253,8 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     other.about["settings"]["seed"] = 5
     with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
         scanning.compare(before, other)
+    with pytest.raises(ValueError, match=r"scans are compared, got 'first': lipnb.scanning.load\(folder\)"):
+        before.report(tmp_path / "both.html", against="first")
     assert 'id="against"' not in report.html(before)
     other.about["settings"]["seed"] = 0
     assert 'id="against"' in before.report(tmp_path / "both.html", against=other).read_text(encoding="utf-8")
@@ -374,7 +376,7 @@ def test_tokens_are_shown_as_a_reader_would_write_them(found):
 
 
 def test_lengths_are_a_text_as_at_the_terminal_or_refused():
-    for lengths in ["2,x", "", [2.5], "2,2", (0,)]:
+    for lengths in ["2,x", "", [2.5], "2,2", (0,), 2.5, object()]:
         assert options.lengths_of("32,128") == options.lengths_of([32, 128]) == [32, 128] and options.lengths_of(7) == [
             7
         ]
@@ -385,6 +387,8 @@ def test_lengths_are_a_text_as_at_the_terminal_or_refused():
 def test_options_of_a_scan_that_are_of_another_kind():
     for given, kind, said in (
         ({"masked": "no"}, ValueError, "masked must be True or False, got 'no'"),
+        ({"layers": 1.5}, ValueError, "numbers or ranges such as 0,3,5 or 0-5; got '1.5'"),
+        ({"layers": None}, ValueError, "numbers or ranges such as 0,3,5 or 0-5; got 'None'"),
         ({"close": "no"}, ValueError, "close must be True or False, got 'no'"),
         ({"windows": "3"}, TypeError, "windows must be a whole number, got '3'"),
         ({"windows": 2.5}, TypeError, "windows must be a whole number, got 2.5"),
