@@ -16,7 +16,6 @@ __all__ = ["Krylov"]
 
 CANCELLED = 0.1  # share of a product left after orthogonalisation, below which it is done again
 ROUNDED = 1e-3  # by which rounding may lengthen what orthogonalisation leaves of a product, relatively, and no more
-PASSES, UNCHANGED = 6, 0.7  # of orthogonalisation at most; share of a vector that the last one must leave
 LOOP_SIZE = 1024  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
 # a float32 product of vectors of a million entries was off by 5e-5 (MKL on AVX2): where little is left of a vector,
 # sums are made piece by piece from this length on
@@ -116,7 +115,9 @@ class Krylov:
         self._leaving = numbers[2]  # it stays there too, so that nothing is sent
         check_finite(length, self.items)
         if (off_diagonal < CANCELLED * length).any():
-            off_diagonal = self._project_out_again(residual, off_diagonal)
+            # rounding is a large part of what one pass leaves; twice is enough, where anything is left at all
+            _project_out(residual, self.basis[: self.steps + 1], blocked=True)
+            off_diagonal = norms(residual).cpu().numpy()
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
         lost |= (length < least_norm(residual.dtype)) & ((length > 0) | (diagonal != 0))
@@ -142,16 +143,6 @@ class Krylov:
         # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
         # every precision, for a Ritz value may settle at once and orthogonality go with it
         return _project_out(residual, self.basis[: step + 1])
-
-    def _project_out_again(self, residual, lengths):
-        """Orthogonalise again and again where rounding is a large part of what is left, of these `lengths`; the new."""
-        for _ in range(PASSES):
-            before = lengths
-            _project_out(residual, self.basis[: self.steps + 1], blocked=True)
-            lengths = norms(residual).cpu().numpy()
-            if (lengths >= UNCHANGED * before).all():  # a pass leaves it as it is
-                break
-        return lengths
 
     def _append(self, diagonal, off_diagonal):
         """Coefficients of one step more, each of shape (b,)."""

@@ -212,7 +212,7 @@ def test_a_run_that_lost_its_basis_in_float32_is_made_again_in_float64(monkeypat
         assert lip.precision == "float64" and lip.converged and abs(lip.value.item() - 1) < 1e-4
 
 
-def test_what_is_left_of_a_product_is_made_orthogonal_until_a_pass_leaves_it_as_it_is():
+def test_what_is_left_of_a_product_is_made_orthogonal_twice():
     """A product that lies in the old vectors but for one part in a million: rounding hides it in the first pass."""
     N, asked = 40, iter(range(9))
     far = random_starts(1, N, 5).float()
