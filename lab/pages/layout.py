@@ -41,6 +41,9 @@ def picture(notebooks, name):
 
 def pair(root):
     """Write each executed page beside its source, the pictures of README.md and the ledger; return the exit status."""
+    unrun = [source.stem for source in sources(root) if not (root / EXECUTED / f"{source.stem}.ipynb").exists()]
+    if unrun:
+        raise ValueError(f"pages not run yet: {len(unrun)}, the first {unrun[0]}; `make notebooks` runs and pairs all.")
     for source in sources(root):
         executed = root / EXECUTED / f"{source.stem}.ipynb"
         write_if_changed(source.with_suffix(".ipynb"), executed.read_bytes())

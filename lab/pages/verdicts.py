@@ -83,7 +83,10 @@ def complaints(root, rows):
     """What is wrong with the ledger, one sentence each."""
     for id, mine in by_statement(root, rows).items():
         if verdict_of(mine) is None:
-            yield f"ledger: {id} has no verdict on any page, in a form of its own that is no variant"
+            yield (
+                f"ledger: {id} has no verdict on any page in its own form: its `ledger.record` needs a row "
+                'without variant=True (a measured row with seen="ours" is a variant)'
+            )
         forms = [row["form"] for row in mine]
         for form in sorted({form for form in forms if forms.count(form) > 1}):
             yield f"ledger: {id}, {form!r}, stands on two pages"

@@ -80,6 +80,7 @@ def test_jupytext_finds_nothing_to_update(tmp_path):
     subprocess.run([sys.executable, "-m", "jupytext", "-q", "--to", "ipynb", "--update", *pages], check=True)
     for source in sources.sources(ROOT):
         committed = source.with_suffix(".ipynb")
+        assert committed.exists(), f"{committed.name} is not there: `make notebooks` makes it"
         assert (tmp_path / "notebooks" / committed.name).read_bytes() == committed.read_bytes()
 
 

@@ -134,7 +134,7 @@ def test_page_and_command_draw_the_same(figure, drawn):
     png = (drawn / f"{figure.name}.png").read_bytes()
     assert picture(png).std() > 10  # not an empty page
     source = NOTEBOOKS / f"{figure.page}.py"
-    assert source.read_text().count(figure.call) == 1
+    assert source.read_text().count(figure.call) == 1, f"{source.name} does not call {figure.call}...) once"
     if not source.with_suffix(".ipynb").exists():
         pytest.skip("this page has no executed pair yet")
     cells = nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
@@ -157,7 +157,7 @@ def test_a_page_that_calls_a_book_figure_is_listed():
     modules = {call.split(".")[1] for call in calls}
     for source in NOTEBOOKS.glob("*.py"):
         for call in re.findall(rf"figures\.(?:{'|'.join(modules)})\.\w+\(", source.read_text()):
-            assert call in calls
+            assert call in calls, f"{source.name} calls {call}...), which has no @figure"
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
@@ -266,5 +266,7 @@ def test_wrong_names_are_said(tmp_path):
 def test_every_function_says_which_tables_it_takes():
     for figure in figures.FIGURES.values():
         for table in figure.tables:
-            assert f"``{table}``" in inspect.getdoc(figure.function), f"{figure.name}: {table}"
+            assert f"``{table}``" in (inspect.getdoc(figure.function) or ""), (
+                f"{figure.call}...) draws the table {table}: its docstring says so, as ``{table}``, with the columns"
+            )
     assert set(book.FORMATS) == {"png", "svg", "pdf"}

@@ -211,9 +211,11 @@ def test_the_list_of_statements_is_whole():
     listed = ledger.statements()
     assert listed.index.is_unique and not listed.isna().any().any()
     assert {ID, OTHER, "castin-v1.def-splitting"} <= set(listed.index)
-    assert set(listed.printed) <= {"certain", "likely", "uncertain"}
+    other = listed.index[~listed.printed.isin(["certain", "likely", "uncertain"])]
+    assert other.empty, f"{list(other)}: the last column of lab/statements.csv is certain, likely or uncertain"
     bibliography = (ROOT / "book" / "references.bib").read_text()
-    assert all(f"{{{source}," in bibliography for source in listed.source)
+    unknown = {source for source in listed.source if f"{{{source}," not in bibliography}
+    assert not unknown, f"{sorted(unknown)}: no entry of book/references.bib has this key"
     assert list(verdicts.listed(ROOT)) == list(listed.index)
 
 
@@ -320,8 +322,8 @@ def test_a_whole_ledger_has_no_complaint(book):
 def test_each_gap_is_a_complaint(book):
     root, page = book
     for second, sentence in [
-        ([], "has no verdict on any page, in a form of its own that is no variant"),
-        ([row("a.two", variant=True)], "has no verdict on any page, in a form of its own that is no variant"),
+        ([], 'without variant=True (a measured row with seen="ours" is a variant)'),
+        ([row("a.two", variant=True)], 'without variant=True (a measured row with seen="ours" is a variant)'),
         ([row("a.two"), row("a.three")], f"a.three is not in {verdicts.LISTED}"),
         ([row("a.two"), row("a.two")], "stands on two pages"),
         ([row("a.two", seen=None)], "does not say how the form is known"),
@@ -417,6 +419,12 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
     (root / "_build" / "notebooks" / "01_first.py").rename(root / "notebooks" / "01_first.py")
     assert layout.stage(root, root / "_build" / "notebooks", root / "_build" / "source") == 0
     assert verdicts.read_stored(root) is None
+    unrun = root / "notebooks" / "02_unrun.py"
+    unrun.write_text("# %%\n")
+    with pytest.raises(ValueError, match="not run yet: 1, the first 02_unrun.*make notebooks"):
+        layout.pair(root)
+    assert verdicts.read_stored(root) is None and not (root / "notebooks" / "01_first.ipynb").exists()
+    unrun.unlink()
     assert layout.pair(root) == 0
     assert len(verdicts.read_stored(root)) == 2
     (root / verdicts.STORED).unlink()
