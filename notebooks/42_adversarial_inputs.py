@@ -9,9 +9,10 @@
 # %% [markdown]
 # # Adversarial tokens (Figure 1, bottom row)
 #
-# How large can an input make the constant? On text, it grows slowly in most layers ({doc}`41_real_text`). For every
-# {term}`attention head` of MiniLM and GPT-2, in the ball that its own {term}`layer normalisation` allows, and of one
-# layer of a random GPT-2, at the {term}`radius` 100 of the released script, we build {term}`tokens <token>` on which
+# How large can an input make the constant? On text, it grows more slowly than $\sqrt n$ in most layers
+# ({doc}`41_real_text`). For every {term}`attention head` of MiniLM and GPT-2, in the ball that its own
+# {term}`layer normalisation` allows, and of one layer of a random GPT-2, at the {term}`radius` 100 of the released
+# script, we build {term}`tokens <token>` on which
 # the {term}`local Lipschitz constant` of the head grows like $\sqrt n$. These inputs are {term}`two clusters`. Built
 # against one head, the same at all lengths, they give whole layers slopes from {glue:text}`followed_low:.2f` to
 # {glue:text}`followed_high:.2f`, with median {glue:text}`followed_mid:.2f`; against the worst head anew at each length,
@@ -49,7 +50,7 @@ alone, layers, own = (results.load(name) for name in ("adversarial", "adversaria
 seeds = results.load("released-seeds").query("input != 'text'")
 windows = results.load("scaling-factor")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-own", "caption": "Slope of the constant of whole layers; hollow: masked. Text is MiniLM's own, the same in both panels. One head followed: the worst at the longest input. Not run: one head at the norm of text; text for GPT-2. The others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\\sqrt{n - 2}$, {glue:text}`own_law:.2f` (GPT-2 has the least); at two clusters most are below one half, dotted."}, "image": {"alt": "Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all forks lie together just above one half; text lies lowest."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-own", "caption": "Slope of the constant of whole layers; hollow: masked. Text is MiniLM's own, the same in both panels. One head followed: the worst at the longest input. Not run: one head at the norm of text; text for GPT-2. The others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\\sqrt{n - 2}$, {glue:text}`own_law:.2f` (GPT-2 has the least); at two clusters most are below one half, dotted."}, "image": {"alt": "Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all forks lie together just above one half; text lies below it."}}
 figures.adversarial.own_worst(own, layers)
 plt.show()
 

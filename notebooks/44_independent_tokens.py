@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Growth of independent tokens (ours)
 #
-# On text the {term}`local Lipschitz constant` of trained layers grows with the number of {term}`tokens <token>`, in
-# most layers like a power of $n$ ({doc}`41_real_text`). Compared with what? If tokens are drawn independently from
+# On text the {term}`local Lipschitz constant` of trained layers grows with the number $n$ of {term}`tokens <token>`
+# ({doc}`41_real_text`). Compared with what? If tokens are drawn independently from
 # one distribution, the constant tends to a number ({prf:ref}`independent-tokens`): in the end there is no growth.
 # {numref}`fig-44-null` compares three inputs of the layers of MiniLM: text in order, text with its tokens shuffled
 # before the model reads it, and independent tokens beside the two special ones. Every text begins with `[CLS]` and ends

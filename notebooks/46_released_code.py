@@ -271,13 +271,13 @@ headings |= {"columns released": "columns: released", "columns lipschitz": "colu
 figures.table(pd.DataFrame(beside), names=headings)
 
 # %% [markdown]
-# The numbers noted from the released script come from the rows. Those tokens follow no head of the layer. The released
-# quantity has the slope {glue:text}`released-rows-released-early:.2f` from 7 to 22 tokens and
+# The numbers noted from the released script come from the rows. Those tokens follow no head of the layer. Between rows
+# of the table the released quantity has the slope {glue:text}`released-rows-released-early:.2f` from 7 to 22 tokens and
 # {glue:text}`released-rows-released-late:.2f` from 22 to 97; the constant first
 # {glue:text}`released-rows-lipschitz-early:.2f`, then {glue:text}`released-rows-lipschitz-late:.2f`, steeper than
 # $\sqrt n$. At the true head the *constant* has {glue:text}`released-columns-lipschitz-early:.2f` and
-# {glue:text}`released-columns-lipschitz-late:.2f`. {doc}`42_adversarial_inputs` tells how far this depends on the seed:
-# in the range of the panel it does.
+# {glue:text}`released-columns-lipschitz-late:.2f`. {doc}`42_adversarial_inputs`, which fits
+# all lengths between, tells how far this depends on the seed: in the range of the panel it does.
 #
 # ## Every other difference, with its effect
 #
@@ -382,8 +382,8 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 #   weights of its attention). What their panels
 #   would show as defined is open; {doc}`41_real_text` measures it for layers of other models.
 # - No theorem is touched: none uses an experiment. That explicit inputs reach $\sqrt n$ has a proof, and is measured in
-#   {doc}`22_tightness`. That real text gives $n^{1/4}$ these figures do not show; {doc}`41_real_text` has it for
-#   MiniLM.
+#   {doc}`22_tightness`. That real text gives $n^{1/4}$ these figures do not show; {doc}`41_real_text` finds it nearly,
+#   for MiniLM on some texts.
 # - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we
 #   read one commit of the repository, 60da456; nothing of it is copied.
 # - MiniLM stands in for BERT. Signs and sizes of the effects may differ there.

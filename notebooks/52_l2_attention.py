@@ -74,7 +74,7 @@ for q in queries:
     bound = [b(q * unit, unit, None, 2) for b in (bounds.printed_l2_upper, bounds.l2_upper)]
     sharp = bounds.l2_upper_sharp(q * unit, unit, None, 2, masked=False)
     sweep.append((q, equal.value.item(), apart, *bound, sharp))
-names = ["query", "equal tokens", "largest", "e = 2", "e = 4", "sharper"]
+names = ["query", "equal tokens", "largest", "e = 2", "e = 4", "tighter"]
 sweep = pd.DataFrame(sweep, columns=names)
 fails = bounds.printed_l2_upper(unit, unit, None, 2) / most
 for key, value in {"l2-scan": most, "l2-fails": fails, "l2-recalled": said["e = 2"]}.items():

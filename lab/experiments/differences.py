@@ -59,7 +59,7 @@ DIFFERENCES = {
     "overlap": (
         "the inputs",
         "BERT encoder on Alice: a guard against the end of the text is always true.",
-        "Every length starts again at the first token, as those of our own tables do.",
+        "Every length starts again at the first token, as those of this page do.",
     ),
     "pieces": (
         "the inputs",

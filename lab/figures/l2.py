@@ -20,7 +20,7 @@ def bound_exponents(table, sweep=None, example=None):
 
     `table`: ``l2-bounds``: columns kind, number, n, query, printed (exponent 2), two (exponent 4). `sweep`: two tokens
     in width one, for a second panel: columns query, largest (the constant), and a bound each in "e = 2", "e = 4" and
-    "sharper". `example`: a query norm and the constant there, marked in the second panel.
+    "tighter". `example`: a query norm and the constant there, marked in the second panel.
     """
     axes = panels(1 if sweep is None else 2, width=4.5, height=4.0)
     look = {"s": 11, "linewidths": 0, "alpha": 0.75}
@@ -31,7 +31,7 @@ def bound_exponents(table, sweep=None, example=None):
     axes[0].set(ylabel="largest measured / bound", title=f"{len(top)} maps")
     axes[0].set(xlim=(0.008, 40), ylim=(1e-3, 60))
     if sweep is not None:
-        styles = {"e = 2": ("-", "C1"), "e = 4": ("-", "C0"), "sharper": ("--", "C2")}
+        styles = {"e = 2": ("-", "C1"), "e = 4": ("-", "C0"), "tighter": ("--", "C2")}
         for name, (style, color) in styles.items():
             axes[1].plot(sweep["query"], sweep[name], style, color=color, label=name)
         axes[1].plot(sweep["query"], sweep.largest, color="black", label="the constant")
@@ -78,7 +78,7 @@ def tightness(table):
     left.set(ylabel="norm of the Jacobian, maximum norm", ylim=(0, 20))
     right.axhline(2, color="C0", ls="--", lw=1.2)
     right.plot(n, 4 * z + 1 - exact, color="C2")
-    right.plot(n, 4 * z + 1 - explicit, color="C3", ls="-.", label="explicit witness")
+    right.plot(n, 4 * z + 1 - explicit, color="C3", ls="-.", label="first input")
     for rows, look, draw in ((random, dots, right.scatter), (top, best, right.plot)):
         draw(rows.n, 4 * lambert((rows.n - 1) / np.e) + 1 - rows.reached, **look)
     right.set(ylabel="how far below the bound", ylim=(0, 2.6))
