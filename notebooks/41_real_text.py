@@ -15,11 +15,10 @@
 # {glue:text}`minilm_constant_near:.0f` of {glue:text}`minilm_layers:.0f` layers (six, each with and without a
 # {term}`mask`), and up to 512 tokens in {glue:text}`minilm_constant_near_512:.0f`. It depends on the text: on the
 # reference of Python it is so in {glue:text}`minilm_python_near:.0f`, on AG News, which the paper used too, in
-# {glue:text}`minilm_news_near:.0f`. What follows is of the first text of each model, *Alice* where it reads texts. For
-# other models no: in
-# {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers ({numref}`fig-41-atlas`). And the
-# released code does not measure the constant ({doc}`46_released_code`). The {term}`released quantity` of attention
-# alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no
+# {glue:text}`minilm_news_near:.0f`. What follows is of the first text of each model, *Alice* where it reads texts. Of
+# other models {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers are that close
+# ({numref}`fig-41-atlas`). And the released code does not measure the constant ({doc}`46_released_code`). The
+# {term}`released quantity` of attention alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no
 # slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
 # ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
 # {term}`layer normalisation`. Up to 512 tokens, its released quantity is that close in
