@@ -18,8 +18,8 @@
 # {glue:text}`minilm_news_near:.0f`. What follows is of the first text of each model, *Alice* where it reads texts. Of
 # other models {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers are that close
 # ({numref}`fig-41-atlas`). And the released code does not measure the constant ({doc}`46_released_code`). The
-# {term}`released quantity` of attention alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of MiniLM, and in a random GPT-2, where no
-# slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
+# {term}`released quantity` of attention alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of
+# MiniLM, and in a random GPT-2, where no slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
 # ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
 # {term}`layer normalisation`. Up to 512 tokens, its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
@@ -223,8 +223,9 @@ figures.table(octave.fillna("–"), names=names)
 # ## What matters, and what does not
 #
 # The paper says of the growth that it is there whatever the dataset, the depth and the mask. Read of the *rate*, which
-# is our reading, this is a statement about differences. The table has them, over the main range. It counts differences of more than {glue:text}`growth-tolerance:.2f`, that is
-# {glue:text}`growth-octave:.0f` % of the constant an octave: a tolerance of ours too.
+# is our reading, this is a statement about differences. The table has them, over the main range. It counts differences
+# of more than {glue:text}`growth-tolerance:.2f`, that is {glue:text}`growth-octave:.0f` % of the constant an octave: a
+# tolerance of ours too.
 
 # %% tags=["hide-input"]
 moved = layer_growth.differences(rates, TOLERANCE)
