@@ -19,8 +19,8 @@
 # other models {glue:text}`others_constant_near:.0f` of {glue:text}`others_layers:.0f` layers are that close
 # ({numref}`fig-41-atlas`). And the released code does not measure the constant ({doc}`46_released_code`). The
 # {term}`released quantity` of attention alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of
-# MiniLM, and in a random GPT-2, where no slope of the constant is, in {glue:text}`random_released_near:.0f` of {glue:text}`random_layers:.0f`
-# ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
+# MiniLM, and in a random GPT-2, where no slope of the constant is, in {glue:text}`random_released_near:.0f` of
+# {glue:text}`random_layers:.0f` ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
 # {term}`layer normalisation`. Up to 512 tokens, its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers that are built like BERT's, with the norm last,
