@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Does n^(1/4) hold? One index
 #
-# {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$, for layers of BERT and
-# GPT-2 and in all cases considered. Does it? **For MiniLM nearly, on *Alice*: up to {glue:text}`four-longest` tokens,
+# {cite:t}`castin2024smooth` report that on text the constant grows in all cases considered, at a rate close to
+# $n^{1/4}$, for layers of BERT and GPT-2. Does it? **For MiniLM nearly, on *Alice*: up to {glue:text}`four-longest` tokens,
 # the length of its training texts, the {term}`exponent` is within 0.1 of a quarter in {glue:text}`four-mini-constant`
 # of {glue:text}`four-mini` layers (six, with and without a mask); for other models not in general; and the released
 # code, as we read it, does not measure it.** The story has four steps.

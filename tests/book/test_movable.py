@@ -189,6 +189,7 @@ def test_model_and_layer_are_chosen(visit, tables):
     ]
     assert len(points[-1]["y"]) == len(rows) and max(points[-1]["y"]) == pytest.approx(rows.lipschitz.max(), rel=1e-2)
     law = visit.page.evaluate(DATA, "law")
+    assert law["n"] == [rows.length.min(), rows.length.max()]
     assert np.log(law["y"][1] / law["y"][0]) / np.log(law["n"][1] / law["n"][0]) == pytest.approx(fit.slope, abs=1e-2)
     figure(visit, 2).locator("[name=model]").select_option(label="one layer")
     layer = figure(visit, 2).locator("[name=layer]")

@@ -576,11 +576,11 @@ def test_an_answer_without_certificate_is_settled_four_times_finer_than_asked():
 
 def test_a_larger_value_that_shows_late_is_looked_at():
     """Settled on 1, the run waits for its proof without looking; the 2 that comes up must be seen, and soon."""
-    values = one(2.0, 1.0, size=400, rest=0.3)[None]
+    values = one(2.0, 1.0, size=400, rest=0.6)[None]
     start = random_starts(1, 400, 0)
-    start[:, 0] *= 1e-6
-    found = lanczos(Diagonal(values).gram, start)
-    assert abs(found.value.item() - 2) < 1e-3 and found.steps.item() < 40
+    start[:, 0] *= 1e-8
+    found = lanczos(Diagonal(values).gram, start, confidence=1 - 1e-6)
+    assert abs(found.value.item() - 2) < 1e-3 and found.steps.item() < 12  # 14 where it is not looked at
     settled = lanczos(Diagonal(values).gram, start, confidence=None)
-    assert abs(settled.value.item() - 1) < 1e-3  # it did settle on 1 first
+    assert abs(settled.value.item() - 1) < 0.05  # it did settle on 1 first
     assert settled.steps.item() < found.steps.item()
