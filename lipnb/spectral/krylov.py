@@ -76,8 +76,8 @@ class Krylov:
     random : ndarray of bool, shape (b, j)
         Whether the Lanczos vector of a step was drawn at random: the start, and what `restart` drew.
     lost : ndarray of bool, shape (b,)
-        Whether orthogonalisation ever left more than the product that it began with, which it can only where the basis
-        is not orthonormal, or a product has underflowed: nothing that follows means anything.
+        Whether orthogonalisation ever left more than the product that it began with, rounding aside, which it can only
+        where the basis is not orthonormal, or a product has underflowed: nothing that follows means anything.
     """
 
     def __init__(self, operator: GramOperator, start: Tensor) -> None:
@@ -119,11 +119,15 @@ class Krylov:
             _project_out(residual, self.basis[: self.steps + 1], blocked=True)
             off_diagonal = norms(residual).cpu().numpy()
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
-        lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
-        lost |= (length < least_norm(residual.dtype)) & ((length > 0) | (diagonal != 0))
-        if lost.any():
-            self.lost |= lost
-            residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
+        # a projection shortens, and what is left can be divided by its length
+        least = least_norm(residual.dtype)
+        odd = ~((off_diagonal <= (1 + ROUNDED) * length) & (np.minimum(length, off_diagonal) >= least))
+        if odd.any():
+            # where no more is left than products round, nothing is; else the basis is lost, or products underflow
+            rounding = torch.finfo(residual.dtype).eps * np.maximum(length, self.diagonal.max(axis=1, initial=0))
+            underflow = (length < least) & ((length > 0) | (diagonal != 0))
+            self.lost |= odd & (~(off_diagonal <= rounding) | underflow)
+            residual[odd], off_diagonal = 0, np.where(odd, 0, off_diagonal)  # so that its neighbours can go on
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(self._leaving).to(residual)[:, None])

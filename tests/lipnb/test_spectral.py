@@ -231,6 +231,17 @@ def test_what_is_left_of_a_product_is_made_orthogonal_twice():
     assert along.abs().max() < 1e-5
 
 
+def test_a_product_that_is_nothing_but_rounding_ends_no_proof():
+    """Where the space is invariant less is left of a product at each step, down to what no number divides by."""
+    for size in (3, 8, 64):
+        for seed in range(40):
+            start = start_vectors(1, size, seed=seed, dtype=torch.float32, device="cpu")
+            v = torch.nn.functional.normalize(torch.randn(size, generator=torch.Generator().manual_seed(seed)), dim=0)
+            for gram in (torch.clone, lambda u, v=v: (u @ v)[:, None] * v):
+                found = lanczos(gram, start, rtol=1e-6)
+                assert found.converged and abs(found.value.item() - 1) < 1e-6 and found.upper >= 1
+
+
 def test_float32_values_stay_below_the_norm_when_the_whole_space_is_used():
     """With one pass of orthogonalisation a step the vectors were lost after some twenty, and 1 came out as 3.6."""
     for size in [16, 32, 64]:
