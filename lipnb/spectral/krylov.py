@@ -120,14 +120,16 @@ class Krylov:
             off_diagonal = norms(residual).cpu().numpy()
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         # a projection shortens, and what is left can be divided by its length
-        least = least_norm(residual.dtype)
-        odd = ~((off_diagonal <= (1 + ROUNDED) * length) & (np.minimum(length, off_diagonal) >= least))
+        least, shorter = least_norm(residual.dtype), off_diagonal <= (1 + ROUNDED) * length
+        odd = ~(shorter & (np.minimum(length, off_diagonal) >= least))
         if odd.any():
-            # where no more is left than products round, nothing is; else the basis is lost, or products underflow
+            # where no more is left than products round, nothing is
             rounding = torch.finfo(residual.dtype).eps * np.maximum(length, self.diagonal.max(axis=1, initial=0))
-            underflow = (length < least) & ((length > 0) | (diagonal != 0))
-            self.lost |= odd & (~(off_diagonal <= rounding) | underflow)
-            residual[odd], off_diagonal = 0, np.where(odd, 0, off_diagonal)  # so that its neighbours can go on
+            nothing = odd & (off_diagonal <= rounding)
+            lost = ~(shorter | nothing) | (length < least) & ((length > 0) | (diagonal != 0))
+            self.lost |= lost
+            gone = nothing | lost
+            residual[gone], off_diagonal = 0, np.where(gone, 0, off_diagonal)  # so that its neighbours can go on
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(self._leaving).to(residual)[:, None])
