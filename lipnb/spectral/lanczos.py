@@ -67,11 +67,11 @@ def lanczos(
     :math:`1 / \sum q_i(t)^2` at any point t.
 
     *Orthogonality.* Each vector is made orthogonal to all before it, twice where much of it cancels. What this leaves
-    of a product must not be longer than the product, but for its rounding; when an item stops, the vectors V that products were made with must satisfy
-    :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry, which the certificate allows for (the one that
-    comes next is not checked); and one more product, at the Ritz vector v, must confirm the Ritz value to a quarter
-    of rtol. An item that fails is `precision_limited`, with an infinite `upper`. Its `value` :math:`\|J v\| /
-    \|v\|` is a lower bound all the same.
+    of a product must not be longer than the product, but for its rounding; when an item stops, the vectors V that
+    products were made with must satisfy :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry, which the
+    certificate allows for (the one that comes next is not checked); and one more product, at the Ritz vector v, must
+    confirm the Ritz value to a quarter of rtol. An item that fails is `precision_limited`, with an infinite `upper`.
+    Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
 
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
     its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
