@@ -205,8 +205,8 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
     content = length - len(before) - len(after)
     if content < 1:
         raise ValueError(
-            f"a window of {length} tokens has no room for text beside {length - content} special tokens: take longer "
-            "windows, or leave special tokens out (--no-special; special=False in Python)."
+            f"a window of {length} token{'s' * (length > 1)} has no room for text beside {length - content} special "
+            "tokens: take longer windows, or leave special tokens out (--no-special; special=False in Python)."
         )
     size = CHARACTERS * (content + MARGIN)
     drawn: list[Tensor] = []

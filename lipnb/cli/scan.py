@@ -109,8 +109,8 @@ def add(verbs):
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="default scan-MODEL; with --against, the scan of OTHER lies in FOLDER/scan-OTHER, and two folders are "
-        "compared in FIRST-against-SECOND",
+        help="default scan-MODEL; with --against, the scan of OTHER lies in scan-OTHER, within FOLDER where that is "
+        "given or both have one name; two folders are compared in FIRST-against-SECOND",
     )
     verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
     verb.add_argument("--dry-run", action="store_true", help="say what would be measured and about how long it takes")
@@ -163,7 +163,8 @@ def run(arguments):
         check_alike(*settings)
         for line in _in_vain(places, stored, settings):
             print(line, file=sys.stderr)
-    found, folder = _scanned(arguments, model, stored[0], output)
+    found, first = _scanned(arguments, model, stored[0], output)
+    folder = first
     if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
         folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,8 +175,9 @@ def run(arguments):
     print(f"\nReport: {report}")
     scans = [found]
     if against is not None:
-        beside = None if output is None else output / folder_of(against)
-        scans.append(_scanned(arguments, against, stored[1], beside)[0])
+        second = folder_of(against)
+        within = output is not None or second.resolve() == first.resolve()  # two of one name have two folders
+        scans.append(_scanned(arguments, against, stored[1], folder / second if within else second)[0])
         _compare(scans, places, folder)
     return 0 if all(scan.summary.passed.all() and scan.gaps.empty for scan in scans) else 1
 
@@ -204,13 +206,13 @@ def _check_text(text):
 def _check_model(place, random, other):
     """Say that a model is not there before anything is measured, with the nearest name that lipnb knows."""
     from lipnb.models.fetching import SOURCES
-    from lipnb.models.loading import layer_count
+    from lipnb.models.loading import PLAIN, layer_count
 
     names = ["minilm", "gpt2-mini", *SOURCES]
     try:
         layer_count(place, random)
     except FileNotFoundError as error:
-        near = get_close_matches(place, names, n=1)
+        near = [] if place in PLAIN else get_close_matches(place, names, n=1)  # that is no slip
         hint = f" Did you mean {near[0]}?" if near else ""
         hint += " OTHER may also be the folder of a scan, with its SHA256SUMS." * other
         if place in names or not hint:

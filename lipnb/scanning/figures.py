@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
@@ -61,6 +62,11 @@ def _by_layer(ax, rows, ylabel="local Lipschitz constant", **look):
     return ax
 
 
+def _apart(rows):
+    """One row for each layer from the first to the last: lines and bands break where none was measured."""
+    return pd.DataFrame({"layer": range(rows.layer.min(), rows.layer.max() + 1)}).merge(rows, how="left", on="layer")
+
+
 def layers(rows, bounds, *, ax=None, title=None):
     """The constant of each layer with every bound on it, logarithmic.
 
@@ -81,17 +87,19 @@ def layers(rows, bounds, *, ax=None, title=None):
     """
     ax = ax or plt.subplots(figsize=SIZE)[1]
     rows = rows[rows.passed]
+    rest, rows = rows[~rows.converged.astype(bool)], _apart(rows)
     shown = {key: label for key, label in bounds.items() if f"over_{key}" in rows and rows[f"over_{key}"].notna().any()}
     for (key, label), (colour, marker) in zip(shown.items(), cycle(LOOKS), strict=False):
         bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
         ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
     if rows.certified.notna().any():
-        proved, look = rows.certified.notna().to_numpy(), {"color": MEASURED, "alpha": 0.22, "lw": 0}
-        ax.fill_between(rows.layer, rows.certified_lower, rows.certified, where=proved, **look)
+        proved, look = rows.certified.notna(), {"color": MEASURED, "alpha": 0.22}
+        ax.fill_between(rows.layer, rows.certified_lower, rows.certified, where=proved, lw=0, **look)
+        alone = rows[proved & ~proved.shift(1, fill_value=False) & ~proved.shift(-1, fill_value=False)]
+        ax.vlines(alone.layer, alone.certified_lower, alone.certified, lw=7, **look)
         ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", marker="_", lw=1.2, label="certified upper bound")
     error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
     ax.errorbar(rows.layer, rows.lipschitz, error, color=MEASURED, marker="o", capsize=2, lw=2, label="measured")
-    rest = rows[~rows.converged.astype(bool)]
     ax.plot(rest.layer, rest.lipschitz, "x", color=NOT_CONVERGED, zorder=5)
     return _by_layer(ax, rows, yscale="log", title=title)
 
@@ -118,7 +126,7 @@ def growth(summary, *, ax=None):
 
 def radii(rows, *, ax=None, title=None):
     """Norms of the tokens that each layer's attention receives: root mean square and largest."""
-    ax = ax or plt.subplots(figsize=SIZE)[1]
+    ax, rows = ax or plt.subplots(figsize=SIZE)[1], _apart(rows)
     ax.plot(rows.layer, rows.radius, color="#d55e00", marker="^", label="largest")
     ax.plot(rows.layer, rows.mean_radius, color="#009e73", marker="o", label="mean (root mean square)")
     top = 1.05 * rows.radius.max()  # norms that are all alike lay on the edge
@@ -141,20 +149,20 @@ def baselines(rows, *, ax=None, title=None):
     -------
     Axes
     """
-    ax = ax or plt.subplots(figsize=SIZE)[1]
+    ax, rows = ax or plt.subplots(figsize=SIZE)[1], _apart(rows)
     ax.plot(rows.layer, rows.lipschitz, color=MEASURED, marker="o", lw=2, label="the model")
     others = (("over_random", "random weights"), ("over_shuffled", "shuffled text"))
     for (name, label), (colour, marker) in zip(others, LOOKS[:2], strict=True):
         if name in rows and rows[name].notna().any():
             ax.plot(rows.layer, rows.lipschitz / rows[name], color=colour, marker=marker, lw=1.2, label=label)
-    ax.plot(rows.layer, rows.relative, color=LOOKS[2][0], ls="--", lw=1.2, label="relative to token norms")
+    ax.plot(rows.layer, rows.relative, color=LOOKS[2][0], marker=".", ls="--", lw=1.2, label="relative constant")
     return _by_layer(ax, rows, yscale="log", title=title)
 
 
 def comparison(table, names, *, ax=None):
     """Constants of two scans by layer, at the longest length that both have; `names` of the first and the second."""
     ax = ax or plt.subplots(figsize=SIZE)[1]
-    rows = table[table.length == table.length.max()]
+    rows = _apart(table[table.length == table.length.max()])
     for column, name, (colour, marker) in zip(("before", "after"), names, ((MEASURED, "o"), LOOKS[0]), strict=True):
         ax.plot(rows.layer, rows[column], color=colour, marker=marker, lw=1.6, label=f"{column}: {name}")
     return _by_layer(ax, rows, yscale="log")
@@ -174,7 +182,9 @@ def heads(table, *, ax=None):
     -------
     Axes
     """
-    return _map(table.pivot(index="layer", columns="head", values="lipschitz"), "head", ax)
+    return _map(
+        table.pivot(index="layer", columns="head", values="lipschitz"), "head", "constant of the head alone", ax
+    )
 
 
 def tokens(table, *, ax=None):
@@ -187,7 +197,7 @@ def tokens(table, *, ax=None):
     if ax is None:
         height = min(2.4 + 0.26 * len(grid), 9)
         ax = plt.subplots(figsize=(min(max(4.5, 2 + 0.22 * grid.shape[1]), 10.5), height))[1]
-    _map(grid, "token", ax)
+    _map(grid, "token", "moves others (most: 1)", ax)
     words = table.drop_duplicates("place").set_index("place").written.sort_index()
     places, apart = range(len(words)), 1
     if len(words) > WORDS:  # the tops, the highest first, as far apart as their words are wide
@@ -205,7 +215,7 @@ def _word(written):
     return said if len(said) <= 14 else f"{said[:13]}…"
 
 
-def _map(grid, across, ax):
+def _map(grid, across, label, ax):
     """Numbers of layers as colours, logarithmic; nothing where there is none."""
     ax = ax or plt.subplots(figsize=SIZE)[1]
     values = grid.to_numpy(dtype=float)
@@ -213,7 +223,7 @@ def _map(grid, across, ax):
     least, most = (np.nanquantile(values, q) if np.isfinite(values).any() else 1.0 for q in (0.02, 1.0))
     norm = LogNorm(vmin=min(least, most * 0.99), vmax=most)
     drawn = ax.pcolormesh(np.arange(values.shape[1] + 1) - 0.5, np.arange(len(values) + 1) - 0.5, values, norm=norm)
-    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+    bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, label=label)
     log_ticks(bar.ax.yaxis, norm.vmin, norm.vmax)
     ax.set(xlabel=across, ylabel="layer")
     ax.set_yticks(np.arange(len(grid))[:: 1 + len(grid) // 12], grid.index[:: 1 + len(grid) // 12])

@@ -89,7 +89,8 @@ def state(folder: str | os.PathLike) -> str | None:
         )
         if len(found.gaps):
             said += f" Not measured: {len(found.gaps)}; the same command tries again."
-        return said + (" report.html shows it." if (folder / "report.html").is_file() else "")
+        there = (folder / "report.html").is_file()
+        return said + (" report.html shows it." if there else f" No report.html: lipnb scan {folder} writes it.")
     begun = {table: _begun(folder, table) for table in TABLES}
     settings = next((settings for settings, _ in begun.values() if settings), None)
     running = any(recording.held(folder / f".{table}.partial.lock") for table in TABLES)
@@ -218,5 +219,6 @@ def load(folder: str | os.PathLike) -> Scan:
         why = "it is missing" if isinstance(error, FileNotFoundError) else "it cannot be read"
         raise ValueError(
             f"{file} in the folder {folder.name!r} is damaged ({error if isinstance(error, _Damaged) else why}): "
-            "measure anew with --again (again=True in Python), or name another folder."
+            f"measure its model anew (lipnb scan MODEL --output {folder} --again; again=True in Python), or name "
+            "another folder."
         ) from None

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from lipnb import corpora, recording
 from lipnb.scanning import figures, fmt, sentences
 from lipnb.scanning.catalogue import SCANNED, SOURCES, TITLES
+from lipnb.scanning.folder import TABLES
 from lipnb.scanning.summary import COLUMNS, compare, compared, measured, unpaired
 
 __all__ = ["html", "write_report"]
@@ -68,6 +69,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         catalogue=[(bound, _range(summary, bound.column)) for bound in SCANNED if bound.column in there],
         inapplicable=_inapplicable(settings, there),
         known=_there(summary, summary),
+        files=[f"{name}.csv" for name in TABLES if not getattr(found, name, summary).empty],
         against=against and _against(found, against, names),
         routes=[(route, ROUTES.get(route, route)) for route in sorted(routes)],
         plots=_plots(found, good),
@@ -117,11 +119,15 @@ def _plots(found, good):
         words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
         named = " and ".join(words[name] for name in _there(longest, words))
         said = f"Constants at {fmt.many(n, 'token')}{named and f' beside {named}'}"
-        plot(f"{said}; dashed: in units of token norms, so that layers compare.", figures.baselines, longest)
+        plot(
+            f"{said}; dashed: the relative constant, in units of token norms, so that layers compare.",
+            figures.baselines,
+            longest,
+        )
     if len(found.heads):
         n = found.heads.length.max()
         plot(
-            f"Each head alone, with its part of the output matrix, at {fmt.many(n, 'token')}.",
+            f"Each head alone, with its part of the output matrix, at {fmt.many(n, 'token')}, logarithmic colours.",
             figures.heads,
             found.heads,
         )

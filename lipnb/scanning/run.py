@@ -32,7 +32,7 @@ PARTS = ["layer", *ENDS]
 ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 KEYS = {  # settings of a scan, in words
     "layers_scanned": "layers",
-    "weights_sha256": "weights (SHA-256)",
+    "weights_sha256": "weights and rotary frequencies of attention (SHA-256)",
     "text_sha256": "text (SHA-256)",
     "special": "special tokens",
     "masked": "causal mask",
@@ -87,7 +87,7 @@ def scan(
     if again:
         clear(output, bool(others))
     elif others:
-        ended = "" if (output / SUMS).is_file() else ", which has not ended,"
+        ended = "" if (output / SUMS).is_file() else " that has not ended"
         raise ValueError(
             f"the folder {output.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
             "folder with --output, or measure anew with --again (again=True in Python)."
@@ -293,7 +293,7 @@ def remeasure(
 
 
 def _fingerprint(model, layers):
-    """SHA-256 of the weights of the layers' attention, the first 12 digits: which edition of a model was scanned."""
+    """SHA-256 of the numbers of the layers' attention, rotary frequencies too: which edition of a model was scanned."""
     digest = hashlib.sha256()
     for number in layers:
         f = model.attention(number, n=1)

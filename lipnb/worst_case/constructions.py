@@ -129,7 +129,7 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
     if not 0 < number("share", share) <= 1:
         raise ValueError(f"share must be above 0 and at most 1, got {share!r}.")
     eigenvalue, u = eigenvector(A)
-    exponent = -eigenvalue * R**2 / 4 if eigenvalue >= 0 else 2 * eigenvalue * R**2
+    exponent = -eigenvalue * R * R / 4 if eigenvalue >= 0 else 2 * eigenvalue * R * R
     if exponent + math.log(share) < -700:
         raise ValueError(f"the weight exp({exponent:.4g}) is below the smallest float: take a smaller R.")
     p = share * math.exp(exponent)
@@ -215,7 +215,8 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
     Raises
     ------
     ValueError
-        "n must be 3 or more ...", and as `lipnb.bounds.general_upper`.
+        "n must be 3 or more ...", "the bound at R = ... is above the largest float ...", and as
+        `lipnb.bounds.general_upper`.
 
     Examples
     --------
@@ -225,6 +226,7 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
     """
     A, V, angles = square(A), as_double("V", V), whole("angles", angles, 1)
     norms(A, V)
+    R = radius(R)
     if count(n) < 3 or len(A) < 2:
         raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
     left, sigma, right = torch.linalg.svd(A)  # rows v of `right` and columns k of `left`: A v = sigma k
@@ -234,9 +236,11 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
         off = torch.eye(len(A), dtype=A.dtype, device=A.device) - torch.outer(k, k)
         e = off @ torch.linalg.svd(V @ off).Vh[0]  # |V e| is largest, e orthogonal to k
         e = e / e.norm()
-        tau = size * radius(R) ** 2
+        tau = size * R * R
         q = 1 / (2 + (n - 2) * torch.exp(-(c - k @ v) * tau))
         stated = (2 * (n - 2)) ** 0.5 * s * tau * q * (V @ e).norm()
+        if not stated.isfinite().all():
+            raise ValueError(f"the bound at R = {R:g} is above the largest float: take a smaller R.")
         at = stated.argmax()
         if stated[at] > best:
             prongs = c[at] * k + torch.stack([s[at] * e, -s[at] * e])

@@ -220,6 +220,8 @@ def test_values_that_make_no_sense():
         (lambda: certify(F, X, columns=-1), "columns must be 0 or more, got -1"),
         (lambda: singular_pair(F, X, max_steps=0), "max_steps must be 1 or more, got 0"),
         (lambda: constructions.fork_input(EYE, EYE, 3, 1.0, angles=0), "angles must be 1 or more, got 0"),
+        (lambda: constructions.fork_input(EYE, EYE, 3, 1e200), r"the bound at R = 1e\+200 is above the largest float"),
+        (lambda: constructions.two_diracs(EYE, 1e200), "below the smallest float: take a smaller R"),
         (lambda: bounds.nearby_upper(F, X, []), "radii must be finite numbers, .* with r >= 1"),
         (lambda: bounds.without_query_bias(BIASED, X[:, :1], 1.0), "x must have shape"),
         (lambda: bounds.without_query_bias(F, None, 1.0), "x must be a torch tensor, got NoneType"),

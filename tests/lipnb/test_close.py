@@ -1,5 +1,6 @@
 """What a scan looks at closely, its windows, baselines and folder: against definitions, and each refusal a sentence."""
 
+import dataclasses
 import re
 import shutil
 from copy import deepcopy
@@ -204,6 +205,8 @@ def test_windows_of_a_short_text_fill_it_or_are_refused(bert):
         models.random_windows(model, "a b c d e f", 5, 3)
     with pytest.raises(ValueError, match="no room for text beside 2 special tokens"):
         models.random_windows(model, "a b c d e f", 2, 1)
+    with pytest.raises(ValueError, match="a window of 1 token has no room"):
+        models.random_windows(model, "a b c d e f", 1, 1)
 
 
 def test_every_placement_is_as_likely():
@@ -281,6 +284,18 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
         assert "are of a scan to be made: leave them out, or name the model (" in capsys.readouterr().err
     assert main(command) == 0
     assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
+
+
+def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypatch):
+    """The second scan, after the first had been measured, was refused by the folder of the first."""
+    twin, after = (shutil.copytree(bert, tmp_path / "x" / name) for name in ("bert", "after"))
+    monkeypatch.chdir(tmp_path)
+    given = ["--text", str(story), *"--lengths 4 --windows 1 --layers 0 --no-upper --no-close".split()]
+    folders = ["scan-bert/scan-bert", "scan-bert-against-bert/scan-bert", "scan-after"]
+    for first, second, folder in zip((bert, "scan-bert", bert), (twin, twin, after), folders, strict=True):
+        assert main(["scan", str(first), "--against", str(second), *given]) == 0
+        assert scanning.load(folder).about["settings"]["model"] == second.name
+    assert not (tmp_path / "scan-bert" / "scan-after").exists()  # one that is measured already is found there
 
 
 SETTINGS = {"text": "a.txt", "text_sha256": "0123456789ab", "special": [[], []], "windows": 2, "object": "heads"}
@@ -426,7 +441,7 @@ def test_a_folder_of_an_older_scan_is_refused_with_the_way_out(found, tmp_path, 
     table.drop(columns=column).to_csv(folder / f"{name}.csv", index=False)
     after = sha256((folder / f"{name}.csv").read_bytes()).hexdigest()
     (folder / "SHA256SUMS").write_text(sums.replace(before, after))
-    with pytest.raises(ValueError, match=f"{name}.csv .* .it has no column '{column}'.: measure anew with --again"):
+    with pytest.raises(ValueError, match=f"{name}.csv .* .it has no column '{column}'.: measure its model anew"):
         scanning.load(folder)
 
 
@@ -436,6 +451,11 @@ def test_the_report_goes_where_it_is_asked_for(found, tmp_path):
     said = scan.report(tmp_path / "mine.html").read_text(encoding="utf-8")
     assert "A close look" in said and "The roughest heads" in said and "[CLS]" in said and "in_steepest" in said
     assert said.count("<svg") == 7
+    assert "are in summary.csv and scan.csv, heads.csv, tokens.csv, whole.csv in the folder of" in said
+    bare = report.html(dataclasses.replace(scan, tokens=scan.tokens[:0]))
+    assert "are in summary.csv and scan.csv, heads.csv, whole.csv in the folder of" in bare
+    assert "relative constant" in said and "relative to token norms" not in said
+    assert ".wide, figure.map { overflow-x: auto; background: linear-gradient" in said  # a shadow where it is cut
 
 
 def test_the_product_of_layers_is_told_only_where_all_were_scanned():
@@ -619,7 +639,12 @@ def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
 def test_words_stand_on_the_map_of_tokens_and_axes_say_1_10_100(found):
     scan, _ = found
     tokens = scan.tokens.assign(written=scan.tokens.written.where(scan.tokens.place != 1, "'$x_1$ and a long word'"))
-    labels = figures.tokens(tokens).get_xticklabels()
+    for ax, bar in (
+        (figures.heads(scan.heads), "constant of the head alone"),
+        (figures.tokens(tokens), "moves others"),
+    ):
+        assert ax.figure.axes[1].get_ylabel().startswith(bar)
+    labels = ax.get_xticklabels()
     words = [label.get_text() for label in labels]
     assert words[0] == scan.tokens.written[0].strip("'") and words[1] == "$x_1$ and a l…" and len(words) == 5
     assert not any(label.get_parse_math() for label in labels)  # a dollar is a dollar

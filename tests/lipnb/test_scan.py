@@ -21,7 +21,7 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify, corpora, models, scanning
+from lipnb import certify, cli, corpora, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
@@ -241,6 +241,11 @@ def test_stopped_by_ctrl_c_it_says_what_is_kept_and_status_does(bert, tmp_path, 
     assert main(["status", "out"]) == 0
     done = "out: a finished scan of bert on story.txt at n = 3, 5: 4 rows in summary.csv. report.html shows it.\n"
     assert capsys.readouterr().out == done
+    (tmp_path / "out" / "report.html").unlink()
+    assert main(["status", "out"]) == 0
+    assert capsys.readouterr().out.endswith("summary.csv. No report.html: lipnb scan out writes it.\n")
+    assert main(["scan", "out"]) == 0 and (tmp_path / "out" / "report.html").is_file()
+    capsys.readouterr()
     assert main(["status", str(bert)]) == 0 and "a model, not the folder of a sweep or scan" in capsys.readouterr().out
     monkeypatch.setattr("lipnb.scanning.run.begin", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["scan", str(bert), "--text", str(text), "--output", str(tmp_path / "new")]) == 130
@@ -274,7 +279,7 @@ def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, tex
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")}
     assert "scan.csv" in before and not (folder / lost).exists()
     for other, named in (({"layers": "0"}, "layers 0,1, not 0"), ({"windows": 1}, "windows 2, not 1")):
-        with pytest.raises(ValueError, match=rf"'out' holds another scan, which has not ended, \({named}\): name ano"):
+        with pytest.raises(ValueError, match=rf"'out' holds another scan that has not ended \({named}\): name ano"):
             scanned(model, text, tmp_path, **look, **other)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")} == before
     found = scanned(model, text, tmp_path, layers="0", again=True, lengths=[4], upper=False)
@@ -299,6 +304,16 @@ def test_status_of_a_scan_at_work_does_not_send_for_its_command(bert, tmp_path, 
     assert state(tmp_path / "out").endswith(
         "that has not ended: it keeps 4 of 4 layers and lengths. The same command goes on."
     )
+
+
+def test_other_rotary_frequencies_are_not_called_other_weights_alone(families, tmp_path, text):  # noqa: F811
+    folder = shutil.copytree(families / "llama", tmp_path / "llama")
+    scanned(folder, text, tmp_path, **BRIEF)
+    settings = json.loads((folder / "config.json").read_text())
+    settings.pop("rope_parameters", None)
+    (folder / "config.json").write_text(json.dumps({**settings, "rope_theta": 77.0}))
+    with pytest.raises(ValueError, match=r"another scan \(weights and rotary frequencies of attention \(SHA-256\) "):
+        scanned(folder, text, tmp_path, **BRIEF)
 
 
 def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
@@ -336,9 +351,8 @@ def test_a_damaged_scan_is_named_with_the_way_out(bert, brief, tmp_path, text, f
     path = shutil.copytree(brief, tmp_path / "out") / file
     path.write_text(spoil(path.read_text())) if spoil else path.unlink()
     why = "it is not the file that the scan wrote" if spoil else "it is missing"
-    with pytest.raises(
-        ValueError, match=rf"{file} in the folder 'out' is damaged \({why}\): measure anew with --again"
-    ):
+    again = r"measure its model anew \(lipnb scan MODEL --output \S+/out --again; again=True in Python\)"
+    with pytest.raises(ValueError, match=rf"{file} in the folder 'out' is damaged \({why}\): {again}"):
         scanned(model, text, tmp_path, **BRIEF)
     assert len(scanned(model, text, tmp_path, **BRIEF, again=True).table) == 2
 
@@ -452,6 +466,17 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
     assert not list(tmp_path.glob("scan-*/scan.*"))
 
 
+def test_a_name_of_the_hub_is_no_slip(monkeypatch):
+    """Without a network gpt2 was answered with "Did you mean gpt2-mini?"."""
+
+    def absent(*given):
+        raise FileNotFoundError("could not be found on the hub.")
+
+    monkeypatch.setattr("lipnb.models.loading.layer_count", absent)
+    with pytest.raises(FileNotFoundError, match="on the hub.$"):
+        cli.scan._check_model("gpt2", False, other=False)
+
+
 @pytest.mark.parametrize(
     ("tokens", "lengths", "ways"),
     [
@@ -509,6 +534,22 @@ def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, sai
     out, found = StringIO(), dataclasses.replace(finished, about=about)
     terminal.show(found, file=out)
     assert said in out.getvalue().splitlines()[0] and "pretrained" not in out.getvalue() + report.html(found)
+
+
+def test_lines_and_bands_break_where_no_layer_was_measured(finished):
+    """They ran on, and the proved band with them, over layers between those that were asked for."""
+    rows = finished.summary[finished.summary.length == 4].assign(certified=9.0, certified_lower=1.0)
+    rows = pd.concat([rows.assign(layer=[0, 4]), rows.iloc[:1].assign(layer=5)])
+    compared = rows.assign(before=rows.lipschitz, after=rows.lipschitz)
+    bounds = {key: TITLES[key] for key in report.PLOTTED}
+    drawn = [figures.layers(rows, bounds), figures.radii(rows), figures.baselines(rows)]
+    for ax in [*drawn, figures.comparison(compared, ("a", "b"))]:
+        lines = [line for line in ax.lines if len(line.get_xdata()) > 3]
+        assert len(lines) > 1 and all(np.isnan(line.get_ydata()[1:4]).all() for line in lines)
+        assert all(line.get_marker() != "None" for line in lines)  # one layer alone is seen
+    band, alone = [one for one in drawn[0].collections if one.get_alpha()]
+    assert {x for path in band.get_paths() for x in path.vertices[:, 0]} == {4, 5}
+    assert [path.vertices.tolist() for path in alone.get_paths()] == [[[0, 1], [0, 9]]]
 
 
 def test_norms_that_are_all_alike_are_drawn_inside_the_plot(finished):
