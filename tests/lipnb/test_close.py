@@ -288,7 +288,7 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
 
 def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypatch):
     """The second scan, after the first had been measured, was refused by the folder of the first."""
-    twin, after = (shutil.copytree(bert, tmp_path / "x" / name) for name in ("bert", "after"))
+    twin, after = (tiny_bert(tmp_path / "x" / name, num_hidden_layers=1) for name in ("bert", "after"))
     monkeypatch.chdir(tmp_path)
     given = ["--text", str(story), *"--lengths 4 --windows 1 --layers 0 --no-upper --no-close".split()]
     folders = ["scan-bert/scan-bert", "scan-bert-against-bert/scan-bert", "scan-after"]
