@@ -134,7 +134,7 @@ def run(arguments):
         from lipnb.scanning import compare, terminal
         from lipnb.scanning.folder import folder_of
         from lipnb.scanning.planning import planned
-        from lipnb.scanning.run import begin
+        from lipnb.scanning.run import begin, refuse_another
         from lipnb.scanning.summary import check_alike
 
     _check_text(text)
@@ -153,7 +153,14 @@ def run(arguments):
         if stored.count(None) == 2:
             print(f"{against} is scanned likewise, in about as much time.")
         return 0
+    first = Path(model) if stored[0] is not None else output or folder_of(model)
+    folder = first
+    if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
+        folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
     if against is not None:  # what cannot be compared is refused before it is measured or shown
+        second = folder_of(against)
+        if output is not None or second.resolve() == first.resolve():  # two of one name have two folders
+            second = folder / second
         if None not in stored:
             compare(*stored)
         settings = [
@@ -163,11 +170,11 @@ def run(arguments):
         check_alike(*settings)
         for line in _in_vain(places, stored, settings):
             print(line, file=sys.stderr)
-    found, first = _scanned(arguments, model, stored[0], output)
-    folder = first
-    if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
-        folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
-        folder.mkdir(parents=True, exist_ok=True)
+        for place, one, new in zip((first, second), stored, settings, strict=True):
+            if one is None and not arguments.again:
+                refuse_another(place, new)
+    found = stored[0] or _scanned(arguments, model, first)
+    folder.mkdir(parents=True, exist_ok=True)
     report = found.report(folder)
     if against is not None:
         print(f"Below: {model}. Its comparison with {against} comes last.\n")
@@ -175,9 +182,7 @@ def run(arguments):
     print(f"\nReport: {report}")
     scans = [found]
     if against is not None:
-        second = folder_of(against)
-        within = output is not None or second.resolve() == first.resolve()  # two of one name have two folders
-        scans.append(_scanned(arguments, against, stored[1], folder / second if within else second)[0])
+        scans.append(stored[1] or _scanned(arguments, against, second))
         _compare(scans, places, folder)
     return 0 if all(scan.summary.passed.all() and scan.gaps.empty for scan in scans) else 1
 
@@ -241,13 +246,10 @@ def _in_vain(places, stored, settings):
                     )
 
 
-def _scanned(arguments, model, stored, output):
-    """The scan of a model, or that of the folder of one; and where it lies."""
+def _scanned(arguments, model, output):
+    """The scan of a model, in a folder."""
     from lipnb.scanning import folder, scan
 
-    if stored is not None:
-        return stored, Path(model)
-    output = folder.folder_of(model) if output is None else output
     sums, options = output / folder.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
     before = sums.stat().st_mtime_ns if sums.is_file() else None
     try:
@@ -257,7 +259,7 @@ def _scanned(arguments, model, stored, output):
         raise Stopped(f"stopped; {output} holds {said}" if said else "stopped; nothing was measured yet") from None
     if sums.stat().st_mtime_ns == before:
         print(f"{output} held this scan already: nothing was measured again (--again does).", file=sys.stderr)
-    return found, output
+    return found
 
 
 def _compare(scans, places, folder):

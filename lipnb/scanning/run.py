@@ -83,16 +83,11 @@ def scan(
     begun = begin(model, text, ScanOptions(**options))
     name, settings = begun.reader.model.name, begun.settings
     output = folder_of(name) if output is None else Path(output)
-    others = [one for one in settings_in(output) if _numbers(one) != _numbers(settings)]
     if again:
-        clear(output, bool(others))
-    elif others:
-        ended = "" if (output / SUMS).is_file() else " that has not ended"
-        raise ValueError(
-            f"the folder {output.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
-            "folder with --output, or measure anew with --again (again=True in Python)."
-        )
-    elif (output / SUMS).is_file():
+        clear(output, bool(_others(output, settings)))
+    else:
+        refuse_another(output, settings)
+    if (output / SUMS).is_file():
         found = load(output)
         if found.gaps.empty:
             return found
@@ -113,6 +108,21 @@ def scan(
                 record.finish(partial(_in_order, table))
     seal(output)
     return load(output)
+
+
+def refuse_another(folder: Path, settings: dict) -> None:
+    """ValueError where the folder holds a scan with other settings."""
+    if others := _others(folder, settings):
+        ended = "" if (folder / SUMS).is_file() else " that has not ended"
+        raise ValueError(
+            f"the folder {folder.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
+            "folder with --output, or measure anew with --again (again=True in Python)."
+        )
+
+
+def _others(folder, settings):
+    """The settings of another scan in a folder, of each of its tables."""
+    return [one for one in settings_in(folder) if _numbers(one) != _numbers(settings)]
 
 
 def _signature():

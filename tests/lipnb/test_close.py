@@ -286,7 +286,7 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
 
 
-def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypatch):
+def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypatch, capsys):
     """The second scan, after the first had been measured, was refused by the folder of the first."""
     twin, after = (tiny_bert(tmp_path / "x" / name, num_hidden_layers=1) for name in ("bert", "after"))
     monkeypatch.chdir(tmp_path)
@@ -296,6 +296,11 @@ def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypa
         assert main(["scan", str(first), "--against", str(second), *given]) == 0
         assert scanning.load(folder).about["settings"]["model"] == second.name
     assert not (tmp_path / "scan-bert" / "scan-after").exists()  # one that is measured already is found there
+    shutil.rmtree("scan-bert")
+    capsys.readouterr()
+    assert main(["scan", str(bert), "--against", str(after), *given, "--seed", "1"]) == 1
+    assert "'scan-after' holds another scan (seed 0, not 1)" in capsys.readouterr().err
+    assert not Path("scan-bert").exists()  # refused before anything is measured
 
 
 SETTINGS = {"text": "a.txt", "text_sha256": "0123456789ab", "special": [[], []], "windows": 2, "object": "heads"}
