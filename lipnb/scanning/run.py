@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import itertools
 import json
 import os
 import sys
@@ -32,7 +33,7 @@ PARTS = ["layer", *ENDS]
 ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 KEYS = {  # settings of a scan, in words
     "layers_scanned": "layers",
-    "weights_sha256": "weights and rotary frequencies of attention (SHA-256)",
+    "weights_sha256": "weights and rotary frequencies (SHA-256)",
     "text_sha256": "text (SHA-256)",
     "special": "special tokens",
     "masked": "causal mask",
@@ -303,13 +304,12 @@ def remeasure(
 
 
 def _fingerprint(model, layers):
-    """SHA-256 of the numbers of the layers' attention, rotary frequencies too: which edition of a model was scanned."""
+    """SHA-256 of a network's weights and of its attention's rotary frequencies: which edition was scanned."""
+    attentions = (model.attention(number, n=1) for number in layers)
+    own = itertools.chain.from_iterable(getattr(f, "attention", f).own.values() for f in attentions)
     digest = hashlib.sha256()
-    for number in layers:
-        f = model.attention(number, n=1)
-        for tensor in getattr(f, "attention", f).own.values():
-            if tensor is None:
-                continue
+    for tensor in itertools.chain(model.module.state_dict().values(), own):
+        if tensor is not None:
             digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]
 

@@ -15,6 +15,7 @@ from io import StringIO
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.torch
 import torch
 from hub import WORDS as VOCABULARY
 from hub import tiny_bert, tiny_gpt2, write_tokenizer
@@ -312,7 +313,17 @@ def test_other_rotary_frequencies_are_not_called_other_weights_alone(families, t
     settings = json.loads((folder / "config.json").read_text())
     settings.pop("rope_parameters", None)
     (folder / "config.json").write_text(json.dumps({**settings, "rope_theta": 77.0}))
-    with pytest.raises(ValueError, match=r"another scan \(weights and rotary frequencies of attention \(SHA-256\) "):
+    with pytest.raises(ValueError, match=r"another scan \(weights and rotary frequencies \(SHA-256\) "):
+        scanned(folder, text, tmp_path, **BRIEF)
+
+
+def test_a_network_trained_on_but_for_its_attention_is_another(bert, tmp_path, text):
+    folder = shutil.copytree(bert, tmp_path / "trained")
+    scanned(folder, text, tmp_path, **BRIEF)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("intermediate.dense.weight"))
+    safetensors.torch.save_file({**weights, name: 2 * weights[name]}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"another scan \(weights "):
         scanned(folder, text, tmp_path, **BRIEF)
 
 
