@@ -13,6 +13,7 @@ import jupytext
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
+FORMED_NAME = re.compile(r"""results\.load\(\s*f["']([^"']+)["']""")  # f"bench-{name}": every table that it may be
 # calls that load every table whose name begins so
 MANY = {"layer_growth.stored()": "atlas-", "layer_growth.of_other_models(": ("atlas-", "released-map-")}
 # where a page may read from outside the repository
@@ -47,6 +48,9 @@ def tables(root, source):
     there = [path.stem for path in folder.glob("*.csv")]
     named = [name for name in there if re.search(rf"""["']{re.escape(name)}["']""", text)]
     named += [name for call, start in MANY.items() if call in text for name in there if name.startswith(start)]
+    for formed in FORMED_NAME.findall(text):
+        pattern = re.compile(r"[\w.-]+".join(map(re.escape, re.split(r"\{[^}]*\}", formed))))
+        named += filter(pattern.fullmatch, there)
     return {name: folder / f"{name}.csv" for name in sorted({*named, *LOADED_TABLE.findall(text)})}
 
 

@@ -289,6 +289,11 @@ def test_a_table_named_through_a_variable_counts(good):
     assert list(sources.tables(good, sources.sources(good)[0])) == ["steps"]
 
 
+def test_a_table_counts_whose_name_a_page_forms(good):
+    edit_source(good, "n = 2", 'results.load(f"st{n}s")')
+    assert list(sources.tables(good, sources.sources(good)[0])) == ["steps"]
+
+
 def test_all_tables_of_a_kind_count_where_a_page_loads_them_together(good):
     for name in ("atlas-some", "released-map-own"):
         (good / "data" / "results" / f"{name}.csv").write_text("n\n1\n")
