@@ -75,7 +75,7 @@ def power_iteration(f, x, index, rounds=100):
 # Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The two quantities grow
 # differently.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
+# %% tags=["hide-input"]
 A, V = torch.zeros(d, d).double(), normal(d, d)  # A = 0: uniform attention
 uniform = Attention.from_matrices(A, V)
 around = normal(4, d)  # four tokens, repeated
@@ -83,6 +83,8 @@ inputs = [around.repeat(n // 4, 1) for n in lengths]
 table = pd.DataFrame({"n": lengths})
 table["defined"] = [power_iteration(uniform, x, index=1) for x in inputs]
 table["released"] = [power_iteration(uniform, x, index=0) for x in inputs]
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
 ax = plt.subplots(figsize=(6.0, 3.4))[1]
 looks = {"defined": ("constant", "C0", "o"), "released": ("reported", "C1", "s")}
 for name, (words, colour, marker) in looks.items():

@@ -397,8 +397,6 @@ figures.table(told, names={"call": "call", "route": "lip.route", "numbers": "loc
 # stored measurements of speed and errors, most of which the page on the solver shows
 names = ("shares", "workload", "misconvergence", "near-degenerate", "compare", "limit", "long", "particles", "products")
 bench = {name: results.load(f"bench-{name}") for name in names}
-for name in ("workload", "misconvergence"):  # without the solver in two precisions, which version 0.2 had beside others
-    bench[name] = bench[name][~bench[name].iloc[:, 2].str.contains("mixed")]
 shares = bench["shares"].pivot_table(index="layer", columns="step", values="seconds", aggfunc="sum", sort=False)
 shares.loc["sum"] = shares.sum()
 steps = list(shares.columns)  # released, closed form, Lanczos, batch
@@ -407,12 +405,15 @@ products = bench["shares"].pivot_table(index="layer", columns="step", values="pr
 told = {f"{layer}-{step}": value for layer, row in factors.iterrows() for step, value in row.items()}
 told |= {f"{layer}-{step}-products": products.loc[layer, step] for layer in products.index for step in steps[::3]}
 told |= {"least": factors["all"].min(), "most": factors["all"].max()}
-speed, stops, near = bench["workload"], bench["misconvergence"], bench["near-degenerate"]
+stops, near, speed = bench["misconvergence"], bench["near-degenerate"], bench["workload"]
+speed = speed[~speed.method.str.contains("mixed")]  # without the solver in two precisions, which version 0.2 had
 trained = speed[speed.layer.isin(products.index)].groupby("method").seconds.sum()
 told |= {"wall": trained["released, tangent fed back"] / trained["certified 0.99"]}
 sure, coverage = near[near.confidence > 0.99], stops[stops.kind.str.startswith("cov")]
 asked = stops[~stops.kind.str.startswith("cov")].groupby("mode").agg({"inputs": "sum", "missed": "sum", "error": "max"})
 told |= {"worst": 100 * asked.error["estimate"], "widest": sure.widest_open.max()}
+
+# %% tags=["hide-input"]
 limit = bench["limit"][bench["limit"]["mode"] == "certified 0.99"]
 told |= {"needed": limit.needed.mean(), "taken": limit.products.mean()}
 by_length = limit.groupby("length").ratio.mean()
@@ -427,6 +428,8 @@ told |= {"cached": streamed.megabytes[2048, "cached"], "streamed": streamed.mega
 told |= {"slower": streamed.seconds[2048, "streamed"] / streamed.seconds[2048, "cached"]}
 for key, value in told.items():
     glue(f"solver-{key.replace(':', '').replace(' ', '-')}", float(value), display=False)
+
+# %% tags=["hide-input"]
 ours_sure = speed[speed.method.isin(["certified 0.99", "certified 1-1e-6"])]
 theirs = speed[speed.method == "released, tangent fed back"]
 at_random = theirs.layer.str.startswith("gpt2r")

@@ -353,6 +353,8 @@ for case in range(tied):
         R = (u / g) ** 0.5
         value = local_lipschitz(f, R * y, method="dense").value.item()
         near.append(abs(value - limit) / beyond(A, 1.0, R * y, g * R**2))
+
+# %% tags=["hide-input"]
 shares = []
 for case in range(30):
     n, d = 4 + case % 9, 2 + case % 3

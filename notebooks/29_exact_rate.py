@@ -255,6 +255,7 @@ def log_constant(A):
     return lambda x, log_a, y: norm(x, log_a.exp()).log()
 
 
+# %% tags=["hide-input"]
 def ascend(value, A, steps=150):
     """The largest value found over four points of the unit ball, half of the starts random and half near the pair."""
     rate, half = bounds.mean_field_rate(A), starts // 2
@@ -274,6 +275,7 @@ def ascend(value, A, steps=150):
     return best
 
 
+# %% tags=["hide-input"]
 rows = []
 for name, M in matrices.items():
     for t in (1.0, 4.0, 16.0):
