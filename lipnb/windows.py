@@ -49,8 +49,8 @@ def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
         raise ValueError(f"token_ids must have shape (t,), got {got}: use model.token_ids(text).")
     if len(token_ids) < length * count:
         raise ValueError(
-            f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "
-            f"{length * count}: take fewer or shorter windows, or a longer text."
+            f"the text has {len(token_ids)} tokens, but {count} window{'s' * (count > 1)} of {length} "
+            f"tokens need{'s' * (count == 1)} {length * count}: take fewer or shorter windows, or a longer text."
         )
     return token_ids[: length * count].reshape(count, length)
 

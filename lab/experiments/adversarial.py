@@ -121,7 +121,7 @@ def _head_count(masked, lengths):
 
 @table(
     "adversarial",
-    "Figure 1, bottom row: adversarial tokens, every head at hand alone",
+    "Figure 1, bottom row: adversarial tokens, each head on its own",
     over=lambda: units(PANELS),
     size=_head_count,
     settings={"panels": PANELS, "few": FEW, "far": [FAR[False], FAR[True]], "random": RANDOM, "dtype": "float64"}

@@ -154,6 +154,11 @@ def run(arguments):
             print(f"{against} is scanned likewise, in about as much time.")
         return 0
     first = Path(model) if stored[0] is not None else output or folder_of(model)
+    if arguments.again and against is not None and stored[1] is not None and Path(against).resolve() == first.resolve():
+        raise ValueError(
+            f"--again would delete the scan {against}, with which {model} is to be compared: name another folder for the "
+            "new scan with --output."
+        )
     folder = first
     if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
         folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")

@@ -94,14 +94,14 @@ class ScanOptions:
         if self.lengths is not None:
             object.__setattr__(self, "lengths", lengths_of(self.lengths))
         for one in fields(self):
-            given, kind = getattr(self, one.name), type(one.default)
-            if (kind is bool or one.name == "masked") and not any(
-                given is value for value in (True, False, one.default)
-            ):
-                raise ValueError(f"{one.name} must be True or False, got {given!r}.")
-            wanted = {int: Integral, float: Real}.get(kind, object)
-            if not isinstance(given, wanted) or (isinstance(given, bool) and wanted is not object):
-                raise TypeError(f"{one.name} must be a {'whole ' * (kind is int)}number, got {given!r}.")
+            given, default = getattr(self, one.name), one.default
+            if isinstance(default, bool) or one.name == "masked":
+                if not any(given is known for known in (True, False, default)):
+                    raise ValueError(f"{one.name} must be True or False, got {given!r}.")
+            elif isinstance(default, int) and (isinstance(given, bool) or not isinstance(given, Integral)):
+                raise TypeError(f"{one.name} must be a whole number, got {given!r}.")
+            elif isinstance(default, float) and (isinstance(given, bool) or not isinstance(given, Real)):
+                raise TypeError(f"{one.name} must be a number, got {given!r}.")
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(f"seed must lie between -2**63 and 2**63, got {self.seed}.")
         for name in ("windows", "upper_windows"):

@@ -296,8 +296,11 @@ def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypa
         assert main(["scan", str(first), "--against", str(second), *given]) == 0
         assert scanning.load(folder).about["settings"]["model"] == second.name
     assert not (tmp_path / "scan-bert" / "scan-after").exists()  # one that is measured already is found there
-    shutil.rmtree("scan-bert")
     capsys.readouterr()
+    assert main(["scan", str(bert), "--against", "scan-bert", *given, "--again"]) == 1
+    assert "--again would delete the scan scan-bert, with which" in capsys.readouterr().err
+    assert scanning.load("scan-bert").about["settings"]["model"] == bert.name
+    shutil.rmtree("scan-bert")
     assert main(["scan", str(bert), "--against", str(after), *given, "--seed", "1"]) == 1
     assert "'scan-after' holds another scan (seed 0, not 1)" in capsys.readouterr().err
     assert not Path("scan-bert").exists()  # refused before anything is measured
