@@ -93,6 +93,8 @@ def _commit():
         top = git("rev-parse", "--show-toplevel")
         if not top or Path(top).resolve() != home or not git("ls-files", "lipnb/__init__.py"):
             return None
-        return git("describe", "--always", "--dirty") or None
+        # tables that the same run wrote before leave the code as it was committed
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)data/results")
+        return git("describe", "--always") + "-dirty" * bool(changed) or None
     except OSError:  # no git here
         return None

@@ -156,8 +156,8 @@ def run(arguments):
     first = Path(model) if stored[0] is not None else output or folder_of(model)
     if arguments.again and against is not None and stored[1] is not None and Path(against).resolve() == first.resolve():
         raise ValueError(
-            f"--again would delete the scan {against}, with which {model} is to be compared: name another folder for the "
-            "new scan with --output."
+            f"--again would delete the scan {against}, with which {model} is to be compared: name another folder for "
+            "the new scan with --output."
         )
     folder = first
     if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is

@@ -73,6 +73,14 @@ def test_provenance_names_the_commit_of_our_own_repository(tmp_path):
     git(own, "commit", "-qm", "ours")
     clean = stored(own)["commit"]
     assert clean and "dirty" not in clean
+    table = own / "data" / "results" / "table.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("a\n1\n")
+    git(own, "add", ".")
+    git(own, "commit", "-qm", "a table")
+    table.write_text("a\n2\n")
+    clean = stored(own)["commit"]
+    assert "dirty" not in clean  # no number of another table depends on this one
     with (own / "lipnb" / "checks.py").open("a") as file:
         file.write("# changed\n")
     # what a hook of git sets for another repository counts for nothing
