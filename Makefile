@@ -83,7 +83,7 @@ ifdef QUICK
 verify: export LIPNB_RESULTS = _build/verify
 endif
 verify: export OMP_NUM_THREADS = 1
-verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three hours; resumes; QUICK=1: some minutes)
+verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three to four hours; resumes; QUICK=1: some minutes)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
 test: setup  ## style, types, unit tests, every page run (once) and compared, the book in a real browser

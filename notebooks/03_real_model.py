@@ -250,6 +250,9 @@ x64, attention64 = x.double(), attention.to(dtype=torch.float64)
 step = 1e-4 * u[best].double() / u[best].norm()
 quotient = (attention64(x64 + step) - attention64(x64 - step)).norm() / (2 * step.norm())
 assert abs(quotient / lip.value.item() - 1) < 1e-3, "finite differences disagree"
+on_zero = results.load("atlas-minilm").query("weights == 'pretrained' and order == 'text' and layer == 0")
+on_zero = on_zero.groupby(["corpus", on_zero.length > longest]).lipschitz.median().unstack()
+assert (on_zero[True] > 2 * on_zero[False]).all(), "layer 0 jumps to more than twice its value"
 if (text, layer, length) == ("alice", 3, 32):  # the page says these of its own sentence
     assert carries == 0 and share.max() > 0.8 and moved.min() > 0.5 * moved.max() and zero < 0.5 * lip.value
     assert {4, 8} == {*laws.windows.astype(int)}, "windows at each length"

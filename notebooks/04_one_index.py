@@ -193,7 +193,8 @@ near = [
     for name, rows in groups.items()
 ]
 names = {"layers": "layers (sub-layer: with residual connection and norm)", "count": "how many"}
-names |= {"slope": "constant within 0.1 of 1/4", "released": "released quantity within 0.1 of 1/4"}
+close = f"within {layer_growth.CLOSE} of 1/4"
+names |= {"slope": f"constant {close}", "released": f"released quantity {close}"}
 figures.table(pd.DataFrame(near), names)
 
 # %% [markdown]
@@ -384,6 +385,7 @@ assert all(abs(a / b - 1) < 1e-6 for one in answer for a, b in zip(one, answer[0
 assert mini["slope"] == mini["count"] - 2 > 3 * mini["released"] and (deeper.released > deeper.slope + 0.05).all()
 assert sub_wide["released"] == sub_wide["count"] and sub_short["released"] >= 4, "the sub-layer"
 assert like_bert["released"] >= like_bert["count"] - 1 > 1.5 * like_bert["slope"], "sub-layers like BERT's"
+assert layer_growth.CLOSE == 0.1, "the text and the caption say within 0.1"
 assert gpt2["slope"] == 0 and gpt2["released"] >= gpt2["count"] - 1 and abs(short.slope[0]) < growth.FLAT
 assert every["slope"] < every["count"] / 2 and abs(random.released - 0.25) < 0.05 and drawn.slope.max() < growth.FLAT
 assert all(law.low > 0.25 for t, law in fits.items() if t >= counts["sharp"])

@@ -516,6 +516,9 @@ assert (failures.max() <= torch.tensor([0.5 + 0.106, 0.1 + 0.064]).numpy()).all(
 same = [ways[name].value.item() for name in list(ways)[:2]]
 particles = [ways[name].value.item() for name in list(ways)[3:]]
 assert max(same) / min(same) < 1 + 1e-4 and max(particles) / min(particles) < 1 + 1e-4
+line = Attention.from_matrices(*torch.eye(1).double().expand(2, 1, 1))
+formed = [local_lipschitz(line, disc[:size, :1]).route == "dense" for size in (48, 49)]
+assert formed == [True, False], "inputs of up to 48 unknowns have their Jacobian formed"
 relative, released = (ended[ended.rule == rule] for rule in ("relative", "absolute"))
 natural, planted = hard[hard.along == 1], hard[hard.along < 1]
 assert over.max() < 1 + 1e-9 and len(over) > 4

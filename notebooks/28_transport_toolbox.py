@@ -331,6 +331,7 @@ for name in ("triangle", "order", "other"):
 assert max(push["one map"]) <= 1 + 1e-9 and max(push["two maps"]) <= 1 + 1e-9
 assert all(np.abs(push[k]).max() < 1e-9 for k in ("isometry", "shift", "integral"))
 assert np.abs(speed).max() < 1e-9 and np.abs(lengths).max() < 1e-9
+assert len(grid) == 201**2, "a grid of 201 by 201 inputs"
 assert np.abs(convex).max() < 1e-4 and np.abs(discs[-1]).max() < 1e-4
 assert all((a >= b - 1e-3).all() for a, b in pairwise(discs))  # as the discs shrink, each on a grid
 assert across > 14 and slit.max() > 14 and 0.99 < paths.max() <= 1 + 1e-9

@@ -202,7 +202,8 @@ lines = whole.groupby("map", sort=False).agg(
 lines["range"] = [f"{row.low:.2f} to {row.high:.2f}".replace("-", "−") for row in lines.itertuples()]
 lines = lines[lines.longest > lines["map"].map(layer_growth.TRAINED).fillna(layer_growth.SHARED)]
 headings = {"map": "map", "longest": "most tokens", "layers": "layers", "median": "median slope", "range": "slopes"}
-headings |= {"near": "within 0.1 of 1/4", "released": "released, attention alone: within 0.1"}
+near_quarter = f"within {layer_growth.CLOSE}"
+headings |= {"near": f"{near_quarter} of 1/4", "released": f"released, attention alone: {near_quarter}"}
 figures.table(lines, names=headings, digits={"median": 2})
 
 # %% [markdown]
@@ -272,8 +273,8 @@ for most in (layer_growth.TRAINED["MiniLM"], layer_growth.SHARED):
         told.setdefault(name, []).append(f"{hits.sum()} of {hits.size} to {most}")
 beside["sub-layer"] = pd.Series({name: ", ".join(parts) for name, parts in told.items()})
 headings = {"map": "map", "layers": "layers", "defined": "median slope, as defined"}
-headings |= {"released": "released, attention alone", "near": "defined: within 0.1 of 1/4"}
-headings |= {"released near": "released: within 0.1", "sub-layer": "released, sub-layer: within 0.1"}
+headings |= {"released": "released, attention alone", "near": f"defined: {near_quarter} of 1/4"}
+headings |= {"released near": f"released: {near_quarter}", "sub-layer": f"released, sub-layer: {near_quarter}"}
 shown = beside.reset_index()
 shown["sub-layer"] = shown["sub-layer"].fillna("–")
 figures.table(shown, names=headings, digits={"defined": 2, "released": 2})
@@ -302,8 +303,8 @@ else:
     others["near"] = others.close.astype(str) + " of " + others.layers.astype(str)
     others["tokens"] = [f"{row.shortest} to {row.longest}" for row in others.itertuples()]
 headings = {"map": "map", "tokens": "tokens", "range": "slopes", "median": "median slope"}
-headings |= {"near": "defined: within 0.1 of 1/4", "released": "released, attention alone: within 0.1"}
-headings |= {"sub-layer": "released, sub-layer: within 0.1"}
+headings |= {"near": f"defined: {near_quarter} of 1/4", "released": f"released, attention alone: {near_quarter}"}
+headings |= {"sub-layer": f"released, sub-layer: {near_quarter}"}
 None if others.empty else figures.table(others, names=headings, digits={"median": 2})
 
 # %% tags=["hide-input"]
@@ -408,6 +409,7 @@ assert both_drawn == len(trained) + counted["random_layers"]
 known = table[table.certified.notna()]
 assert len(known) > 50 and (known.certified >= known.lipschitz * (1 - 1e-3)).all()
 # the sentences, checked
+assert layer_growth.CLOSE == 0.1, "the caption says within 0.1"
 assert said["rising"] == len(trained) - 1 and (trained.low[~pictures] > 0).all()
 assert min(counts.values()) > 0 and near.le(layer_growth.CLOSE).mean() < 0.5
 assert moved.loc[["order of the tokens", "text", "mask"], "median"].max() < 0.1

@@ -421,6 +421,8 @@ assert radii.converged.all() and abs(of_layer_now / row_now.lipschitz - 1) < 1e-
 hundred = radii[radii.radius == 100].set_index(["seed", "length"]).lipschitz
 apart = seeds[seeds.input == "columns"].set_index(["seed", "length"]).lipschitz.reindex(hundred.index)
 assert (hundred / apart - 1).abs().max() < 1e-3 and all((less < 0).all() for less in below.values())
+assert layer_growth.CLOSE == 0.1, "the text says within 0.1"
+assert ends == {"early": (7, 22), "late": (22, 97), "whole": (7, 97)}, "flat up to 22 tokens; over 7 to 97"
 assert seeds.converged.all() and abs(of_rows.early[320]) < 0.05 < 0.5 < of_rows.late[320]
 assert of_head.whole.min() < 0.25 < 0.65 < of_head.whole.max() and of_rows.whole.max() < 0.7
 assert all((of.late > of.early).any() and (of.late < of.early).any() for of in (of_head, of_rows))
@@ -481,8 +483,8 @@ def over_range(of):
     """What the slopes of one kind of tokens depend on."""
     spread = "{0} to {1} tokens {2:.2f} ({3:.2f} to {4:.2f})".format
     parts = (spread(*ends[name], *of[name].quantile([0.5, 0, 1])) for name in ends)
-    close = ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum()
-    return f"on the range and the seed, median slopes (over {len(of)} seeds): {', '.join(parts)}; {close} within 0.1 of 1/2"
+    close, near_half = ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum(), f"{layer_growth.CLOSE} of 1/2"
+    return f"on the range and the seed, median slopes (over {len(of)} seeds): {', '.join(parts)}; {close} within {near_half}"
 
 
 span = "{0[min]:.2f} to {0[max]:.2f}".format

@@ -466,8 +466,9 @@ for name in quarter:
     ]
 names = {"map": "layers of", "alone": "attention alone"}
 names |= {"inner": "without norm (MiniLM, ALBERT) or residual (others)"}
-names |= {"slope": "whole sub-layer", "near": "within 0.1 of 1/4", "released": "released quantity of it"}
-figures.table(released_map, names | {"near_released": "within 0.1 of 1/4, released"}, digits=2)
+near_quarter = f"within {layer_growth.CLOSE} of 1/4"
+names |= {"slope": "whole sub-layer", "near": near_quarter, "released": "released quantity of it"}
+figures.table(released_map, names | {"near_released": f"{near_quarter}, released"}, digits=2)
 
 # %% [markdown]
 # *Medians over layers of slopes in log-log axes, two windows at each length.* The sub-layer of MiniLM, measured as the
@@ -645,6 +646,7 @@ assert shares_of.by_key > 0.5 and said["sharp-signs"] >= len(sharper) - 1
 assert norms.max() <= lip.upper.item() * (1 + 1e-6) and lip.value.item() <= loose * (1 + 1e-3)
 assert of_first <= lip.value.item() * (1 + 1e-6) and sub.converged.all() and whole_networks.converged.all()
 assert (whole_networks.excess > 1).all() and said["post-released"] >= said["post"] - 1
+assert layer_growth.CLOSE == 0.1, "the text says within 0.1"
 assert flat.released.abs().max() < 0.1 and len(flat) + said["single-near"] >= len(single) - 1
 assert jump[160] > 2 * jump[120] and later > 2 * jump[64]
 assert max(without_places.values()) < 1.5 * min(without_places.values())

@@ -239,6 +239,7 @@ above = (middles["beside"] > middles["text"])[0]
 assert kinds["beside"].converged.all() and drawn.converged.all() and above.all()
 assert (slopes.text - slopes.shuffled).abs().max() < 0.1 and not fewer
 assert (reached[2048] - 1).abs().max() < 0.12
+assert independent_tokens.POOL[1] == 512, "the pool: windows of 512, with two special tokens each"
 print(
     f"✓ text grows more in {len(more)} of {len(layers)} layers, 32 to 512; from 128 on in {len(late_more)}, "
     f"less in {len(late_fewer)}"

@@ -211,7 +211,8 @@ figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
 # The slopes of the norms are close to zero or negative. Without positions the middle layers keep their slopes within
-# the error of the change; with one position for all places they fall by about 0.1, and those of the outer layers rise.
+# the error of the change; with one position for all places they fall by {glue:text}`positions-fall-least:.2f` to
+# {glue:text}`positions-fall-most:.2f`, and those of the outer layers rise.
 # At windows from random places, drawn anew for every length from {glue:text}`positions-anew-short` to
 # {glue:text}`positions-anew-long` tokens ({doc}`43_why_it_grows`), one position for all places changes the slope of
 # layer {glue:text}`positions-layer:.0f` by {glue:text}`positions-anew:.2f`, with the interval
@@ -286,6 +287,8 @@ anew = results.load("interventions").query("model == 'gpt2-mini' and layer == @t
 at_window = anew.set_index(["length", "window", "intervention"]).lipschitz.unstack()
 anew = slope((at_window["one position"] / at_window["as read"]).rename("lipschitz").reset_index(), confidence=at_once)
 said |= {"anew": anew.slope, "anew-low": anew.interval[0], "anew-high": anew.interval[1]}
+outer, inner = (by.loc["constant"].loc[some] for some in ([0, 1, 5], [2, 3, 4]))
+said |= {"fall-least": -inner.change.max(), "fall-most": -inner.change.min()}
 said |= {"one": -one_place.change, "change-most": max(abs(without["change low"]), abs(without["change high"]))}
 for name, value in said.items():
     glue(f"positions-{name}", float(value), display=False)
@@ -368,6 +371,7 @@ moved = {name: by.loc[name].change.abs().max() for name in variants[1:]}
 assert moved["removed"] < 0.06 and moved["constant"] < 0.125
 middle = by.loc["removed"].loc[[2, 3, 4]]
 assert (middle["change low"] < 0).all() and (middle["change high"] > 0).all()
+assert (inner["change high"] < 0).all() and (outer["change low"] > 0).all(), "middle layers fall, outer ones rise"
 assert faster == [top.name] == [3] and one_place["change high"] < 0
 assert anew.slope < 0 < anew.interval[1] and anew.windows == 6
 assert {(span.low, span.high) for span in later.values()} == {(128, 512)} and said["later"] < 0.5

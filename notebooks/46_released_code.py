@@ -40,7 +40,7 @@ import torch
 from IPython.display import HTML
 from myst_nb import glue
 
-from lab import figures, released, results
+from lab import figures, layer_growth, released, results
 from lab.experiments import audit, differences
 from lab.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models
@@ -364,6 +364,7 @@ assert (toy.released > toy.defined).any() and toy.error.max() < 1e-6
 assert 0.09 < len(hasty) / len(text) < 0.16 and (short > 0.5).all()
 assert text.loop[text.loop_steps > 1].min() > 0.1 > hasty.loop.max()
 assert max(again) < 1e-3
+assert layer_growth.CLOSE == 0.1, "the text says within 0.1"
 assert fits.dropout[nearest].all()
 for name, fit in law.items():
     assert abs(fit.exponent - expected[name]) < 0.02, (name, fit)

@@ -418,6 +418,7 @@ for n in range(2, 200):
     on_sides = around(torch.zeros(1), [3.0], n, torch.ones(1).double())
     assert len(on_sides[0]) == n and abs(on_sides.var(correction=0) / 9 - spread_of(n)) < 1e-12
     assert spread_of(n) >= 1 / 4
+assert len(way) == 201, "201 points of a segment"
 assert max(quotients) <= 1 + 1e-4 and np.abs(np.array(reached) - 1).max() < 1e-4
 assert max(product) <= 1 + 1e-12 and np.abs(np.array(reaches) - 1).max() < 1e-12
 print(f"✓ the formula of the block in {random_cases} cases, slope 2 within 0.01 in {len(slopes)} sweeps")

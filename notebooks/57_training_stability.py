@@ -495,6 +495,31 @@ assert list(ends[(ends.layers == deepest) & (ends.nats < pairs)].attention) == [
 assert whole.loc[depths[:-1], kinds[:2]].astype(bool).all(axis=None)
 assert (effect.seeds == 5).all() and abs(effect.change.iloc[-2:].sum()) < 1e-3
 assert live["dot"].iloc[-1] < 0.1 * min(live["l2-tied"].iloc[-1], live.iloc[-1, 2])
+assert live["dot"].is_monotonic_decreasing, "the spread of dot products falls at every step"
+assert (live.iloc[1] < live.iloc[0]).all() and (live.iloc[-1, 1:] > 2 * live.iloc[:, 1:].min()).all(), "part again"
+# the sentences and captions, checked
+assert not (ends[ends.attention.isin(lipschitz_or_dot[1:])].nats < pairs).any(), "tied, contractive: at no depth"
+assert behind.drop(columns="dot").abs().max(axis=None) < 0.01, "they stay beside those without attention"
+assert (len(seeds), len(depths[::4]), len(deep_none)) == (5, 3, 3), (
+    "five seeds at three depths; three without attention"
+)
+both_more = later[later.attention.isin(lipschitz_or_dot)].groupby(["layers", "attention"]).seed.nunique()
+assert len(both_more) == 9 and (both_more == 2).all(), "two seeds more, for the kinds of the claim at three depths"
+assert (ends[(ends.attention == "dot") & (ends.layers == 16) & (ends.seed == 0)].nats < pairs).all(), "first run, 16"
+falling = before.xs((deepest, "dot"), level=("layers", "attention")).groupby("step").mean()
+assert falling.is_monotonic_decreasing, "the loss of deep dot products was still falling"
+assert longest == 10 * short_end, "ten times as many steps"
+assert first[far[0]][["dot", "l2-untied"]].max() < first[far[0]]["l2-tied"].min(), "pass it first"
+assert first[far[1]][["dot", "l2-untied"]].max() < first[far[1]]["l2-tied"].min(), "pass it first"
+assert all(long_ends[depth][learners[:2]].max() < long_ends[depth]["l2-tied"].min() for depth in far), "end lowest"
+assert "l2-untied" not in by_rate.index.unique("attention"), "one of each kind but the untied one"
+assert worse["dot"] > 0.1, "dot products lose the loss of shallow ones"
+assert (cell[["dot", "l2-untied"]] < pairs).all(axis=None), "the kind decides on the side of the bigram"
+assert (cell[["l2-tied", "l2-divided", "none"]] > pairs).all(axis=None), "the kind decides on the side of the bigram"
+assert (cell["l2-untied"] < cell["dot"]).all(axis=None), "untied the lower"
+assert effect.change[[f"a start that adds much: {kind}" for kind in ("dot products", "untied L2")]].min() > 0, "hurts"
+assert deep["sum"]["after"] == 0 and deep["sum"]["before"] == deep["size"]["before"], "there its place does decide"
+assert (measured.highest / measured.bound).max() < 0.05, "text stays far below the bounds"
 glue("guaranteed", float(guaranteed.max()), display=False)
 print("✓ the first steps come out again; no layer exceeds its bound; deep dot-product tokens coincide")
 

@@ -143,13 +143,14 @@ for case in range(150):
         parts = normal(n, count).softmax(1)
         exact = copied_norm(f, atoms, weights, parts)
         errors.append(exact / max(said.together, said.apart) - 1)
+glue("split-measures", case + 1, display=False)
 glue("split-cases", len(errors), display=False)
 glue("split-random", were_split, display=False)
 glue("split-plane", in_a_plane, display=False)
 
 # %% [markdown]
-# In {glue:text}`split-cases` cases the two agree to rounding. Of the 150 measures, {glue:text}`split-random` are split,
-# {glue:text}`split-plane` of them in width two or more: split measures are not confined to one dimension.
+# In {glue:text}`split-cases` cases the two agree to rounding. Of the {glue:text}`split-measures` measures,
+# {glue:text}`split-random` are split, {glue:text}`split-plane` of them in width two or more: split measures are not confined to one dimension.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}

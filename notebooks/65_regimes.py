@@ -455,6 +455,8 @@ figures.table(summary.reset_index(), names=heads, digits=2)
 # that compete for the attention of many are a fork. The limit is no bound on a ball.
 
 # %% tags=["hide-input", "nbval-check-output"]
+assert len(heights) == 401, "the best of 401 heights"
+assert worst_fork.__defaults__ == (33, 15), "33 angles and up to 15 numbers m"
 assert min(fork_ratios) >= 1 - 1e-12 and worst < 1e-8
 assert grid.ratio.max() <= 1 and climbed.ratio.max() <= 1 and 1 / 2 < grid.ratio.min()
 assert ((grid.n <= border_at(np.minimum(grid.R**2, 300))) == grid.rooted).all()

@@ -248,6 +248,7 @@ figures.table(pd.DataFrame(LEFT_OUT, columns=["result", "where", "why not here"]
 
 # %% tags=["hide-input", "nbval-check-output"]
 exceeded = {key for key in rows.index if rows["min"][key] < 1 - 1e-9}
+assert len(exceeded) == 3 and exceeded & {"newhouse", "newhouse_heads"} == {"newhouse_heads"}, "stacked heads alone"
 assert exceeded == {key for key, entry in ENTRIES.items() if not entry.holds}
 assert (10.0**text.log10 >= text.truth * (1 - 1e-4)).all() and (10.0**growth.log10 >= growth.truth * (1 - 1e-4)).all()
 assert (tokens.stated <= tokens.reached * (1 + 1e-9)).all() and (tokens.reached <= tokens.bound).all()

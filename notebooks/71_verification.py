@@ -191,6 +191,10 @@ hot = worst.hot
 assert hot["general_upper"] < 1 / 3 and 0.4 < hot["general_upper_sharp"] < 0.5
 assert hot["mean_field_upper"] < 1 / 8 and 0.6 < hot["mean_field_upper_sharp"] < 0.7
 assert hot["masked_mean_field_upper"] < 1 / 8
+drawn = [tuple(verification.draw("sizes", "head", "random", number).x.shape[1:]) for number in range(300)]
+sizes = {*drawn, *table[["n", "d"]].itertuples(index=False, name=None)}
+longest = {width: max(n for n, d in sizes if d == width) for _, width in sizes}
+assert longest == {1: 24, 2: 24, 3: 8, 4: 8, 5: 8}, "up to 24 tokens in two dimensions, eight in five"
 assert exact.violations.sum() == exact.errors.sum() == 0 and exact.margin.min() > 0
 assert exact.groupby("bound").cases.sum()["certify"] >= 100_000
 print(f"✓ {len(counts)} bounds and masks: none exceeded; {len(again)} stored worst cases measured again: equal")
