@@ -500,17 +500,14 @@ assert (live.iloc[1] < live.iloc[0]).all() and (live.iloc[-1, 1:] > 2 * live.ilo
 # the sentences and captions, checked
 assert not (ends[ends.attention.isin(lipschitz_or_dot[1:])].nats < pairs).any(), "tied, contractive: at no depth"
 assert behind.drop(columns="dot").abs().max(axis=None) < 0.01, "they stay beside those without attention"
-assert (len(seeds), len(depths[::4]), len(deep_none)) == (5, 3, 3), (
-    "five seeds at three depths; three without attention"
-)
+assert (len(seeds), len(depths[::4]), len(deep_none)) == (5, 3, 3), "five seeds at three depths; three without"
 both_more = later[later.attention.isin(lipschitz_or_dot)].groupby(["layers", "attention"]).seed.nunique()
 assert len(both_more) == 9 and (both_more == 2).all(), "two seeds more, for the kinds of the claim at three depths"
 assert (ends[(ends.attention == "dot") & (ends.layers == 16) & (ends.seed == 0)].nats < pairs).all(), "first run, 16"
 falling = before.xs((deepest, "dot"), level=("layers", "attention")).groupby("step").mean()
 assert falling.is_monotonic_decreasing, "the loss of deep dot products was still falling"
 assert longest == 10 * short_end, "ten times as many steps"
-assert first[far[0]][["dot", "l2-untied"]].max() < first[far[0]]["l2-tied"].min(), "pass it first"
-assert first[far[1]][["dot", "l2-untied"]].max() < first[far[1]]["l2-tied"].min(), "pass it first"
+assert all(first[depth][learners[:2]].max() < first[depth]["l2-tied"].min() for depth in far), "pass it first"
 assert all(long_ends[depth][learners[:2]].max() < long_ends[depth]["l2-tied"].min() for depth in far), "end lowest"
 assert "l2-untied" not in by_rate.index.unique("attention"), "one of each kind but the untied one"
 assert worse["dot"] > 0.1, "dot products lose the loss of shallow ones"
