@@ -26,8 +26,8 @@ def add(verbs):
     execute = commands.add_parser(
         "execute",
         help="run every page whose inputs changed",
-        description="Run every page whose source, packages, tables or models changed since its last run, into "
-        "_build/notebooks, two at a time.",
+        description="Run every page whose source, tables or checkpoint changed since its last run, or code of lipnb "
+        "or lab, into _build/notebooks, two at a time. Of data outside the repository only the folders' names count.",
     )
     execute.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
@@ -38,7 +38,13 @@ def add(verbs):
         description="Say what is stale, broken or typed in pages and prose, one line each. The exit status is 1 where "
         "there is something to say.",
     )
-    commands.add_parser("compare", help="say where committed pages show something else than their last runs")
+    commands.add_parser(
+        "compare",
+        help="say where committed pages show something else than their last runs",
+        description="Say where the last runs in _build gave another verdict than the ledger, or show something else "
+        "than the committed pages in cells with the tag nbval-check-output. Numbers elsewhere may depend on the texts "
+        "that are there, and are not compared; `check` says whether the committed pages are of the present code.",
+    )
     vary = commands.add_parser(
         "vary",
         help="run pages with other parameters than the book's",

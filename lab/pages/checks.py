@@ -6,7 +6,8 @@ import nbformat
 from myst_nb.core.variables import format_plain_text
 
 from lab.pages import layout, typed_numbers, verdicts
-from lab.pages.sources import EXECUTED, convert, is_fresh, sources
+from lab.pages.execution import stored as facts
+from lab.pages.sources import EXECUTED, convert, is_fresh, run_of, shown, sources
 
 MOST_BYTES = 300_000
 FEWEST_WORDS = 6  # of an alternative text
@@ -36,15 +37,19 @@ def cells(notebook):
 
 
 def agreement(root, source, notebook):
-    """The pair holds the source's cells and was made from the present tables."""
-    now = convert(root, source)
+    """The pair holds the source's cells, was made from the present inputs, and shows what that run showed."""
+    now, made = convert(root, source), notebook.metadata.get("lipnb", {})
     if cells(notebook) != cells(now):
         yield "its cells differ from the source"
     for name, hashed in now.metadata["lipnb"]["tables"].items():
         if hashed is None:
             yield f"it loads data/results/{name}.csv, which does not exist"
-        elif notebook.metadata.get("lipnb", {}).get("tables", {}).get(name) != hashed:
+        elif made.get("tables", {}).get(name) != hashed:
             yield f"the table {name} changed since it was executed"
+    if made.get("inputs") != now.metadata["lipnb"]["inputs"]:
+        yield "what it is made of changed since it was executed: lipnb, lab, a table, a checkpoint or a statement"
+    if made.get("shown") != shown(notebook):
+        yield "its outputs are not those of its run"
 
 
 def execution(root, notebook):
@@ -177,7 +182,17 @@ def rounded(text):
 
 
 def comparison(root):
-    """Every committed page shows what its last run in _build does, where a cell asks for this by its tag."""
+    """Every committed page shows what its last run in _build does, where a cell asks for this by its tag.
+
+    Verdicts are compared where the run read what the committed page had read: on other texts they may differ.
+    """
+    stored = {(row["id"], row["form"]): row["verdict"] for row in verdicts.read_stored(root) or []}
+    pages = facts(root)["pages"]
+    for row in verdicts.gather(root, root / EXECUTED):
+        known, run = stored.get((row["id"], row["form"])), run_of(root / EXECUTED / f"{row['page']}.ipynb")
+        if row["verdict"] != known and run.get("texts") == pages.get(row["page"], {}).get("texts"):
+            form = f"{row['id']}, {row['form']!r}"
+            yield f"{row['page']}.ipynb: of {form}, its run says {row['verdict']}, and the ledger {known}"
     for source in sources(root):
         pair, run = source.with_suffix(".ipynb"), root / EXECUTED / f"{source.stem}.ipynb"
         if not is_fresh(root, source):

@@ -20,8 +20,7 @@ def gather(root, notebooks, ledger):
     "pages": name -> finished, seconds, versions, texts, models, tables, verdicts; "tables": name -> command, finished,
     rows, seconds, sha256, code (changed in how many commits since).
     """
-    stored = root / STORED
-    known = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else {"pages": {}, "tables": {}}
+    known = stored(root)
     counts = Counter((row["page"], row["verdict"]) for row in ledger)
     pages = {}
     for source in sources(root):
@@ -30,6 +29,12 @@ def gather(root, notebooks, ledger):
         facts["verdicts"] = {verdict: n for (page, verdict), n in counts.items() if page == source.stem}
         pages[source.stem] = facts
     return {"pages": pages, "tables": _tables(root, known["tables"])}
+
+
+def stored(root):
+    """The facts as the repository keeps them."""
+    path = root / STORED
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"pages": {}, "tables": {}}
 
 
 def _tables(root, known):

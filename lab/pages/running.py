@@ -15,7 +15,7 @@ from platform import python_version
 import nbformat
 
 from lab.pages import watching
-from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, sources
+from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, shown, sources
 
 # nothing but results in the outputs of a page, also where it is not make that runs it
 QUIET = {
@@ -47,6 +47,7 @@ def with_outputs(notebook, executed):
             for data in (output.get("data", {}) for output in cell.outputs):
                 if "image/png" in data:
                     data["image/png"] = lighter(data["image/png"])
+    notebook.metadata["lipnb"]["shown"] = shown(notebook)
     return notebook
 
 

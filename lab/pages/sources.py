@@ -54,22 +54,41 @@ def tables(root, source):
     return {name: folder / f"{name}.csv" for name in sorted({*named, *LOADED_TABLE.findall(text)})}
 
 
-def fingerprint(root, source):
-    """One hash of all that can change what a page shows: the same hash, the same page."""
+def code(path):
+    """sha256 of a file, in hexadecimal; of Python, without blank lines and comments that have a line of their own."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    if path.suffix == ".py":
+        lines = [line for line in lines if line.strip() and not line.lstrip().startswith(b"#")]
+    return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def inputs(root, source):
+    """One hash of all in the repository that can change what a page shows: code, tables, checkpoints, statements."""
     package = [path for house in ("lipnb", "lab") for path in (root / house).rglob("*") if path.suffix != ".pyc"]
     package = [path for path in package if path.relative_to(root).parts[:2] not in BESIDE or path.stem == "running"]
     made = [file for table in tables(root, source).values() for file in (table, table.with_suffix(".json"))]
-    inputs = [source, root / "constraints.txt", *package, *made, *(root / "data" / "models").rglob("*")]
-    known = hashlib.sha256(sys.version.encode())
-    for name in ENVIRONMENT:
-        known.update(f"{name}={os.environ.get(name, '')}\0".encode())
-    text = source.read_text(encoding="utf-8")
+    found = [source, root / "constraints.txt", *package, *made, *(root / "data" / "models").rglob("*")]
+    known, text = hashlib.sha256(), source.read_text(encoding="utf-8")
     # the statements that it gives verdicts on; a page may put the part before the point to many
     named = [row for row in rows(root / "lab" / "statements.csv") if row["id"].partition(".")[2] in text]
     known.update(json.dumps(named).encode())
-    for path in sorted(filter(Path.is_file, inputs)):
-        known.update(f"{os.path.relpath(path, root)}\0{digest(path)}\0".encode())
+    for path in sorted(filter(Path.is_file, found)):
+        known.update(f"{os.path.relpath(path, root)}\0{code(path)}\0".encode())
     return known.hexdigest()
+
+
+def fingerprint(root, source):
+    """One hash of what a run of a page depends on: its inputs, the Python, and where it finds data."""
+    known = hashlib.sha256(f"{inputs(root, source)}\0{sys.version}\0".encode())
+    for name in ENVIRONMENT:
+        known.update(f"{name}={os.environ.get(name, '')}\0".encode())
+    return known.hexdigest()
+
+
+def shown(notebook):
+    """One hash of all that a notebook's cells show."""
+    outputs = [cell.get("outputs", []) for cell in notebook.cells]
+    return hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
 
 
 def run_of(executed):
@@ -84,12 +103,13 @@ def is_fresh(root, source):
 
 
 def convert(root, source):
-    """A page's source as a notebook without outputs, the same bytes every time; it names the tables that it loads."""
+    """A page's source as a notebook without outputs, the same bytes every time; it names its inputs and its tables."""
     notebook = jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
     notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
     # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
     notebook.metadata.get("jupytext", {}).pop("text_representation", None)
-    notebook.metadata["lipnb"] = {"tables": {name: digest(path) for name, path in tables(root, source).items()}}
+    named = {name: digest(path) for name, path in tables(root, source).items()}
+    notebook.metadata["lipnb"] = {"inputs": inputs(root, source), "tables": named}
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
     return notebook

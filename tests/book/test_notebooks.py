@@ -201,6 +201,8 @@ BREAKS = {
     "calls a figure 'fig-00-none'": lambda root: edit_readme(root, "fig-00-norms", "fig-00-none"),
     "its cells differ": lambda root: edit_source(root, "n = 2", "n = 3"),
     "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),
+    "what it is made of changed": lambda root: (root / "lipnb/__init__.py").write_text("changed = True\n"),
+    "its outputs are not those of its run": shows("stream", name="stdout", text="one more"),
     "which does not exist": lambda root: (root / "data/results/steps.csv").unlink(),
     "never executed": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=None)),
     "once each, in order": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=7)),
@@ -256,6 +258,8 @@ def test_nothing_unchanged_runs_twice(good):
     assert "2 unchanged, 0 to run" in command(good, "execute").stdout
     assert fresh(good) == [True, True]
     (good / "data/results/steps.csv").write_text("n\n2\n")
+    assert fresh(good) == [True, False]
+    (good / "lipnb" / "__init__.py").write_text("# a comment\n\n")
     assert fresh(good) == [True, False]
     (good / "lipnb" / "__init__.py").write_text("changed = True\n")
     assert fresh(good) == [False, False]
@@ -385,6 +389,17 @@ def test_committed_pages_are_compared_with_their_runs(good):
     (good / "data/results/steps.csv").write_text("n\n2\n")
     [said] = checks.comparison(good)
     assert said.startswith("01_table.py: it has no run of its present inputs")
+
+
+def test_a_verdict_that_a_run_turns_is_told_where_it_read_the_same_texts(good, monkeypatch):
+    kept = {"id": "a.thm-1", "form": "as printed", "page": "00_good", "verdict": "holds"}
+    monkeypatch.setattr(checks.verdicts, "gather", lambda *_: [{**kept, "verdict": "refuted"}])
+    monkeypatch.setattr(checks.verdicts, "read_stored", lambda _: [kept])
+    [said] = checks.comparison(good)
+    assert said == "00_good.ipynb: of a.thm-1, 'as printed', its run says refuted, and the ledger holds"
+    note = good / sources.EXECUTED / "00_good.run.json"
+    note.write_text(note.read_text().replace('"texts": []', '"texts": ["another"]'))
+    assert list(checks.comparison(good)) == []
 
 
 def test_what_a_number_in_full_is():
