@@ -38,7 +38,8 @@ def tried(root, text):
 def test_every_page_of_the_book_has_others():
     listed = variations.listed(ROOT)
     assert list(listed) == [source.stem for source in sources(ROOT)]
-    assert all(listed.values())
+    alone = [name for name, others in listed.items() if not others]
+    assert not alone, f"book/variations.yml has no other parameters for {', '.join(alone)}, which have no seed or text"
 
 
 def test_another_seed_and_text_are_tried_unasked(root):
