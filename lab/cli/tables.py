@@ -1,6 +1,8 @@
 """`python -m lab tables`: make the tables that the book's pages load."""
 
-from lipnb.cli.words import known, lengths
+import json
+
+from lipnb.cli.words import Unknown, known, lengths
 
 TOLERANCE = 1e-2  # solvers stop at relative 1e-4, and an ascent of hundreds of steps spreads rounding
 
@@ -10,7 +12,7 @@ EXAMPLES = """\
   python -m lab tables zoo --again            make it anew; the old one stays until the new one is complete
   python -m lab tables --model bert-base-uncased       every layer of another model, from a hub or a folder: hours
   python -m lab tables --model gpt2 --lengths 8,32,128 --count 3       the same in some minutes, from fewer windows
-  python -m lab tables --check 5              some rows of every table measured again, beside the stored ones
+  python -m lab tables --check 5              some rows of every table without training measured again
   LIPNB_RESULTS=elsewhere python -m lab tables real-text-embedded --lengths 2,8,32 --count 3
 
 A run that is stopped, even by kill -9, continues where it was when the same command is given again.
@@ -51,11 +53,14 @@ def add(verbs):
         "--check",
         type=int,
         metavar="ROWS",
-        help="make nothing: measure random units of so many rows of each table again and say how far they are off",
+        help="make nothing: measure units of so many rows of each table again, drawn by --seed, and say how far they "
+        "are off; not of tables that train networks",
     )
     verb.add_argument("--lengths", type=lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
     verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")
-    verb.add_argument("--seed", type=int, help="seed of start vectors and random inputs (default 0)")
+    verb.add_argument(
+        "--seed", type=int, help="seed of start vectors and random inputs, or of what --check draws (default 0)"
+    )
     verb.set_defaults(run=run)
 
 
@@ -70,7 +75,7 @@ def run(arguments):
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count must be 1 or more, got {arguments.count}.")
     listed = results.listed()
-    known("table", arguments.tables, listed.index[listed.command.str.startswith("python -m lab tables")])
+    _ours(arguments.tables, listed)
 
     from lab import experiments  # only now: it takes seconds
 
@@ -100,18 +105,36 @@ def run(arguments):
         print(f"{name}: {len(table)} rows{converged}, measured in {seconds:.0f} s, in {results.folder()}")
 
 
+def _ours(names, listed):
+    """Refuse tables that do not exist, and those that another command makes."""
+    ours = listed.command.str.startswith("python -m lab tables")
+    for name in names:
+        if name in listed.index and not ours[name]:
+            raise Unknown(f"{name!r} is made, and measured again, by `{listed.command[name]}`, not here")
+    known("table", names, listed.index[ours])
+
+
 def _check(arguments):
     """Measure some rows of stored tables again."""
-    from tqdm import tqdm
-
-    from lab import experiments, results
-    from lab.experiments.checking import check
+    from lab import results
 
     if arguments.check < 1:
         raise ValueError(f"--check must be 1 row or more, got {arguments.check}.")
     if arguments.model or arguments.again or arguments.lengths or arguments.count:
         raise ValueError("--check takes the options that the tables were made with: leave out the others.")
-    known("table", arguments.tables, experiments.TABLES)
+    listed = results.listed()
+    _ours(arguments.tables, listed)
+    if trained := [name for name in arguments.tables if listed.trains[name]]:
+        raise ValueError(
+            f"each row of {trained[0]} takes the training of a network, so that --check does not measure it again: "
+            f"`{listed.command[trained[0]]} --again` makes it anew."
+        )
+
+    from tqdm import tqdm
+
+    from lab import experiments
+    from lab.experiments.checking import check
+
     wanted = arguments.tables or [name for name in experiments.TABLES if name in results.names()]
     if not wanted:
         raise ValueError(f"there is no table in {results.folder()} to check.")
@@ -119,30 +142,25 @@ def _check(arguments):
     off = 0
     for found in check([experiments.TABLES[name] for name in wanted], rows=arguments.check, seed=arguments.seed or 0):
         words = f", {found['other']} rows with another word" if found["other"] else ""
+        words += f", {found['unlike']}" if found["unlike"] else ""
         where = f" ({found['column']})" if found["column"] else ""
         tqdm.write(
             f"{found['table']:22} {found['rows']:5} {found['units']:>12}  {found['deviation']:.1e}{where}{words}"
         )
-        off += found["deviation"] > TOLERANCE or found["other"] > 0
+        off += found["deviation"] > TOLERANCE or found["other"] > 0 or found["unlike"] != ""
     if off:
         raise ValueError(
-            f"{off} of {len(wanted)} tables differ by more than {TOLERANCE:g} from what this code measures."
+            f"{off} of {len(wanted)} tables differ from what this code measures: a number by more than {TOLERANCE:g}, "
+            "a word, or in the rows or columns that there are."
         )
 
 
 def _made_otherwise(table, settings, options):
-    """What a finished table was made with where it differs from what is asked for now, in words; else empty.
-
-    Without options a table of the book is asked for, whose lengths and count are its defaults.
-    """
-    wanted = {name: table.options[name] for name in ("lengths", "count") if name in table.options} | options
+    """What a finished table was made with where it differs from what is asked for now, in words; else empty."""
     other = []
-    for name, value in wanted.items():
-        made = settings.get(name)
-        if (
-            isinstance(made, (int, list))
-            and value is not None
-            and made != (list(value) if name == "lengths" else value)
-        ):
+    for name, value in json.loads(json.dumps(table.options | options)).items():
+        made = settings.get(name, value)
+        made = list(made) if isinstance(value, list) and isinstance(made, dict) else made  # names of texts, by editions
+        if made != value:
             other.append(f"{name} {','.join(map(str, made)) if isinstance(made, list) else made}")
     return " and ".join(other)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lab import released
 from lab.experiments.loading import gpt2_attention, load
-from lab.experiments.table import table
+from lab.experiments.table import SOLVE, table
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lab.head_rates import FEW, GPT2, LENGTHS
 from lipnb import bounds, corpora, models
@@ -178,6 +178,7 @@ def layer_row(panel, layer, head, n, *, rtol=1e-4):
     over=lambda: units(LAYER_PANELS),
     size=lambda lengths: 12 + len({*lengths} - {max(FEW)}),
     settings={"panels": LAYER_PANELS, "few": FEW, "random": RANDOM, "dtype": "float64"},
+    aside=SOLVE,
 )
 def layer_rows(model, masked, at, layer, *, lengths=LENGTHS, rtol=1e-4):
     """Rows of the table `adversarial-layers`: of `layer_row` at each head, and at the worst head for each length."""

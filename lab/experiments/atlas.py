@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from lab import released
 from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import concentration, parts, popularity
-from lab.experiments.table import by_window, solved, table
+from lab.experiments.table import SOLVE, by_window, solved, table
 from lipnb import corpora, models, singular_pair
 from lipnb.attention import Attention
 from lipnb.certified import certify
@@ -315,25 +315,27 @@ def prepared(options, conditions, lengths=None, count=None, seed=0):
     return settings, work
 
 
-table("atlas-minilm", "the growth atlas: every layer of MiniLM, 8 to 512 tokens, three texts and two controls")(
-    partial(prepared, {"name": "minilm", "masked": False}, SMALL)
-)
-table("atlas-minilm-masked", "the growth atlas of MiniLM as a decoder")(
+table(
+    "atlas-minilm",
+    "the growth atlas: every layer of MiniLM, 8 to 512 tokens, three texts and two controls",
+    aside=SOLVE,
+)(partial(prepared, {"name": "minilm", "masked": False}, SMALL))
+table("atlas-minilm-masked", "the growth atlas of MiniLM as a decoder", aside=SOLVE)(
     partial(prepared, {"name": "minilm", "masked": True}, SMALL)
 )
-table("atlas-gpt2-mini", "the growth atlas of gpt2-mini")(partial(prepared, {"name": "gpt2-mini"}, SMALL))
-table("atlas-stories260k", "the growth atlas of stories260K, of Llama type")(
+table("atlas-gpt2-mini", "the growth atlas of gpt2-mini", aside=SOLVE)(partial(prepared, {"name": "gpt2-mini"}, SMALL))
+table("atlas-stories260k", "the growth atlas of stories260K, of Llama type", aside=SOLVE)(
     partial(prepared, {"name": "stories260K"}, SMALL)
 )
-table("atlas-smollm2", "the growth atlas of SmolLM2, to 2,048 tokens on Alice")(
+table("atlas-smollm2", "the growth atlas of SmolLM2, to 2,048 tokens on Alice", aside=SOLVE)(
     partial(prepared, {"name": "smollm2"}, _texts(6, 2048, 4))
 )
-table("atlas-gpt2-random", "the growth atlas of a random GPT-2, on two texts")(
+table("atlas-gpt2-random", "the growth atlas of a random GPT-2, on two texts", aside=SOLVE)(
     partial(prepared, {"name": "gpt2", "random": True, "seed": 0, "tokenizer": "gpt2"}, FEW)
 )
-table("atlas-dinov2-small", "the growth atlas of DINOv2 on pictures, to 1,370 tokens")(
+table("atlas-dinov2-small", "the growth atlas of DINOv2 on pictures, to 1,370 tokens", aside=SOLVE)(
     partial(prepared, {"name": "dinov2-small"}, IMAGES)
 )
-table("atlas-albert", "the growth atlas of an ALBERT on reactions of chemistry: one attention at all depths")(
-    partial(prepared, {"name": "rxnmapper-albert"}, REACTIONS)
-)
+table(
+    "atlas-albert", "the growth atlas of an ALBERT on reactions of chemistry: one attention at all depths", aside=SOLVE
+)(partial(prepared, {"name": "rxnmapper-albert"}, REACTIONS))

@@ -116,7 +116,7 @@ def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
     return [at | {"edition": edition(tokens)} | row for tokens, row in zip(ids, _values(f, x, windows), strict=True)]
 
 
-@table("released-text", "the released quantity beside the defined one: random GPT-2")
+@table("released-text", "the released quantity beside the defined one: random GPT-2", told=("text", "length"))
 def _text(texts=("random", "alice"), lengths=LENGTHS, count=10, seed=0):
     for text in texts:  # an absent text is said before the first measurement
         _token_ids(text, max(lengths), count, seed=seed)

@@ -100,6 +100,7 @@ def _settings(name):
     "brackets of every layer of MiniLM, with and without mask",
     over=lambda lengths: _layers("bracket-minilm", lengths),
     settings=lambda: _settings("bracket-minilm"),
+    aside=("rounding", "seconds"),
     lengths=(16, 48),
 )
 @table(
@@ -107,6 +108,7 @@ def _settings(name):
     "brackets of every layer of GPT-2",
     over=lambda lengths: _layers("bracket-gpt2", lengths),
     settings=lambda: _settings("bracket-gpt2"),
+    aside=("rounding", "seconds"),
     lengths=(32,),
 )
 def layer_row(model, masked, layer, length, *, seed=0):

@@ -10,9 +10,6 @@ import pandas as pd
 from lab import results
 from lipnb.recording import FLOAT_FORMAT, bar
 
-# not what a map is like: times, counts of steps, what an iteration left, what rounding may do
-ASIDE = ("seconds", "residual", "rounding", "steps", "iterations")
-
 ZERO = 1e-10  # what lies below it on both sides is rounding, or what was left when an iteration stopped
 
 
@@ -20,8 +17,9 @@ def check(tables, *, rows=5, seed=0, progress=True):
     """Measure some random units of stored tables again, with the options that these were made with.
 
     Units are drawn until they hold so many rows, or all. Yields, as soon as a table is done, table, rows (measured
-    again), units (of how many), column and deviation (where the largest relative deviation of a number is, times and
-    residuals aside), other (rows with a word, a truth value or a missing entry that differs).
+    again), units (of how many), column and deviation (where the largest relative deviation of a number is, but for
+    `Table.aside`), other (rows with a word, a truth value or a missing entry that differs), unlike (rows and columns
+    that are stored and not measured, or measured and not stored, in words).
     """
     work = []
     for table in tables:
@@ -41,23 +39,48 @@ def check(tables, *, rows=5, seed=0, progress=True):
                 found += unit.measure()
                 shown.update(unit.size)
             now = pd.DataFrame(found)
-            now = now if table.join is None else table.join(now)
+            now = _stored(now if table.join is None else table.join(now))
+            stored, made = results.load(table.name), results.provenance(table.name)["rows"]
             yield {
                 "table": table.name,
                 "rows": len(now),
                 "units": f"{len(drawn)} of {len(units)}",
-                **deviation(_stored(now), results.load(table.name)),
+                **deviation(now, stored, table.aside),
+                "unlike": "; ".join(_unlike(now, stored, table.told, len(units), len(drawn), made)),
             }
 
 
-def deviation(now, stored):
+def _unlike(now, stored, told, units, drawn, made):
+    """What rows and columns one of two tables has and the other has not, in words.
+
+    `told`: as of `Table`. `units`, `drawn`: how many there are, were measured. `made`: rows that it was made with.
+    """
+    both = pd.concat([now, stored], keys=["now", "stored"])
+    if lacking := [name for name in now if name not in stored]:
+        yield f"the column {', '.join(lacking)} is not stored"
+    told = [name for name in told if name in now and name in stored]
+    key = both[told].astype(str).agg("/".join, axis=1) if told else pd.Series("all", both.index)
+    measured, kept = key["now"].value_counts(), key["stored"].value_counts()
+    more = stored[key["stored"].isin(measured.index).to_numpy()].drop(columns=now.columns, errors="ignore")
+    if len(stored) != made:
+        yield f"{len(stored)} rows are stored, but {made} were made"
+    if told and len(kept) != units:
+        yield f"rows of {len(kept)} units are stored, but there are {units}"
+    if told or units == drawn:
+        if more := list(more.columns[more.notna().any()]):
+            yield f"the column {', '.join(more)} is not measured"
+        for one in measured.index[measured != kept.reindex(measured.index, fill_value=0)][:3]:
+            yield f"{kept.get(one, 0)} rows of {one} are stored, but {measured[one]} measured"
+
+
+def deviation(now, stored, aside=()):
     """Where rows measured now differ most from those of a stored table.
 
     `now`, `stored`: each row of `now` is held against the row of `stored` that has most entries in common with it, and
     of those the nearest in numbers. Returns column, deviation (relative, the largest) and other (rows with an entry
     that is no number and differs).
     """
-    names = [name for name in now.columns if name in stored.columns and not name.startswith(ASIDE)]
+    names = [name for name in now.columns if name in stored.columns and name not in aside]
     numbers = [name for name in names if pd.api.types.is_float_dtype(stored[name])]
     rest = [name for name in names if name not in numbers]
     texts = {name: stored[name].astype(str).to_numpy() for name in names}

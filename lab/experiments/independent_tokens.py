@@ -4,7 +4,7 @@ import torch
 
 from lab.experiments.atlas import Condition, windows_of
 from lab.experiments.loading import load
-from lab.experiments.table import solved, table
+from lab.experiments.table import SOLVE, solved, table
 from lipnb import corpora, local_lipschitz
 
 MODEL, CORPUS = "minilm", "alice"
@@ -90,6 +90,7 @@ def beside_special(model, layer, *, seed=0):
     "the constant at all tokens of the pool at once: what independent draws from it tend to",
     over=_layers,
     settings=lambda: _settings(),
+    aside=SOLVE,
 )
 def pool_constant(model, layer, *, seed=0):
     """The row of one layer."""

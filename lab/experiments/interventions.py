@@ -18,7 +18,7 @@ from lab.experiments.atlas import RTOL, Condition, named, proved, windows_of
 from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
-from lab.experiments.table import by_window, table
+from lab.experiments.table import SOLVE, by_window, table
 from lab.growth import slope
 from lipnb import corpora, models
 from lipnb.attention import Attention
@@ -98,7 +98,7 @@ def _rows(options, condition, length, seed):
     return rows
 
 
-@table("interventions", "slopes of every layer after changes of its attention, in up to five ways")
+@table("interventions", "slopes of every layer after changes of its attention, in up to five ways", aside=SOLVE)
 def _prepare(lengths=LENGTHS, count=6, seed=0):
     condition, described, work = Condition("alice", count=count), [], []
     for options in MODELS:

@@ -97,7 +97,7 @@ def _rows(corpus, length):
     return rows
 
 
-@table("gpt2-mini-baselines", "gpt2-mini's loss beside smoothed n-grams, by place")
+@table("gpt2-mini-baselines", "gpt2-mini's loss beside smoothed n-grams, by place", told=("corpus",))
 def _prepare(corpora=CORPORA):
     source, texts = gutenberg_or_embedded()
     if "gpt2-mini-training" in results.names():

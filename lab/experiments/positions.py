@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import layer_norm
 
 from lab.experiments.loading import gpt2_attention, load
-from lab.experiments.table import by_window, solved, table
+from lab.experiments.table import SOLVE, by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 
@@ -52,6 +52,7 @@ def _places(lengths, count):
 @table(
     "positions",
     "Figures 4 to 6: gpt2-mini with and without its learned positions",
+    aside=SOLVE,
     over=_places,
     size=lambda count: count * load("gpt2-mini").layers,
     settings=lambda: (

@@ -4,7 +4,7 @@ import torch
 
 from lab import released
 from lab.experiments.loading import edition, load
-from lab.experiments.table import by_window, solved, table
+from lab.experiments.table import SOLVE, by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 
@@ -42,6 +42,7 @@ def _places(corpus, lengths, count):
 @table(
     "real-text-embedded",
     "Figure 1, top row, on the text that comes with Python",
+    aside=SOLVE,
     over=_places,
     size=lambda count: count,
     settings=lambda corpus: {"text": corpora.fingerprint(corpora.read(corpus)), "panels": PANELS, **PRECISION},

@@ -8,6 +8,9 @@ from functools import partial, wraps
 from lab import results
 from lipnb.recording import Unit, bar
 
+WINDOWS = ("corpus", "order", "model", "weights", "masked", "length")  # what tells where windows were measured
+SOLVE = ("residual", "steps")  # aside in a table of solves: what the iteration left, and how long it was
+
 
 @dataclass(frozen=True)
 class Table:
@@ -19,6 +22,8 @@ class Table:
     `options`: names and default values of the options that `prepare` takes.
     `join`: makes the table from that of all units' rows; default: that table itself.
     `trains`: whether each row takes the training of a network, so that it is made only when it is named.
+    `aside`: columns that may differ when it is measured again, such as times and what an iteration left.
+    `told`: columns that together tell which unit a row is of.
     """
 
     name: str
@@ -26,6 +31,8 @@ class Table:
     options: dict = field(default_factory=dict)
     join: Callable | None = None
     trains: bool = False
+    aside: tuple = ()
+    told: tuple = WINDOWS
 
     def work(self, **options):
         """Settings and units, with those of these options that the table has, others as by default."""
@@ -35,7 +42,20 @@ class Table:
 TABLES: dict[str, Table] = {}  # all whose modules have been imported, by name
 
 
-def table(name, about, *, over=None, size=1, settings=(), join=None, command=None, trains=False, **options):
+def table(
+    name,
+    about,
+    *,
+    over=None,
+    size=1,
+    settings=(),
+    join=None,
+    command=None,
+    trains=False,
+    aside=(),
+    told=WINDOWS,
+    **options,
+):
     """Register a table: a decorator of the function that measures one unit, or of one that prepares all of them.
 
     `name`, `about`: its name, and what it holds in a few words. Literals: `lab.results.listed` reads them without
@@ -44,7 +64,7 @@ def table(name, about, *, over=None, size=1, settings=(), join=None, command=Non
       Without it the function is `Table.prepare`.
     `size`: rows of a unit, about.
     `settings`: what the rows depend on beside the options.
-    `join`, `trains`: as for `Table`.
+    `join`, `trains`, `aside`, `told`: as for `Table`; with `over` rows are told by their arguments.
     `command`: what makes it, a literal. Default: ``python -m lab tables NAME``.
     `**options`: options that only `over`, `size` or `settings` take. Keyword arguments of the function are options too,
       with their defaults. What is callable gets those that it names, `size` also the arguments of the unit.
@@ -54,10 +74,11 @@ def table(name, about, *, over=None, size=1, settings=(), join=None, command=Non
     def register(function):
         mine = {**_defaults(function), **options}
         if over is None:
-            TABLES[name] = Table(name, function, mine, join, trains)
+            TABLES[name] = Table(name, function, mine, join, trains, aside, told)
             return function
-        measure = _with_arguments(function)
-        TABLES[name] = Table(name, partial(_planned, measure, over, size, settings), mine, join, trains)
+        measure, names = _with_arguments(function), tuple(_arguments(function))
+        prepare = partial(_planned, measure, over, size, settings)
+        TABLES[name] = Table(name, prepare, mine, join, trains, aside, names)
         return measure
 
     return register
@@ -133,12 +154,18 @@ def make(tables, *, save_as=None, progress=True, **options):
     for option in options.keys() - {name for table in tables for name in table.options}:
         if tables:
             raise ValueError(f"no table to make here has an option {option!r}: leave it out.")
-    work = [(table, *table.work(**options)) for table in tables]
+    there, work = results.names(), [(table, *table.work(**options)) for table in tables]
     made = {}
     with bar(sum(unit.size for _, _, units in work for unit in units), "row", progress) as shown:
         for table, settings, units in work:
             name = save_as or table.name
             with results.recording(name, settings) as record:
+                record.keep(units)
+                begun = any(record.rows(unit.key) is not None for unit in units)
+                if name not in there and name in results.names() and not begun:  # another run has made it meanwhile
+                    made[name] = results.load(name)
+                    (results.folder() / f"{name}.partial.jsonl").unlink()
+                    continue
                 record.fill(units, shown, title=name)
                 made[name] = record.finish(table.join)
     return made

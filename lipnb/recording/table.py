@@ -106,6 +106,17 @@ class Recording:
         self._append(line)
         self._units[unit] = line
 
+    def keep(self, units: Sequence[Unit]) -> None:
+        """Forget what was measured before of all but these units.
+
+        Parameters
+        ----------
+        units : sequence of Unit
+            All that the table is to have.
+        """
+        asked = {unit.key for unit in units}
+        self._units = {key: unit for key, unit in self._units.items() if key in asked}
+
     def fill(self, units: Sequence[Unit], progress: tqdm, *, title: str = "", pool: Executor | None = None) -> None:
         """Measure the units that are not there yet, each saved as soon as it is done.
 

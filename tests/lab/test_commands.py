@@ -9,6 +9,7 @@ import pytest
 
 from lab import cli, experiments, figures, results
 from lab.cli import bench
+from lab.experiments import checking
 from lab.experiments.table import TABLES
 from lab.verification import balls, digits, families  # noqa: F401  (these register their tables)
 
@@ -32,7 +33,11 @@ from lab.verification import balls, digits, families  # noqa: F401  (these regis
         (("pages",), "python -m lab pages: the following arguments are required: COMMAND"),
         (("pages", "stag"), "python -m lab pages: argument COMMAND: invalid choice: 'stag' (choose from"),
         (("train", "--steps", "few"), "lab train: argument --steps: give a whole number from 1 on; got 'few'"),
-        (("tables", "verify"), "python -m lab tables: there is no table 'verify': choose from adversarial,"),
+        (
+            ("tables", "verify", "--check", "3"),
+            "tables: 'verify' is made, and measured again, by `make verify`, not here",
+        ),
+        (("tables", "bench-long"), "python -m lab tables: 'bench-long' is made, and measured again, by `make bench`"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -46,6 +51,34 @@ def test_a_table_made_otherwise_does_not_pass_for_the_one_asked_for(said):
     code, _, error = said(cli, "tables", "real-text-embedded", "--lengths", "2", "--count", "2")
     assert code == 1 and "is there already, made with lengths 2,4,6," in error and "and count 10: --again" in error
     assert said(cli, "tables", "real-text-embedded", "--count", "10")[0] == 0
+
+
+def test_a_table_of_another_seed_is_not_the_one_of_the_default(said, results_folder):
+    assert said(cli, "tables", "l2-tightness", "--lengths", "2", "--seed", "5")[0] == 0
+    code, _, error = said(cli, "tables", "l2-tightness", "--lengths", "2")
+    assert code == 1 and "l2-tightness is there already, made with seed 5: --again makes it anew" in error
+    assert said(cli, "tables", "l2-tightness", "--lengths", "2", "--seed", "5")[0] == 0
+
+
+def test_rows_that_train_a_network_are_not_measured_again(said):
+    code, out, error = said(cli, "tables", "training-stability", "--check", "3")
+    assert (code, out) == (1, "") and len(error.splitlines()) == 1
+    assert "training of a network, so that --check does not measure it again: `python -m lab tables training-" in error
+
+
+def test_a_check_draws_by_the_seed_and_fails_where_rows_are_invented(said, monkeypatch):
+    drawn, found = [], {"table": "zoo", "rows": 1, "units": "1 of 2", "deviation": 0.0, "column": "", "other": 0}
+
+    def check(tables, rows, seed):
+        drawn.append((rows, seed))
+        yield found
+
+    monkeypatch.setattr(checking, "check", check)
+    found["unlike"] = ""
+    assert said(cli, "tables", "zoo", "--check", "1", "--seed", "7")[0] == 0 and drawn == [(1, 7)]
+    found["unlike"] = "3 rows of a are stored, but 2 measured"
+    code, out, error = said(cli, "tables", "zoo", "--check", "1")
+    assert code == 1 and found["unlike"] in out and "1 of 1 tables differ" in error and len(error.splitlines()) == 1
 
 
 def test_the_tables_of_the_help_are_those_that_can_be_made():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -136,6 +137,34 @@ def test_finished_units_are_not_measured_twice(results_folder):
     pd.testing.assert_frame_equal(made, results.load("small"))
     with pytest.raises(ValueError, match="no table to make here has an option 'count'"):
         experiments.make([table(None)], count=3)
+
+
+def test_units_that_are_asked_for_no_more_are_dropped(results_folder):
+    """The partial file of a run that was stopped may hold some: the code has changed since."""
+
+    def stop():
+        raise RuntimeError("out of power")
+
+    for units in ([Unit("gone", lambda: [{"n": 1}]), Unit("kept", stop)], [Unit("kept", lambda: [{"n": 2}])]):
+        with suppress(RuntimeError):
+            made = experiments.make([experiments.Table("small", lambda units=units: ({}, units))], progress=False)
+    assert list(made["small"].n) == list(results.load("small").n) == [2]
+
+
+def test_a_table_that_another_run_has_made_meanwhile_is_not_made_again(results_folder):
+    calls = []
+
+    def unit(who):
+        return Unit("one", lambda: calls.append(who) or [{"who": who}])
+
+    def prepare():
+        results.make("small", {}, [unit("other")], progress=False)
+        return {}, [unit("mine")]
+
+    made = experiments.make([experiments.Table("small", prepare)], progress=False)["small"]
+    assert calls == ["other"] and list(made.who) == ["other"] and not list(results_folder.glob("*.partial.jsonl"))
+    made = experiments.make([experiments.Table("small", prepare)], progress=False)["small"]  # there before: anew
+    assert calls == ["other", "other", "mine"] and list(made.who) == ["mine"]
 
 
 def test_the_released_quantity_stands_beside_the_defined_one(minilm):
