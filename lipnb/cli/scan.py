@@ -45,8 +45,8 @@ how to read the table (`lipnb scan --columns` explains those of all files):
                 mean over windows; with "!" where the solver did not reach its tolerance
   certified     x 1.7: proved, rounding included, to be at most 1.7 times the constant, in each window certified
   relative      the constant for changes in units of their tokens, |x| / |f(x)| times larger: so layers compare
-  / random      how many times the constant of random weights of the same shape, on the same tokens
-  / shuffled    how many times the constant of the same weights on the same tokens in random order
+  / random      in the first window, how many times the constant of random weights of the same shape, on the same tokens
+  / shuffled    in the first window, how many times that of the same weights on the same tokens in random order
   column        the largest column sum of the attention matrix: how much attention one token gets, at most n
   bound         the closest bound in closed form of that layer and length: x 340 is 340 times too high, geometric mean
                 over windows; a letter names it below the table, where several come closest

@@ -135,6 +135,14 @@ def measured(summary: pd.DataFrame) -> pd.DataFrame:
     return summary[summary.passed & (summary.measured > 0)]
 
 
+def first_window(table: pd.DataFrame) -> pd.DataFrame:
+    """Of each layer and length the first window that has a constant; `low` and `high` are those of all windows."""
+    good = table[table.passed & table.lipschitz.notna()].sort_values(["layer", "length", "window"])
+    constants = good.groupby(["layer", "length"]).lipschitz
+    good = good.assign(low=constants.transform("min"), high=constants.transform("max"))
+    return good.drop_duplicates(["layer", "length"])
+
+
 def closest(summary: pd.DataFrame) -> pd.DataFrame:
     """Of each row that has a bound in closed form the closest one: its `title`, and `over` as in summary.csv."""
     over = summary[[f"over_{key}" for key in TITLES if f"over_{key}" in summary]].dropna(how="all")

@@ -32,7 +32,7 @@ from lipnb.scanning.folder import state
 from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.measure import self_check
 from lipnb.scanning.options import ScanOptions
-from lipnb.scanning.summary import TITLES, closest
+from lipnb.scanning.summary import TITLES, closest, first_window, summarise
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -549,7 +549,7 @@ def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, sai
 
 def test_lines_and_bands_break_where_no_layer_was_measured(finished):
     """They ran on, and the proved band with them, over layers between those that were asked for."""
-    rows = finished.summary[finished.summary.length == 4].assign(certified=9.0, certified_lower=1.0)
+    rows = first_window(finished.table).query("length == 4").assign(certified=9.0, certified_lower=1.0)
     rows = pd.concat([rows.assign(layer=[0, 4]), rows.iloc[:1].assign(layer=5)])
     compared = rows.assign(before=rows.lipschitz, after=rows.lipschitz)
     bounds = {key: TITLES[key] for key in report.PLOTTED}
@@ -561,6 +561,39 @@ def test_lines_and_bands_break_where_no_layer_was_measured(finished):
     band, alone = [one for one in drawn[0].collections if one.get_alpha()]
     assert {tuple(path.get_extents().intervalx) for path in band.get_paths()} == {(0, 0), (4, 5)}
     assert [path.vertices.tolist() for path in alone.get_paths()] == [[[0, 1], [0, 9]]]
+
+
+def test_figures_draw_what_was_measured_in_the_first_window(finished):
+    """Lines were means over windows: outside the proved band, and over ratios of the first window no constants."""
+    first = finished.table.query("length == 9 and window == 0")
+    rows = first_window(finished.table).query("length == 9")
+    constants = finished.table.query("length == 9").groupby("layer").lipschitz
+    assert rows.low.tolist() == constants.min().tolist() and rows.high.tolist() == constants.max().tolist()
+    assert (rows.low < rows.high).all()
+    drawn = {line.get_label(): line.get_ydata() for line in figures.baselines(rows).lines}
+    names = {"the model": "lipschitz", "random weights": "random", "shuffled text": "shuffled"}
+    names |= {"relative constant": "relative"}
+    assert {label: [*drawn[label]] for label in names} == {label: [*first[name]] for label, name in names.items()}
+    ax = figures.layers(rows, {"column": "column sums"})
+    drawn = {line.get_label(): [*line.get_ydata()] for line in ax.lines}
+    assert drawn["column sums"] == pytest.approx([*10**first.log10_column])
+    assert [*ax.containers[0].lines[0].get_ydata()] == [*first.lipschitz]
+    assert (first.certified_lower <= first.lipschitz * (1 + 1e-9)).all() and (first.lipschitz <= first.certified).all()
+    lost = finished.table.assign(lipschitz=finished.table.lipschitz.mask(finished.table.window == 0))
+    assert first_window(lost).window.tolist() == [1, 1, 1, 1]  # a gap
+
+
+def test_the_closest_bound_is_drawn_and_one_that_says_nothing_says_so_everywhere(finished):
+    """Column sums came closest and were not drawn; and were called of no use, as their mean over layers was large."""
+    logs = {name: 9.0 for name in finished.table if name.startswith("log10_")} | {"log10_column": 1.5}
+    table = finished.table.assign(**logs)
+    table.loc[table.layer == 1, "log10_column"] = 8.0
+    page = report.html(dataclasses.replace(finished, table=table, summary=summarise(table)))
+    assert "column sums" in page[page.index("<svg") : page.index("<figcaption>")]
+    said = "measured constant in the first window, with its range over windows, and upper bounds on it, logarithmic"
+    assert said in page
+    [useless] = re.findall("at every layer and length says nothing of practical use here: <strong>(.*?)</strong>", page)
+    assert TITLES["general"] in useless and "column sums" not in useless
 
 
 def test_norms_that_are_all_alike_are_drawn_inside_the_plot(finished):
