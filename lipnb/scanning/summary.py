@@ -214,6 +214,17 @@ def check_alike(old: dict, new: dict) -> None:
             raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
 
 
+def check_common(old: dict, new: dict) -> None:
+    """Raise one sentence where scans with these settings have no layer, or no length, in common."""
+    for name, word in (("layers_scanned", "layers"), ("lengths", "lengths")):
+        if not {*old[name]} & {*new[name]}:
+            one, other = (in_words(name, settings[name]) for settings in (old, new))
+            raise ValueError(
+                f"these scans cannot be compared: {word} are {one} in the first and {other} in the second, none in "
+                f"both; scan both with one --{word}."
+            )
+
+
 def _unlike(name, old, new):
     """What two scans have not in common, and how they would, in a clause or two."""
     one, other = (in_words(name, settings[name]) for settings in (old, new))

@@ -277,6 +277,14 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert main(["scan", str(bert), *given, "--lengths", "4,6,8", "--against", str(second)]) == 0
     told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
     assert capsys.readouterr().err.endswith(told)
+    with pytest.MonkeyPatch.context() as patched:  # all was measured, and then there was nothing to compare
+        patched.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
+        given[-1] = str(tmp_path / "none")
+        assert main(["scan", str(bert), *given, "--lengths", "8", "--against", str(second)]) == 1
+    told = "these scans cannot be compared: lengths are 8 in the first and 4,6 in the second, none in both; scan both "
+    assert told in capsys.readouterr().err and not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="layers are 0,1 in the first and 2 in the second, none in both"):
+        summary.check_common(*({"lengths": [4], "layers_scanned": layers} for layers in ([0, 1], [2])))
     third = tmp_path / "third"
     command = ["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]
     for given in (["--lengths", "4"], ["--text", str(story)], ["--no-upper"], ["--again"], ["--dry-run"]):

@@ -336,6 +336,29 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         scanning.remeasure(found.table, found.about["settings"], bert, text)
 
 
+@pytest.mark.parametrize("name", ["scan.csv", "summary.csv", "report.html", "scan.json", "against.csv"])
+def test_files_of_the_users_own_are_not_written_over(bert, brief, tmp_path, story, capsys, monkeypatch, name):
+    """They were, without a word, or the advice was --again, which deleted them."""
+    monkeypatch.setattr(run, "begin", lambda *given: pytest.fail("begun"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    own = f"the folder 'out' holds {name}, which no scan of lipnb wrote: name another folder with --output.\n"
+    others = [[str(brief), "--against", str(brief)], [str(brief)], [str(bert), "--against", str(brief)]]
+    for given in ([str(bert)], [str(bert), "--again"], *others):
+        assert main(["scan", *given, *["--text", str(story)] * (given[0] != str(brief)), "--output", str(folder)]) == 1
+        assert capsys.readouterr().err.endswith(own)
+    monkeypatch.undo()
+    for again in (False, True):
+        with pytest.raises(ValueError, match=own.strip()):
+            scanned(small(bert), story, tmp_path, **BRIEF, again=again)
+    assert [path.name for path in folder.iterdir()] == [name] and (folder / name).read_text() == "mine"
+    (folder / name).unlink()
+    (folder / "notes.txt").write_text("mine")
+    for _ in range(2):  # a folder of a report alone is lipnb's own
+        assert main(["scan", str(brief), "--output", str(folder)]) == 0
+
+
 BRIEF = {"lengths": [4], "windows": 1, "upper": False}
 
 
@@ -439,7 +462,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
         (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
         (["minilm", "--text", "./folder"], 1, "minilm reads text, not images, and './folder' is no text file: give"),
-        (["minilm", "--text", "empty.txt"], 1, "the file empty.txt is empty"),
+        (["minilm", "--text", "empty.txt"], 1, "the file empty.txt holds only white space: give a text"),
         (["minilm", "--text", "latin.txt"], 1, "the file latin.txt is not UTF-8 text"),
         (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
         (["minilm", "--lengths", "0,3"], 2, "different positive whole numbers, such as 2,8,32, got 0,3"),
@@ -453,6 +476,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--windows", "0"], 2, "windows must be 1 or more, got 0"),
         (["minilm", "--seed", "abc"], 2, "argument --seed: invalid int value: 'abc'"),
         (["minilm", "--upper-work", "nan"], 2, "upper_work must be a positive number of operations, got nan"),
+        (["minilm", "--output", ""], 2, "argument --output: give the name of a folder; got ''"),
         (["minilm", "--output", "short.txt"], 1, "is a file: name a folder"),
         (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here (there is no such kind)"),
         (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
