@@ -41,7 +41,7 @@ def read(name: str) -> str:
     FileNotFoundError
         "the text ... was not found": names where it is looked for and the text that is always there.
     ValueError
-        "the file ... is not UTF-8 text" or "... is empty".
+        "the file ... is not UTF-8 text" or "... is empty", "... holds only white space".
 
     Notes
     -----
@@ -229,5 +229,6 @@ def _file(name):
     except UnicodeDecodeError:
         raise ValueError(f"the file {path.name} is not UTF-8 text: convert it first.") from None
     if not text.strip():
-        raise ValueError(f"the file {path.name} is empty: give a text to measure on.")
+        what = "holds only white space" if text else "is empty"
+        raise ValueError(f"the file {path.name} {what}: give a text to measure on.")
     return text

@@ -53,7 +53,7 @@ from lab.figures.tables import number
 from lipnb import Attention, bounds, local_lipschitz, scan, scanning
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.scanning import figures as scan_figures
-from lipnb.scanning.summary import TITLES, summarise
+from lipnb.scanning.summary import TITLES, first_window, summarise
 
 # %% tags=["hide-input"]
 figures.house_style()
@@ -61,17 +61,18 @@ generator = torch.Generator().manual_seed(seed)
 stored = {name: results.load(f"scan-{name}") for name in models}
 made = {name: results.provenance(f"scan-{name}")["settings"] for name in models}
 whole = {name: results.load(f"scan-{name}-whole") for name in models}
-shown = {}
+shown, firsts = {}, {}
 for name, table in stored.items():
-    summary = summarise(table)
-    shown[name] = summary[summary.length == min(summary.length.unique(), key=lambda n: abs(n - close_to))]
+    summary, first = summarise(table), first_window(table)
+    length = min(summary.length.unique(), key=lambda n: abs(n - close_to))
+    shown[name], firsts[name] = summary[summary.length == length], first[first.length == length]
 large = {"smollm2": "SmolLM2 on Alice", "dinov2-small": "DINOv2 on pictures"}
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-layers", "caption": "Local Lipschitz constants (blue: means over two {term}`windows <window>` or pictures, with their range), certified bounds (dashed; the shaded band holds the constant of the first window) and bounds in closed form, for every layer at about 128 tokens. In each layer the certified bound comes nearest to the constant."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher, by factors of tens to thousands."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-layers", "caption": "Local Lipschitz constants (blue: of the first of two {term}`windows <window>` or pictures, with the range of both), certified bounds (dashed; the shaded band holds the constant) and bounds in closed form, both of the first, for every layer at about 128 tokens. In each layer the certified bound comes nearest to the constant."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher, by factors of tens to thousands."}}
 names = {key: TITLES[key] for key in ("yudin", "spread", "general", "rotary_terms", "rotary_upper")}
 axes = figures.panels(len(large), width=3.8, height=4.6)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
-    scan_figures.layers(shown[name], names, ax=ax, title=title)
+    scan_figures.layers(firsts[name], names, ax=ax, title=title)
     ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 axes[1].set_ylabel("")
 plt.show()
@@ -82,10 +83,10 @@ plt.show()
 # A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
 # the same tokens, and of the same weights on the tokens in random order:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-baselines", "caption": "The constants against their baselines, and the {term}`relative constant`, $\\Lip_X(f)\\, \\norm X_F / \\norm{f(X)}_F$, which measures changes relative to the tokens and to the output and so makes layers of different scales comparable. The constants of SmolLM2 are large because of its trained weights: random weights give about one, and another order of the same tokens changes little. Pictures have no shuffled baseline."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights, of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-baselines", "caption": "The constants of the first window or picture against their baselines, and the {term}`relative constant`, $\\Lip_X(f)\\, \\norm X_F / \\norm{f(X)}_F$, which measures changes relative to the tokens and to the output and so makes layers of different scales comparable. The constants of SmolLM2 are large because of its trained weights: random weights give about one, and another order of the same tokens changes little. Pictures have no shuffled baseline."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights, of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones."}}
 axes = figures.panels(len(large), width=3.8, height=4.2)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
-    scan_figures.baselines(shown[name], ax=ax, title=title)
+    scan_figures.baselines(firsts[name], ax=ax, title=title)
     ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 axes[1].set_ylabel("")
 plt.show()

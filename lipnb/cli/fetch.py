@@ -65,6 +65,6 @@ def run(arguments):
             try:
                 here = f"in {fetched_folder(name)}"
             except FileNotFoundError:
-                here = f"to fetch, {source.size / 1e6:.0f} MB unpacked"
+                here = f"to fetch, with {8 * source.size / 1e6:.0f} MB of room"
             print(f"{name:18}{source.title}\n{'':18}{source.licence}; {here}")
         print(f"\nThe cache is {cache_folder()}; delete a folder there to have its space back.")

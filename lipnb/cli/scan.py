@@ -6,7 +6,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 
-from lipnb.cli.words import Stopped, Unknown, known
+from lipnb.cli.words import Stopped, Unknown, folder_named, known
 from lipnb.scanning.options import ScanOptions
 
 TEXT = "python_reference"  # that is always there
@@ -45,8 +45,8 @@ how to read the table (`lipnb scan --columns` explains those of all files):
                 mean over windows; with "!" where the solver did not reach its tolerance
   certified     x 1.7: proved, rounding included, to be at most 1.7 times the constant, in each window certified
   relative      the constant for changes in units of their tokens, |x| / |f(x)| times larger: so layers compare
-  / random      how many times the constant of random weights of the same shape, on the same tokens
-  / shuffled    how many times the constant of the same weights on the same tokens in random order
+  / random      in the first window, how many times the constant of random weights of the same shape, on the same tokens
+  / shuffled    in the first window, how many times that of the same weights on the same tokens in random order
   column        the largest column sum of the attention matrix: how much attention one token gets, at most n
   bound         the closest bound in closed form of that layer and length: x 340 is 340 times too high, geometric mean
                 over windows; a letter names it below the table, where several come closest
@@ -107,7 +107,7 @@ def add(verbs):
     )
     verb.add_argument(
         "--output",
-        type=Path,
+        type=folder_named,
         metavar="FOLDER",
         help="default scan-MODEL; with --against, the scan of OTHER lies in scan-OTHER, within FOLDER where that is "
         "given or both have one name; two folders are compared in FIRST-against-SECOND",
@@ -132,10 +132,10 @@ def run(arguments):
 
     with extra("scan"):
         from lipnb.scanning import compare, terminal
-        from lipnb.scanning.folder import folder_of
+        from lipnb.scanning.folder import folder_of, refuse_foreign
         from lipnb.scanning.planning import planned
         from lipnb.scanning.run import begin, refuse_another
-        from lipnb.scanning.summary import check_alike
+        from lipnb.scanning.summary import check_alike, check_common
 
     _check_text(text)
     places = [place for place in (model, against) if place is not None]
@@ -162,6 +162,8 @@ def run(arguments):
     folder = first
     if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
         folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
+    refuse_foreign(first)
+    refuse_foreign(folder)
     if against is not None:  # what cannot be compared is refused before it is measured or shown
         second = folder_of(against)
         if output is not None or second.resolve() == first.resolve():  # two of one name have two folders
@@ -173,11 +175,14 @@ def run(arguments):
             for place, one in zip(places, stored, strict=True)
         ]
         check_alike(*settings)
+        check_common(*settings)
         for line in _in_vain(places, stored, settings):
             print(line, file=sys.stderr)
         for place, one, new in zip((first, second), stored, settings, strict=True):
-            if one is None and not arguments.again:
-                refuse_another(place, new)
+            if one is None:
+                refuse_foreign(place)
+                if not arguments.again:
+                    refuse_another(place, new)
     found = stored[0] or _scanned(arguments, model, first)
     folder.mkdir(parents=True, exist_ok=True)
     report = found.report(folder)
@@ -244,10 +249,10 @@ def _in_vain(places, stored, settings):
             for name, option in (("lengths", "--lengths"), ("layers_scanned", "--layers")):
                 there = settings[old][name]
                 if lacking := [str(n) for n in settings[new][name] if n not in there]:
-                    both = [str(n) for n in settings[new][name] if n in there]
+                    both = ",".join(str(n) for n in settings[new][name] if n in there)
                     yield (
                         f"{places[old]} has no {name.split('_')[0]} {', '.join(lacking)}: measured, but not compared; "
-                        f"{option} {','.join(both or map(str, there))} measures what is compared."
+                        f"{option} {both} measures what is compared."
                     )
 
 

@@ -3,10 +3,11 @@
 import argparse
 import re
 from difflib import get_close_matches
+from pathlib import Path
 
 from lipnb.scanning import options
 
-__all__ = ["Parser", "Unknown", "count", "known", "lengths"]
+__all__ = ["Parser", "Unknown", "count", "folder_named", "known", "lengths"]
 
 
 class Unknown(ValueError):
@@ -37,6 +38,13 @@ def count(text):
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"give a whole number from 1 on; got {text!r}")
     return int(text)
+
+
+def folder_named(text):
+    """The path of a folder, as argparse's `type`; an empty one was the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"give the name of a folder; got {text!r}")
+    return Path(text)
 
 
 def lengths(text):

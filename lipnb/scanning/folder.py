@@ -18,6 +18,8 @@ __all__ = ["Scan", "load"]
 
 TABLES = ("scan", "heads", "tokens", "whole")
 SUMMARY, SUMS = "summary.csv", "SHA256SUMS"
+REPORT, AGAINST = "report.html", "against.csv"
+OURS = b"Made by <code>lipnb scan</code>"  # in every report
 NEEDED = {
     "scan": ["layer", "length", "window", "passed", "self_check", "radius", "mean_radius"],
     "heads": ["layer", "head", "lipschitz"],
@@ -112,6 +114,20 @@ def state(folder: str | os.PathLike) -> str | None:
 def settings_in(folder: Path) -> list[dict]:
     """Those of each table that is there, finished or begun: of one scan they are alike."""
     return [settings for settings, count in (_begun(folder, table) for table in TABLES) if settings and count != 0]
+
+
+def refuse_foreign(folder: Path) -> None:
+    """ValueError where files of a scan's names lie in the folder and nothing there shows that a scan wrote them."""
+    written = [f"{name}.{kind}" for name in TABLES for kind in ("csv", "json")] + [SUMMARY, REPORT, AGAINST]
+    there = [name for name in written if (folder / name).exists()]
+    traces = [SUMS, *(f"{dot}{name}.partial.{kind}" for name in TABLES for dot, kind in (("", "jsonl"), (".", "lock")))]
+    if not there or settings_in(folder) or any((folder / name).exists() for name in traces):
+        return
+    if not ((folder / REPORT).is_file() and OURS in (folder / REPORT).read_bytes()):
+        raise ValueError(
+            f"the folder {folder.resolve().name!r} holds {there[0]}, which no scan of lipnb wrote: name another folder "
+            "with --output."
+        )
 
 
 def _begun(folder, table):

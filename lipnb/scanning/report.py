@@ -12,12 +12,12 @@ from lipnb import corpora, recording
 from lipnb.scanning import figures, fmt, sentences
 from lipnb.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipnb.scanning.folder import TABLES
-from lipnb.scanning.summary import COLUMNS, compare, compared, measured, unpaired
+from lipnb.scanning.summary import COLUMNS, closest, compare, compared, first_window, measured, unpaired
 
 __all__ = ["html", "write_report"]
 
 MOST = 12  # heads in the table of the report; all are in heads.csv
-PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # those of measures are too far away
+PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # beside those that come closest somewhere
 OBJECTS = {
     "heads+output": "multi-head attention with its output projection",
     "heads": "the concatenated heads, before the output projection",
@@ -58,7 +58,8 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
     environment.filters["linked"] = _linked
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
-    moving = found.tokens.loc[found.tokens.groupby("layer").moves.idxmax()] if len(found.tokens) else found.tokens
+    tokens = sentences.moving(found.tokens)
+    farthest = tokens.loc[tokens.groupby("layer").moves.idxmax()] if len(tokens) else tokens
     return environment.get_template("report.html").render(
         settings=settings,
         about=found.about,
@@ -74,7 +75,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         routes=[(route, ROUTES.get(route, route)) for route in sorted(routes)],
         plots=_plots(found, good),
         heads=_records(found.heads.sort_values("lipschitz", ascending=False).head(MOST)),
-        tokens=_records(moving),
+        tokens=_records(farthest),
         whole=_records(found.whole),
         columns=COLUMNS,
         answer=sentences.answer(found),
@@ -88,7 +89,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         text=_described(settings),
         weights=sentences.weights_of(settings),
         sources=SOURCES,
-        vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3],
+        vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].min() > 3],
     )
 
 
@@ -100,15 +101,20 @@ def _records(table):
 def _plots(found, good):
     """Plots as SVG, each with a caption."""
     plots: list[tuple[Markup, str]] = []
+    firsts, several = first_window(found.table), found.about["settings"]["windows"] > 1
+    where = " in the first window" * several
 
     def plot(caption, draw, *given, **options):
         plots.append((Markup(figures.in_report(draw, *given, **options)), caption))
 
     for n, rows in good.groupby("length"):
-        bounded = _there(rows, ["certified", *(f"over_{key}" for key in PLOTTED)])
-        said = f"Every layer at {fmt.many(n, 'token')}: the measured constant with its range over windows"
-        said += f"{', and upper bounds on it' if bounded else ''}, logarithmic scale."
-        plot(said, figures.layers, rows, {key: TITLES[key] for key in PLOTTED}, title=f"{fmt.many(n, 'token')}")
+        near = {*closest(rows).title}
+        bounds = {key: title for key, title in TITLES.items() if key in PLOTTED or title in near}
+        here = firsts[firsts.length == n]
+        bounded = _there(here, ["certified", *(f"log10_{key}" for key in bounds)])
+        said = f"Every layer at {fmt.many(n, 'token')}: the measured constant{where}"
+        said += f"{', with its range over windows' * several}{', and upper bounds on it' if bounded else ''}"
+        plot(f"{said}, logarithmic scale.", figures.layers, here, bounds, title=f"{fmt.many(n, 'token')}")
     if good.length.nunique() > 1:
         plot("How the constant grows with the number of tokens, layer by layer.", figures.growth, good)
     if len(good):
@@ -116,13 +122,14 @@ def _plots(found, good):
         longest = good[good.length == n]
         said = f"Norms of the tokens that each layer receives, at {fmt.many(n, 'token')}"
         plot(f"{said}: bounds on a ball grow with the square of the largest.", figures.radii, longest)
-        words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
-        named = " and ".join(words[name] for name in _there(longest, words))
-        said = f"Constants at {fmt.many(n, 'token')}{named and f' beside {named}'}"
+        words = {"random": "random weights of the same shape", "shuffled": "the same tokens in random order"}
+        here = firsts[firsts.length == n]
+        named = " and ".join(words[name] for name in _there(here, words))
+        said = f"Constants{where} at {fmt.many(n, 'token')}{named and f' beside {named}'}"
         plot(
             f"{said}; dashed: the relative constant, in units of token norms, so that layers compare.",
             figures.baselines,
-            longest,
+            here,
         )
     if len(found.heads):
         n = found.heads.length.max()
@@ -131,10 +138,10 @@ def _plots(found, good):
             figures.heads,
             found.heads,
         )
-    if len(found.tokens):
-        said = f"How far each of {fmt.many(found.tokens.length.max(), 'token')} moves the outputs of the others"
-        none = "; white: it moves none" * bool((found.tokens.moves == 0).any())  # the last one, under a mask
-        plot(f"{said}, over the most in its layer, logarithmic colours{none}.", figures.tokens, found.tokens)
+    if len(tokens := sentences.moving(found.tokens)):
+        said = f"How far each of {fmt.many(tokens.length.max(), 'token')} moves the outputs of the others"
+        none = "; white: it moves none" * bool((tokens.moves == 0).any())  # the last one, under a mask
+        plot(f"{said}, over the most in its layer, logarithmic colours{none}.", figures.tokens, tokens)
     return plots
 
 

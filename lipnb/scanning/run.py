@@ -18,7 +18,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model, readings, whole_network
 from lipnb.models.network import why_no_logits
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal, settings_in
+from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, heads, layer, measure, network, tokens, tried
 from lipnb.scanning.options import ScanOptions, in_words
@@ -84,6 +84,7 @@ def scan(
     begun = begin(model, text, ScanOptions(**options))
     name, settings = begun.reader.model.name, begun.settings
     output = folder_of(name) if output is None else Path(output)
+    refuse_foreign(output)
     if again:
         clear(output, bool(_others(output, settings)))
     else:

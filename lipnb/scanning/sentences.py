@@ -74,7 +74,7 @@ def findings(found: Any) -> list[Finding]:
     if len(good):
         said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, trained)]
         said += _bounds(good, trained)
-    said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
+    said += [*_heads(found.heads), *_tokens(moving(found.tokens), trained), *_whole(found.whole, settings["layers"])]
     if len(good) and not good.converged.all():
         sentence = f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge"
         means = "A larger --rtol, or --dtype float64, lets the solver end (12)."
@@ -127,7 +127,7 @@ def _how_unusual(good, top):
         little = 1 / LITTLE < shuffled < LITTLE
         why = " (their order matters little)" if little else ""
         parts.append(f"{'' if parts else 'it is '}{_times(shuffled)} that of the same tokens in random order{why}")
-    said = " and ".join(parts)
+    said = "in the first window " * bool(parts and top.windows > 1) + " and ".join(parts)
     first, last, growth = _grown(good)
     if len(growth):
         said += f"{'; ' if said else ''}from {first} to {last} tokens the constants of layers change by a factor of "
@@ -156,6 +156,11 @@ def _how_far(longest, top, whole):
     return f"{said}; most errors grow far less (63), and another word or patch is no small change."
 
 
+def moving(tokens: pd.DataFrame) -> pd.DataFrame:
+    """Rows of tokens; none where none moves another, as where there is one token alone."""
+    return tokens if (tokens.moves > 0).any() else tokens[:0]
+
+
 def _times(value):
     """How many times as large, in words that "that of" follows."""
     return "as large as" if short(value, 2) == "1" else f"{short(value)} times"
@@ -169,7 +174,7 @@ def roughest(good: pd.DataFrame) -> pd.Series:
 
 def _closely(found, top):
     """The roughest head of a layer and the token that moves the others most there, in a sentence, where known."""
-    heads, tokens = (table[table.layer == top.layer] for table in (found.heads, found.tokens))
+    heads, tokens = (table[table.layer == top.layer] for table in (found.heads, moving(found.tokens)))
     parts = []
     if len(heads):
         parts.append(f"its roughest head is head {heads.loc[heads.lipschitz.idxmax(), 'head']}")
@@ -199,7 +204,8 @@ def _roughest(good, closely=""):
     if top.measured > 1:
         largest = f", the largest {figures(top.high)}" if figures(top.high) != figures(top.lipschitz) else ""
         said += f" (mean of {many(top.measured, 'window')}{largest})"
-    said += (f", {beside}" if beside else "") + "." + closely
+    first = "; in the first window it is " if top.windows > 1 else ", "  # baselines are of that one
+    said += (first + beside if beside else "") + "." + closely
     yield Finding(
         said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
         "No fault by itself: that is the worst small change of the tokens, and most changes do far less (63). "
@@ -289,7 +295,8 @@ def _heads(heads):
         usual = f", {short(top.lipschitz / beside.median(), 2)} times the median of that layer's heads"
         usual *= len(beside) > 1
         yield Finding(
-            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {many(top.length, 'token')}{usual}.",
+            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {many(top.length, 'token')}, in the first "
+            f"window{usual}.",
             "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (05).",
         )
 
@@ -303,7 +310,9 @@ def _tokens(tokens, trained=True):
     named = first[first.place == place]
     top = first.loc[first.moves.idxmax()]
     median = tokens[tokens.layer == top.layer].moves.median()
-    usual = f"{short(top.moves / median, 2)} times as far as the median token of layer {top.layer}" * bool(median > 0)
+    usual = ""
+    if median > 0:
+        usual = f"{short(top.moves / median, 2)} times as far as the median token of layer {top.layer}"
     sentence = "The token that moves the others most "
     if 2 * len(named) <= len(first):
         sentence += f"differs from layer to layer; farthest moves {_named(top)}, in layer {top.layer}"
@@ -323,7 +332,7 @@ def _whole(whole, count):
         top = layers.loc[layers.lipschitz.idxmax()]
         spread, far = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz)), layers.relative.notna().any()
         yield Finding(
-            f"Whole layers, with residuals, norms and MLP: {spread} at {many(top.length, 'token')}"
+            f"Whole layers, with residuals, norms and MLP: {spread} at {many(top.length, 'token')}, in the first window"
             + (f", the largest in layer {top.layer}" if " to " in spread else "")
             + (f"; in units of their tokens up to {short(layers.relative.max())}." if far else "."),
             "What a layer does with all that it has; the constants above are of its attention alone (05).",

@@ -135,6 +135,14 @@ def measured(summary: pd.DataFrame) -> pd.DataFrame:
     return summary[summary.passed & (summary.measured > 0)]
 
 
+def first_window(table: pd.DataFrame) -> pd.DataFrame:
+    """Of each layer and length the first window that has a constant; `low` and `high` are those of all windows."""
+    good = table[table.passed & table.lipschitz.notna()].sort_values(["layer", "length", "window"])
+    constants = good.groupby(["layer", "length"]).lipschitz
+    good = good.assign(low=constants.transform("min"), high=constants.transform("max"))
+    return good.drop_duplicates(["layer", "length"])
+
+
 def closest(summary: pd.DataFrame) -> pd.DataFrame:
     """Of each row that has a bound in closed form the closest one: its `title`, and `over` as in summary.csv."""
     over = summary[[f"over_{key}" for key in TITLES if f"over_{key}" in summary]].dropna(how="all")
@@ -204,6 +212,17 @@ def check_alike(old: dict, new: dict) -> None:
     for name in SAME:
         if old[name] != new[name]:
             raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
+
+
+def check_common(old: dict, new: dict) -> None:
+    """Raise one sentence where scans with these settings have no layer, or no length, in common."""
+    for name, word in (("layers_scanned", "layers"), ("lengths", "lengths")):
+        if not {*old[name]} & {*new[name]}:
+            one, other = (in_words(name, settings[name]) for settings in (old, new))
+            raise ValueError(
+                f"these scans cannot be compared: {word} are {one} in the first and {other} in the second, none in "
+                f"both; scan both with one --{word}."
+            )
 
 
 def _unlike(name, old, new):

@@ -86,6 +86,9 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     print_table(console, title, [heading for heading, _ in columns], lines)
     if letters:
         _say(console, ["bound: " + ", ".join(f"{letter} {name}" for name, letter in letters.items())])
+    of_first = [heading for heading, _ in columns if heading.startswith("/")]
+    if of_first and settings["windows"] > 1:
+        _say(console, [f"{', '.join(of_first)}: in the first window"])
     _say(console, as_sentences(found.gaps), style="red")
     for finding in findings(found):
         _say(console, [finding.sentence])

@@ -277,6 +277,14 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert main(["scan", str(bert), *given, "--lengths", "4,6,8", "--against", str(second)]) == 0
     told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
     assert capsys.readouterr().err.endswith(told)
+    with pytest.MonkeyPatch.context() as patched:  # all was measured, and then there was nothing to compare
+        patched.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
+        given[-1] = str(tmp_path / "none")
+        assert main(["scan", str(bert), *given, "--lengths", "8", "--against", str(second)]) == 1
+    told = "these scans cannot be compared: lengths are 8 in the first and 4,6 in the second, none in both; scan both "
+    assert told in capsys.readouterr().err and not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="layers are 0,1 in the first and 2 in the second, none in both"):
+        summary.check_common(*({"lengths": [4], "layers_scanned": layers} for layers in ([0, 1], [2])))
     third = tmp_path / "third"
     command = ["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]
     for given in (["--lengths", "4"], ["--text", str(story)], ["--no-upper"], ["--again"], ["--dry-run"]):
@@ -615,7 +623,8 @@ def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
     said = f"of what layer {top.layer} receives comes out {fmt.figures(top.low)} to {fmt.figures(top.high)} times"
     assert said in rough and f"in layer {low.layer}: {fmt.figures(low.low)} to" in rough
     assert f"{fmt.up(top.certified_over)} times that, proved in 1 of 2 windows." in rough
-    assert f"{top.over_random:.3g} times that of random weights" in much and "from 5 to 9 tokens" in much
+    assert f"In the first window it is {top.over_random:.3g} times that of random weights" in much
+    assert "from 5 to 9 tokens" in much
     end = scan.whole[scan.whole.part == "hidden"].iloc[0]
     most = good.loc[good.relative.idxmax()]
     assert f"up to {most.relative:.3g} in layer {most.layer}, where that is most (at 9 tokens, on average o" in does
@@ -661,7 +670,7 @@ def test_words_stand_on_the_map_of_tokens_and_axes_say_1_10_100(found):
     words = [label.get_text() for label in figures.tokens(many).get_xticklabels()]
     assert words[:2] == ["w250", "w7"] and "w9" not in words and len(words) <= figures.WORDS
 
-    good = scan.summary[scan.summary.length == 9].assign(relative=[2e-3, 3e7])
+    good = summary.first_window(scan.table).query("length == 9").assign(relative=[2e-3, 3e7])
     ax = figures.baselines(good)
     ax.figure.canvas.draw()
     assert {"0.1", "1,000"} <= {label.get_text() for label in ax.get_yticklabels()}
@@ -686,7 +695,7 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
         lipschitz=0.4004, low=0.4004, high=0.4004, relative=3.0, over_shuffled=1.001, over_yudin=2.0
     )
     told = [one.sentence for one in [*sentences._roughest(alike), *sentences._growth(alike), *sentences._bounds(alike)]]
-    assert "(mean of 2 windows), " in told[0] and "as large as that of shuffled text" in told[0]
+    assert "(mean of 2 windows); " in told[0] and "as large as that of shuffled text" in told[0]
     assert told[1] == "In units of their tokens layers are alike: 3."
     assert "changes by a factor of 1; the square root" in told[2]
     within = float(re.search(r"within a factor of (\S+) of", told[3])[1])
@@ -694,7 +703,7 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
     assert not any("at most" in one or re.search(r"(\d\S*) to \1[ ,.]", one) for one in told)
     whole = pd.DataFrame({"part": "layer", "layer": [0, 1], "length": 8, "lipschitz": 2.0, "relative": 1.0})
     assert [one.sentence for one in sentences._whole(whole, 2)][0].endswith(
-        "MLP: 2 at 8 tokens; in units of their tokens up to 1."
+        "MLP: 2 at 8 tokens, in the first window; in units of their tokens up to 1."
     )
     still = scan.tokens.assign(moves=scan.tokens.moves.where(scan.tokens.place > 0, 0.0))
     ends = scan.whole.assign(lipschitz=1010.0)
@@ -732,9 +741,24 @@ def test_a_finding_names_head_and_token_and_what_is_usual(found):
     most = scan.heads.loc[scan.heads.lipschitz.idxmax()]
     usual = most.lipschitz / scan.heads[scan.heads.layer == most.layer].lipschitz.median()
     assert f"{usual:.2g} times the median of that layer's heads" in next(one for one in told if "Roughest head" in one)
+    assert sum("at 5 tokens, in the first window, " in one for one in told) == 2  # that head, and whole layers
+    of_first = f"; in the first window it is {top.over_random:.3g} times that of random weights and "
+    assert "(mean of 2 windows" in told[1] and of_first in told[1]  # constants are means over both
+    one = scan.summary.assign(windows=1, measured=1)
+    assert "window" not in next(sentences._roughest(one)).sentence + sentences._how_unusual(one, one.iloc[0])
     far = scan.tokens.loc[scan.tokens.moves.idxmax()]
     usual = far.moves / scan.tokens[scan.tokens.layer == far.layer].moves.median()
     assert f"{usual:.2g} times as far as the median token of layer {far.layer}" in " ".join(told)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_of_one_token_nothing_is_said_of_others(bert, story, tmp_path):
+    options = {"lengths": [1], "windows": 1, "special": False, "upper": False, "progress": False}
+    scan = lipnb.scan(bert, story, output=tmp_path / "out", **options)
+    told = " ".join(one.sentence for one in sentences.findings(scan))
+    assert len(scan.tokens) and "moves" not in told and "roughest head is" in told
+    page = report.html(scan)
+    assert "<h3>Which token" not in page and "moves the outputs of the others" not in page
 
 
 def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story):

@@ -64,6 +64,9 @@ def test_files_and_their_faults(tmp_path):
     binary.write_bytes(b"\xff\xfe\x00\xd8")
     assert corpora.read(str(good)) == "to be or not to be"
     assert corpora.describe(str(good)) == "the file good.txt" and "Alice" in corpora.describe("alice")
+    with pytest.raises(ValueError, match="empty.txt holds only white space"):
+        corpora.read(str(empty))
+    empty.write_text("")
     with pytest.raises(ValueError, match="empty.txt is empty"):
         corpora.read(str(empty))
     with pytest.raises(ValueError, match="binary.txt is not UTF-8"):

@@ -32,7 +32,7 @@ from lipnb.scanning.folder import state
 from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.measure import self_check
 from lipnb.scanning.options import ScanOptions
-from lipnb.scanning.summary import TITLES, closest
+from lipnb.scanning.summary import TITLES, closest, first_window, summarise
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -336,6 +336,29 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         scanning.remeasure(found.table, found.about["settings"], bert, text)
 
 
+@pytest.mark.parametrize("name", ["scan.csv", "summary.csv", "report.html", "scan.json", "against.csv"])
+def test_files_of_the_users_own_are_not_written_over(bert, brief, tmp_path, story, capsys, monkeypatch, name):
+    """They were, without a word, or the advice was --again, which deleted them."""
+    monkeypatch.setattr(run, "begin", lambda *given: pytest.fail("begun"))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    own = f"the folder 'out' holds {name}, which no scan of lipnb wrote: name another folder with --output.\n"
+    others = [[str(brief), "--against", str(brief)], [str(brief)], [str(bert), "--against", str(brief)]]
+    for given in ([str(bert)], [str(bert), "--again"], *others):
+        assert main(["scan", *given, *["--text", str(story)] * (given[0] != str(brief)), "--output", str(folder)]) == 1
+        assert capsys.readouterr().err.endswith(own)
+    monkeypatch.undo()
+    for again in (False, True):
+        with pytest.raises(ValueError, match=own.strip()):
+            scanned(small(bert), story, tmp_path, **BRIEF, again=again)
+    assert [path.name for path in folder.iterdir()] == [name] and (folder / name).read_text() == "mine"
+    (folder / name).unlink()
+    (folder / "notes.txt").write_text("mine")
+    for _ in range(2):  # a folder of a report alone is lipnb's own
+        assert main(["scan", str(brief), "--output", str(folder)]) == 0
+
+
 BRIEF = {"lengths": [4], "windows": 1, "upper": False}
 
 
@@ -439,7 +462,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
         (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
         (["minilm", "--text", "./folder"], 1, "minilm reads text, not images, and './folder' is no text file: give"),
-        (["minilm", "--text", "empty.txt"], 1, "the file empty.txt is empty"),
+        (["minilm", "--text", "empty.txt"], 1, "the file empty.txt holds only white space: give a text"),
         (["minilm", "--text", "latin.txt"], 1, "the file latin.txt is not UTF-8 text"),
         (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
         (["minilm", "--lengths", "0,3"], 2, "different positive whole numbers, such as 2,8,32, got 0,3"),
@@ -453,6 +476,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--windows", "0"], 2, "windows must be 1 or more, got 0"),
         (["minilm", "--seed", "abc"], 2, "argument --seed: invalid int value: 'abc'"),
         (["minilm", "--upper-work", "nan"], 2, "upper_work must be a positive number of operations, got nan"),
+        (["minilm", "--output", ""], 2, "argument --output: give the name of a folder; got ''"),
         (["minilm", "--output", "short.txt"], 1, "is a file: name a folder"),
         (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here (there is no such kind)"),
         (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
@@ -549,7 +573,7 @@ def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, sai
 
 def test_lines_and_bands_break_where_no_layer_was_measured(finished):
     """They ran on, and the proved band with them, over layers between those that were asked for."""
-    rows = finished.summary[finished.summary.length == 4].assign(certified=9.0, certified_lower=1.0)
+    rows = first_window(finished.table).query("length == 4").assign(certified=9.0, certified_lower=1.0)
     rows = pd.concat([rows.assign(layer=[0, 4]), rows.iloc[:1].assign(layer=5)])
     compared = rows.assign(before=rows.lipschitz, after=rows.lipschitz)
     bounds = {key: TITLES[key] for key in report.PLOTTED}
@@ -561,6 +585,39 @@ def test_lines_and_bands_break_where_no_layer_was_measured(finished):
     band, alone = [one for one in drawn[0].collections if one.get_alpha()]
     assert {tuple(path.get_extents().intervalx) for path in band.get_paths()} == {(0, 0), (4, 5)}
     assert [path.vertices.tolist() for path in alone.get_paths()] == [[[0, 1], [0, 9]]]
+
+
+def test_figures_draw_what_was_measured_in_the_first_window(finished):
+    """Lines were means over windows: outside the proved band, and over ratios of the first window no constants."""
+    first = finished.table.query("length == 9 and window == 0")
+    rows = first_window(finished.table).query("length == 9")
+    constants = finished.table.query("length == 9").groupby("layer").lipschitz
+    assert rows.low.tolist() == constants.min().tolist() and rows.high.tolist() == constants.max().tolist()
+    assert (rows.low < rows.high).all()
+    drawn = {line.get_label(): line.get_ydata() for line in figures.baselines(rows).lines}
+    names = {"the model": "lipschitz", "random weights": "random", "shuffled text": "shuffled"}
+    names |= {"relative constant": "relative"}
+    assert {label: [*drawn[label]] for label in names} == {label: [*first[name]] for label, name in names.items()}
+    ax = figures.layers(rows, {"column": "column sums"})
+    drawn = {line.get_label(): [*line.get_ydata()] for line in ax.lines}
+    assert drawn["column sums"] == pytest.approx([*10**first.log10_column])
+    assert [*ax.containers[0].lines[0].get_ydata()] == [*first.lipschitz]
+    assert (first.certified_lower <= first.lipschitz * (1 + 1e-9)).all() and (first.lipschitz <= first.certified).all()
+    lost = finished.table.assign(lipschitz=finished.table.lipschitz.mask(finished.table.window == 0))
+    assert first_window(lost).window.tolist() == [1, 1, 1, 1]  # a gap
+
+
+def test_the_closest_bound_is_drawn_and_one_that_says_nothing_says_so_everywhere(finished):
+    """Column sums came closest and were not drawn; and were called of no use, as their mean over layers was large."""
+    logs = {name: 9.0 for name in finished.table if name.startswith("log10_")} | {"log10_column": 1.5}
+    table = finished.table.assign(**logs)
+    table.loc[table.layer == 1, "log10_column"] = 8.0
+    page = report.html(dataclasses.replace(finished, table=table, summary=summarise(table)))
+    assert "column sums" in page[page.index("<svg") : page.index("<figcaption>")]
+    said = "measured constant in the first window, with its range over windows, and upper bounds on it, logarithmic"
+    assert said in page
+    [useless] = re.findall("at every layer and length says nothing of practical use here: <strong>(.*?)</strong>", page)
+    assert TITLES["general"] in useless and "column sums" not in useless
 
 
 def test_norms_that_are_all_alike_are_drawn_inside_the_plot(finished):
