@@ -66,6 +66,7 @@ def inputs(root, source):
     """One hash of all in the repository that can change what a page shows: code, tables, checkpoints, statements."""
     package = [path for house in ("lipnb", "lab") for path in (root / house).rglob("*") if path.suffix != ".pyc"]
     package = [path for path in package if path.relative_to(root).parts[:2] not in BESIDE or path.stem == "running"]
+    package = [path for path in package if path.parent.suffix != ".egg-info"]  # pip writes it, otherwise in each clone
     made = [file for table in tables(root, source).values() for file in (table, table.with_suffix(".json"))]
     found = [source, root / "constraints.txt", *package, *made, *(root / "data" / "models").rglob("*")]
     known, text = hashlib.sha256(), source.read_text(encoding="utf-8")

@@ -260,6 +260,8 @@ def test_nothing_unchanged_runs_twice(good):
     (good / "data/results/steps.csv").write_text("n\n2\n")
     assert fresh(good) == [True, False]
     (good / "lipnb" / "__init__.py").write_text("# a comment\n\n")
+    (good / "lipnb" / "lipnb.egg-info").mkdir()
+    (good / "lipnb" / "lipnb.egg-info" / "SOURCES.txt").write_text("as pip wrote them\n")
     assert fresh(good) == [True, False]
     (good / "lipnb" / "__init__.py").write_text("changed = True\n")
     assert fresh(good) == [False, False]
