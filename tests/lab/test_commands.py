@@ -49,7 +49,7 @@ def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, said):
 
 def test_a_table_made_otherwise_does_not_pass_for_the_one_asked_for(said):
     code, _, error = said(cli, "tables", "real-text-embedded", "--lengths", "2", "--count", "2")
-    assert code == 1 and "is there already, made with lengths 2,4,6," in error and "and count 10: --again" in error
+    assert code == 1 and "is there already, made with count 10 and lengths 2,4,6," in error and "98: --again" in error
     assert said(cli, "tables", "real-text-embedded", "--count", "10")[0] == 0
 
 
