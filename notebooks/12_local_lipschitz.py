@@ -406,7 +406,6 @@ told = {f"{layer}-{step}": value for layer, row in factors.iterrows() for step, 
 told |= {f"{layer}-{step}-products": products.loc[layer, step] for layer in products.index for step in steps[::3]}
 told |= {"least": factors["all"].min(), "most": factors["all"].max()}
 stops, near, speed = bench["misconvergence"], bench["near-degenerate"], bench["workload"]
-speed = speed[~speed.method.str.contains("mixed")]  # without the solver in two precisions, which version 0.2 had
 trained = speed[speed.layer.isin(products.index)].groupby("method").seconds.sum()
 told |= {"wall": trained["released, tangent fed back"] / trained["certified 0.99"]}
 sure, coverage = near[near.confidence > 0.99], stops[stops.kind.str.startswith("cov")]
@@ -467,6 +466,8 @@ told |= {"kernels": step.kernels.item()}
 for key, value in told.items():
     glue(f"solver-gpu-{key}", float(value), display=False)
 settings_tried = of_attention.method.nunique()
+
+# %% tags=["hide-input"]
 told = {"inputs": of_attention.inputs.sum() // settings_tried, "settings": settings_tried}
 told |= {"over": of_attention.over.sum() // settings_tried}
 told |= {"refused": callables.refused.sum(), "answered": callables.inputs.sum() - callables.refused.sum()}
