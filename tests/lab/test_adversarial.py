@@ -191,7 +191,8 @@ def test_a_table_says_what_is_absent_before_it_measures(monkeypatch):
 
 def test_units_hold_as_many_rows_as_they_say(monkeypatch):
     panels = (("minilm", False, "layer norm"),)
-    monkeypatch.setattr(adversarial, "PANELS", panels)
+    for name in ("PANELS", "LAYER_PANELS"):
+        monkeypatch.setattr(adversarial, name, panels)
     for name, lengths in (("adversarial", (2, 7)), ("adversarial-layers", (2,))):
         unit = experiments.TABLES[name].work(lengths=lengths)[1][0]
         assert unit.key == "minilm/False/layer norm/0" and len(unit.measure()) == unit.size

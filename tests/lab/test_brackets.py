@@ -1,9 +1,8 @@
 """Tables of brackets, and the attention layers of a GPT-2 without the rest of it."""
 
 import json
-import os
-from pathlib import Path
 
+import needs
 import pytest
 import torch
 from cases import random_case
@@ -87,10 +86,7 @@ def test_minilm_reads_the_reference():
     assert layer == 0 and attention.masked and x.shape == (3, 384) and x.dtype == torch.float64
 
 
-@pytest.mark.skipif(
-    not Path(os.environ.get("LIPNB_DATA", "-"), "models/gpt2-124m-attention").is_dir(),
-    reason="the attention weights of GPT-2 are not here",
-)
+@needs.GPT2
 def test_the_stored_gpt2_rows_hold():
     table = results.load("bracket-gpt2")
     again = remeasure(table[table.layer == 0], brackets.again, rows=1)

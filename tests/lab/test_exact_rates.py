@@ -2,6 +2,7 @@
 
 import math
 
+import needs
 import pytest
 import torch
 
@@ -36,6 +37,7 @@ def test_stored_rates_come_back_and_are_never_below_the_papers():
     assert (of_minilm["at pair"] >= 0.5 * math.sqrt(exact_rates.LONG - 1)).all()
 
 
+@needs.ALICE
 def test_independent_tokens_come_back(monkeypatch):
     stored = results.load("independent-tokens")
     assert len(stored) == 6 * len(independent_tokens.LENGTHS) * independent_tokens.DRAWS and stored.converged.all()
@@ -50,6 +52,7 @@ def test_independent_tokens_come_back(monkeypatch):
     assert sorted(late)[3] < 0.25
 
 
+@needs.ALICE
 def test_independent_tokens_beside_special_ones_come_back(monkeypatch):
     stored = results.load("independent-beside-special")
     draws = independent_tokens.DRAWS_BESIDE
@@ -71,6 +74,7 @@ def test_independent_tokens_beside_special_ones_come_back(monkeypatch):
         assert special[:2].all() and not special[2:].any()
 
 
+@needs.ALICE
 def test_the_limit_is_the_constant_at_the_whole_pool(monkeypatch):
     stored = results.load("independent-limit")
     assert list(stored.layer) == list(range(6)) and stored.converged.all() and set(stored.length) == {4096}

@@ -1,7 +1,6 @@
 """Words moved toward a worst input: the first-order gain, what may stand in a text, greedy steps, stored rows."""
 
-import os
-
+import needs
 import pytest
 import torch
 
@@ -11,8 +10,6 @@ from lab.experiments.worst_inputs import LENGTH
 from lipnb import AttentionJacobian, local_lipschitz
 from lipnb.recording import remeasure
 from lipnb.worst_case.attacks import singular
-
-alice = pytest.mark.skipif("NLTK_DATA" not in os.environ, reason="NLTK_DATA is not set: no Alice here")
 
 SENTENCE = "The rabbit looked unhurriedly at its watch, and Alice ran after it."
 
@@ -84,7 +81,7 @@ def test_stored_rows():
     assert len(figure.axes) == len(worst) and all(len(ax.lines) == 4 for ax in figure.axes)
 
 
-@alice
+@needs.ALICE
 def test_a_stored_row_is_measured_again():
     table = results.load("worst-words")
     now = remeasure(table[table.layer == 3].tail(1), worst_words.again, rows=1)

@@ -3,6 +3,7 @@
 import os
 import sys
 
+import needs
 import pytest
 import torch
 from hypothesis import given
@@ -20,7 +21,7 @@ def test_the_embedded_text_is_always_there_and_always_the_same():
     assert corpora.available("a text that nobody has", "python_reference") == "python_reference"
 
 
-@pytest.mark.skipif("NLTK_DATA" not in os.environ, reason="NLTK_DATA is not set: no Gutenberg corpus here")
+@needs.ALICE
 def test_alice_comes_from_nltks_own_path():
     text = corpora.read("alice")
     assert text.startswith("[Alice's Adventures in Wonderland by Lewis Carroll") and len(text) == 144_395

@@ -6,6 +6,7 @@ import pickle
 import zipfile
 from dataclasses import replace
 
+import needs
 import pytest
 import torch
 
@@ -111,12 +112,10 @@ def test_layers_share_one_attention_and_so_do_random_weights(tmp_path):
     assert attentions(other) == 2
 
 
+@needs.ALBERT
 def test_the_stored_model_shares_one_attention(monkeypatch):
     monkeypatch.delenv("LIPNB_CACHE")
-    try:
-        model = models.load("rxnmapper-albert")
-    except FileNotFoundError:
-        pytest.skip("rxnmapper-albert is not fetched here")
+    model = models.load("rxnmapper-albert")
     assert model.layers == 12 and attentions(model) == 1
     assert models.special_tokens(model) == ([12], [13])
 

@@ -1,0 +1,28 @@
+"""Marks of tests that need what may not be here: they are skipped then, and say what is missing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lipnb.models.fetching import fetched_folder
+
+DATA = Path(os.environ.get("LIPNB_DATA") or "/nowhere")
+
+
+def _fetched(name):
+    try:
+        return fetched_folder(name).is_dir()
+    except FileNotFoundError:
+        return False
+
+
+def mark(there, reason):
+    """A mark that skips where something is not there."""
+    return pytest.mark.skipif(not there, reason=reason)
+
+
+ALICE = mark("NLTK_DATA" in os.environ, "NLTK_DATA is not set: no Alice here")
+GPT2 = mark((DATA / "models/gpt2-124m-attention").is_dir(), "the attention weights of GPT-2 are not in LIPNB_DATA")
+DINOV2 = mark(_fetched("dinov2-small"), "dinov2-small is not fetched here")
+ALBERT = mark(_fetched("rxnmapper-albert"), "rxnmapper-albert is not fetched here")
