@@ -133,7 +133,6 @@ def run(arguments):
     with extra("scan"):
         from lipnb.scanning import compare, terminal
         from lipnb.scanning.folder import folder_of, refuse_foreign
-        from lipnb.scanning.planning import planned
         from lipnb.scanning.run import begin, refuse_another
         from lipnb.scanning.summary import check_alike, check_common
 
@@ -148,11 +147,6 @@ def run(arguments):
             f"finished scans are shown as they are ({' and '.join(places)}); --text, --lengths, --layers, --again and "
             "the like are of a scan to be made: leave them out, or name the model"
         )
-    if arguments.dry_run:
-        print("\n".join(planned(begin(places[stored.index(None)], text, options))))
-        if stored.count(None) == 2:
-            print(f"{against} is scanned likewise, in about as much time.")
-        return 0
     first = Path(model) if stored[0] is not None else output or folder_of(model)
     if arguments.again and against is not None and stored[1] is not None and Path(against).resolve() == first.resolve():
         raise ValueError(
@@ -164,10 +158,16 @@ def run(arguments):
         folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
     refuse_foreign(first)
     refuse_foreign(folder)
+    second = None if against is None else folder_of(against)
+    if second is not None and (output is not None or second.resolve() == first.resolve()):
+        second = folder / second  # two of one name have two folders
+    if arguments.dry_run:
+        place, new = (first, model) if stored[0] is None else (second, against)
+        _plan(new, text, options, place, arguments.again)
+        if stored.count(None) == 2:
+            print(f"{against} is scanned likewise, in about as much time.")
+        return 0
     if against is not None:  # what cannot be compared is refused before it is measured or shown
-        second = folder_of(against)
-        if output is not None or second.resolve() == first.resolve():  # two of one name have two folders
-            second = folder / second
         if None not in stored:
             compare(*stored)
         settings = [
@@ -195,6 +195,25 @@ def run(arguments):
         scans.append(stored[1] or _scanned(arguments, against, second))
         _compare(scans, places, folder)
     return 0 if all(scan.summary.passed.all() and scan.gaps.empty for scan in scans) else 1
+
+
+def _plan(model, text, options, folder, again):
+    """Say what a scan would measure, and what its folder holds of it already."""
+    from lipnb.scanning import load
+    from lipnb.scanning.folder import SUMS, state
+    from lipnb.scanning.planning import planned
+    from lipnb.scanning.run import begin, refuse_another
+
+    begun = begin(model, text, options)
+    if not again:
+        refuse_another(folder, begun.settings)
+        if held := state(folder):
+            print(f"{folder} holds {held}")
+            if (folder / SUMS).is_file() and load(folder).gaps.empty:
+                print("Nothing would be measured again (--again does).")
+                return
+            print("The whole of it:")
+    print("\n".join(planned(begun)))
 
 
 def _asked(arguments):

@@ -3,9 +3,8 @@
 import argparse
 import signal
 import sys
-from pathlib import Path
 
-from lipnb.cli.words import Unknown, count, parameter
+from lipnb.cli.words import Unknown, count, folder_named, parameter
 
 EXAMPLES = """\
   lipnb sweep examples/quick.yml                    run what is missing; the same again after any stop
@@ -88,7 +87,7 @@ def add(verbs):
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
     verb.add_argument(
         "--output",
-        type=Path,
+        type=folder_named,
         metavar="FOLDER",
         help="where results go (default: the spec's, else sweeps/SPEC in the current folder)",
     )

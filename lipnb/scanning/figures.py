@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 __all__ = ["STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
 
@@ -38,7 +38,10 @@ def log_ticks(axis, low, high):
         steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         candidates = [step * 10.0**decade for decade in decades for step in steps]
-        axis.set_ticks([tick for tick in candidates if low / 1.05 <= tick <= high * 1.05])
+        ticks = [tick for tick in candidates if low / 1.05 <= tick <= high * 1.05]
+        if len(ticks) < 3:  # so narrow that it is nearly linear
+            ticks = [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
+        axis.set_ticks(ticks)
         axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(_plain))
     axis.set_minor_formatter(NullFormatter())

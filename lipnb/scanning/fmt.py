@@ -2,7 +2,7 @@
 
 import math
 
-__all__ = ["figures", "large", "many", "range_of", "short", "small", "times", "up"]
+__all__ = ["large", "many", "range_of", "short", "small", "times", "up"]
 
 
 def many(count: int, what: str) -> str:
@@ -11,24 +11,22 @@ def many(count: int, what: str) -> str:
 
 
 def short(value: float | None, digits: int = 3) -> str:
-    """So many digits at most; empty where nothing is known."""
-    return "" if value is None or math.isnan(value) else f"{value:.{digits}g}"
+    """So many digits at most, thousands apart; empty where nothing is known.
+
+    Examples
+    --------
+    >>> [short(value) for value in (0.07, 3.9, 647.93, 999.7, 199450.0, 7.2e9, math.nan)]
+    ['0.07', '3.9', '648', '1,000', '199,000', '7.2e+09', '']
+    """
+    if value is None or math.isnan(value):
+        return ""
+    said = float(f"{value:.{digits}g}")
+    return f"{said:,.0f}" if 10**digits <= said < 1e6 else f"{said:.{digits}g}"
 
 
 def small(value: float | None) -> str:
     """An error, by its order of magnitude."""
     return "0" if value == 0 else "" if value is None or math.isnan(value) else f"{value:.0e}"
-
-
-def figures(value: float) -> str:
-    """A constant in three digits, thousands apart.
-
-    Examples
-    --------
-    >>> [figures(value) for value in (0.07, 3.9, 647.93, 199450.0, 7.2e9)]
-    ['0.07', '3.9', '648', '199,000', '7.2e+09']
-    """
-    return f"{value:.3g}" if value < 1e3 or value >= 1e6 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def large(value: float) -> str:
@@ -58,12 +56,12 @@ def up(value: float) -> str:
     Examples
     --------
     >>> up(2.7101), up(2.71), up(1234.0)
-    ('2.72', '2.71', '1.24e+03')
+    ('2.72', '2.71', '1,240')
     """
-    said = short(value)
-    if not math.isfinite(value) or float(said) >= value:
-        return said
-    return f"{float(said) + 10.0 ** (math.floor(math.log10(abs(value))) - 2):.3g}"
+    said = float(f"{value:.3g}")
+    if math.isfinite(value) and said < value:
+        said += 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    return short(said)
 
 
 def range_of(low: str, high: str) -> str:

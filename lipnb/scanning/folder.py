@@ -203,9 +203,11 @@ def load(folder: str | os.PathLike) -> Scan:
     try:
         lines = [line.split("  ", 1) for line in (folder / SUMS).read_text(encoding="utf-8").splitlines()]
         sums = {name: digest for digest, name in lines}
-        for file in ("scan.csv", "scan.json", SUMMARY):
-            if file not in sums:
-                raise _Damaged(f"{SUMS} does not name it")
+        for needed in ("scan.csv", "scan.json", SUMMARY):
+            if needed not in sums:
+                raise _Damaged(f"it does not name {needed}")
+        if not (folder / SUMMARY).exists():  # `scan` makes it again, from the table
+            del sums[SUMMARY]
         for file, digest in sums.items():
             if Path(file).name != file or _digest(folder / file) != digest:
                 raise _Damaged("it is not the file that the scan wrote")
@@ -233,8 +235,9 @@ def load(folder: str | os.PathLike) -> Scan:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = "it is missing" if isinstance(error, FileNotFoundError) else "it cannot be read"
+        anew = f"measure its model anew (lipnb scan MODEL --output {folder} --again; again=True in Python)"
+        ways = "delete it, and the command of that scan makes it from scan.csv" if file == SUMMARY else anew
         raise ValueError(
             f"{file} in the folder {folder.name!r} is damaged ({error if isinstance(error, _Damaged) else why}): "
-            f"measure its model anew (lipnb scan MODEL --output {folder} --again; again=True in Python), or name "
-            "another folder."
+            f"{ways}, or name another folder."
         ) from None

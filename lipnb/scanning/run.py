@@ -18,7 +18,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model, readings, whole_network
 from lipnb.models.network import why_no_logits
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
+from lipnb.scanning.folder import NEEDED, SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, heads, layer, measure, network, tokens, tried
 from lipnb.scanning.options import ScanOptions, in_words
@@ -81,6 +81,10 @@ def scan(
     ValueError, FileNotFoundError, OSError, RuntimeError
         One sentence each, before anything is measured.
     """
+    if output is not None:  # before a model is loaded
+        if not os.fspath(output).strip():
+            raise ValueError(f"output must be the name of a folder, got {output!r}.")
+        refuse_foreign(Path(output))
     begun = begin(model, text, ScanOptions(**options))
     name, settings = begun.reader.model.name, begun.settings
     output = folder_of(name) if output is None else Path(output)
@@ -92,6 +96,8 @@ def scan(
     if (output / SUMS).is_file():
         found = load(output)
         if found.gaps.empty:
+            if not (output / SUMMARY).is_file():
+                seal(output)
             return found
         (output / SUMS).unlink()  # what could not be measured is tried again
     todo = {

@@ -7,7 +7,7 @@ import pandas as pd
 
 from lipnb.recording.table import GAP
 from lipnb.scanning import fmt
-from lipnb.scanning.fmt import figures, many, range_of, short
+from lipnb.scanning.fmt import many, range_of, short
 from lipnb.scanning.summary import closest, measured
 
 __all__ = ["Finding", "answer", "findings"]
@@ -104,7 +104,7 @@ def answer(found: Any) -> list[tuple[str, str]]:
 def _how_rough(longest, top, table):
     """The worst small change in the roughest layer, how sure that is, and the smoothest layer."""
     low = longest.loc[longest.lipschitz.idxmin()]
-    large, least = (range_of(figures(row.low), figures(row.high)) for row in (top, low))
+    large, least = (range_of(short(row.low), short(row.high)) for row in (top, low))
     said = f"At {many(top.length, 'token')} the worst small change of what layer {top.layer} receives comes out "
     said += f"{'' if top.converged else 'at least '}{large} times as large"
     said += f", the most of {len(longest)} layers (the least, in layer {low.layer}: {least})" * (len(longest) > 1)
@@ -200,14 +200,14 @@ def _roughest(good, closely=""):
     beside = " and ".join(f"{_times(value)} {words[name]}" for name, value in there.items())
     several, at = len(longest) > 1, f"at {many(top.length, 'token')}"
     said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
-    said += f"constant {figures(top.lipschitz)}"
+    said += f"constant {short(top.lipschitz)}"
     if top.measured > 1:
-        largest = f", the largest {figures(top.high)}" if figures(top.high) != figures(top.lipschitz) else ""
+        largest = f", the largest {short(top.high)}" if short(top.high) != short(top.lipschitz) else ""
         said += f" (mean of {many(top.measured, 'window')}{largest})"
     first = "; in the first window it is " if top.windows > 1 else ", "  # baselines are of that one
     said += (first + beside if beside else "") + "." + closely
     yield Finding(
-        said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
+        said + (f" Smoothest: layer {low.layer}, {short(low.lipschitz)}." if several else ""),
         "No fault by itself: that is the worst small change of the tokens, and most changes do far less (63). "
         + _baselines(there)
         + "Attention that is smooth by construction can do less (55).",
@@ -295,7 +295,7 @@ def _heads(heads):
         usual = f", {short(top.lipschitz / beside.median(), 2)} times the median of that layer's heads"
         usual *= len(beside) > 1
         yield Finding(
-            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {many(top.length, 'token')}, in the first "
+            f"Roughest head alone: {where}, {short(top.lipschitz)} at {many(top.length, 'token')}, in the first "
             f"window{usual}.",
             "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (05).",
         )
@@ -330,7 +330,7 @@ def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
         top = layers.loc[layers.lipschitz.idxmax()]
-        spread, far = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz)), layers.relative.notna().any()
+        spread, far = range_of(short(layers.lipschitz.min()), short(top.lipschitz)), layers.relative.notna().any()
         yield Finding(
             f"Whole layers, with residuals, norms and MLP: {spread} at {many(top.length, 'token')}, in the first window"
             + (f", the largest in layer {top.layer}" if " to " in spread else "")
@@ -341,9 +341,7 @@ def _whole(whole, count):
         rest = "" if row.converged else " (at least: not converged)"
         # of some layers alone it bounds nothing, nor what more than the layers makes
         multiplied = row.composed and len(layers) == count > 1
-        sentence = (
-            f"The whole network, to its {ENDS[row.part]}: {figures(row.lipschitz)}{rest}, in units of its tokens "
-        )
+        sentence = f"The whole network, to its {ENDS[row.part]}: {short(row.lipschitz)}{rest}, in units of its tokens "
         sentence += short(row.relative)
         means = {
             "layers": "That is before the final norm, or whatever else follows the last layer (05).",
@@ -353,7 +351,7 @@ def _whole(whole, count):
         if row.part == "hidden" and row.composed:
             means = "What the worst small change of the embeddings does at the end (05)."
         if multiplied:
-            sentence += f"; the product of its layers, an upper bound, is about {figures(layers.lipschitz.prod())}"
+            sentence += f"; the product of its layers, an upper bound, is about {short(layers.lipschitz.prod())}"
             means += " Layers do not amplify the same change: a product of constants says little."
         yield Finding(f"{sentence}.", means)
 

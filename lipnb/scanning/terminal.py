@@ -81,7 +81,7 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
         ends = after is not None and after.layer != row.layer and sections
         lines.append((cells, {"style": "red" if blank else None, "end_section": ends}))
     mask = "masked" if settings["masked"] else "unmasked"
-    known = ", ".join(filter(None, [weights_of(settings), mask]))
+    known = ", ".join(filter(None, [settings["architecture"], weights_of(settings), mask]))
     title = f"{settings['model']} ({known}), {settings['object']}, on {settings['text']}"
     print_table(console, title, [heading for heading, _ in columns], lines)
     if letters:

@@ -17,9 +17,9 @@ __all__ = ["Krylov"]
 CANCELLED = 0.1  # share of a product left after orthogonalisation, below which it is done again
 ROUNDED = 1e-3  # by which rounding may lengthen what orthogonalisation leaves of a product, relatively, and no more
 LOOP_SIZE = 1024  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
-# a float32 product of vectors of a million entries was off by 5e-5 (MKL on AVX2): where little is left of a vector,
-# sums are made piece by piece from this length on
-LONG, BLOCK = 2**16, 2**12
+# a float32 sum of 10^6 entries in one product of a matrix with a vector was off by 2e-5, one of 6 x 10^6 by 3e-4 (MKL):
+# the vectors lost their orthogonality. Made of pieces of this length it is off by 2e-7, in the same time
+PIECE = 2**14
 COMPACT = 0.25  # share of closed items at which the batch is made smaller
 # what the certificate counts on, in rounding units of the vectors' type. Products: assumed of the operator, relative to
 # the largest eigenvalue; what it adds in one step goes straight into a bound, so it is tight. Lanczos vectors: checked,
@@ -116,7 +116,7 @@ class Krylov:
         check_finite(length, self.items)
         if (off_diagonal < CANCELLED * length).any():
             # rounding is a large part of what one pass leaves; twice is enough, where anything is left at all
-            _project_out(residual, self.basis[: self.steps + 1], blocked=True)
+            _project_out(residual, self.basis[: self.steps + 1])
             off_diagonal = norms(residual).cpu().numpy()
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         # a projection shortens, and what is left can be divided by its length
@@ -171,7 +171,7 @@ class Krylov:
         for row in np.flatnonzero(rows):
             vectors = self.basis[: self.steps, row]
             gram = -torch.eye(self.steps, dtype=torch.float64, device=vectors.device)
-            for piece in vectors.split(LONG, 1):
+            for piece in vectors.split(4 * PIECE, 1):
                 wide = piece.double()
                 gram.addmm_(wide, wide.mT)
             # |V^T V - 1| in each entry
@@ -262,20 +262,20 @@ def _orthogonal(vectors, basis):
     return _project_out(vectors.clone(), basis.transpose(0, 1))
 
 
-def _project_out(vectors, basis, *, blocked=False):
+def _project_out(vectors, basis):
     """Take off `vectors` (b, N), in place, their components along the orthonormal rows of `basis` (j, b, N)."""
     if vectors.device.type == "cpu" and vectors.shape[1] >= LOOP_SIZE:
-        product = _blocked_product if blocked and vectors.shape[1] >= LONG else torch.mv
         for rows, vector in zip(basis.unbind(1), vectors, strict=True):
-            vector.addmv_(rows.mT, product(rows, vector), alpha=-1)
+            vector.addmv_(rows.mT, _product(rows, vector), alpha=-1)
     else:
         rows = basis.transpose(0, 1)
         vectors[:, None].baddbmm_(torch.bmm(rows, vectors[..., None]).mT, rows, alpha=-1)
     return vectors
 
 
-def _blocked_product(rows, vector):
-    """Products of rows (j, N) with a vector (N,), in sums of `BLOCK` entries: some times slower than one sum."""
-    whole = len(vector) // BLOCK * BLOCK
-    pieces = rows[:, :whole].unflatten(1, (-1, BLOCK)).transpose(0, 1) @ vector[:whole].view(-1, BLOCK, 1)
-    return pieces.squeeze(-1).sum(0) + torch.mv(rows[:, whole:], vector[whole:])
+def _product(rows, vector):
+    """Products of rows (j, N) with a vector (N,), summed piece by piece."""
+    if len(vector) <= PIECE:
+        return torch.mv(rows, vector)
+    pieces = zip(rows.split(PIECE, 1), vector.split(PIECE), strict=True)
+    return torch.stack([torch.mv(*piece) for piece in pieces]).sum(0)

@@ -74,6 +74,7 @@ def test_the_command_is_a_module_too(module):
         (("scan", "minilm", "gpt2"), "lipnb scan: 'gpt2' is one word too many"),
         (("scan",), "lipnb scan: the following arguments are required: MODEL"),
         (("sweep", "a.yml", "--limit", "0"), "lipnb sweep: argument --limit: give a whole number from 1 on; got '0'"),
+        (("sweep", "a.yml", "--output", ""), "argument --output: give the name of a folder; got ''"),
         (("sweep", "a.yml", "--timeout", "soon"), "a number of seconds above 0 is wanted; got 'soon'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -367,6 +367,22 @@ def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
     assert "takes about 100 minutes, most of that the close look: --no-close (close=False in Python) or fewer" in said
 
 
+def test_a_dry_run_says_what_the_folder_holds(bert, story, tmp_path, capsys, monkeypatch):
+    """It planned a whole scan where all of it lay finished, and one that would be refused."""
+    monkeypatch.chdir(tmp_path)
+    command = ["scan", str(bert), "--text", str(story), "--lengths", "4", "--layers", "0", "--no-upper", "--no-close"]
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("scan-bert holds a finished scan of bert on story.txt at n = 4: 1 row in summary.csv.")
+    assert said.endswith("Nothing would be measured again (--again does).\n")
+    assert main([*command, "--dry-run", "--again"]) == 0
+    assert capsys.readouterr().out.startswith("Constants: 1 layer at n = 4")
+    assert main([*command, "--windows", "1", "--dry-run"]) == 1
+    assert "holds another scan (windows 2, not 1)" in capsys.readouterr().err
+
+
 def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_used(tmp_path, story, monkeypatch):
     """It counted the table of embeddings, which no product meets, and a shared layer once."""
     monkeypatch.setattr(planning, "_speed", lambda: 1e6)  # so slow that operations alone count
@@ -611,8 +627,8 @@ def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
     links, places = set(re.findall(r'href="#([^"]+)"', page)), set(re.findall(r'id="([^"]+)"', page))
     assert links and links <= places
     top = sentences.roughest(scan.summary)
-    assert f"<b>{fmt.figures(top.lipschitz)}</b>" in page  # the tile says what the sentence says
-    assert f"constant {fmt.figures(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
+    assert f"<b>{fmt.short(top.lipschitz)}</b>" in page  # the tile says what the sentence says
+    assert f"constant {fmt.short(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
 
 
 def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
@@ -620,8 +636,8 @@ def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
     rough, much, does = (sentence for _, sentence in sentences.answer(scan))
     good = scan.summary[scan.summary.length == 9]
     top, low = good.loc[good.lipschitz.idxmax()], good.loc[good.lipschitz.idxmin()]
-    said = f"of what layer {top.layer} receives comes out {fmt.figures(top.low)} to {fmt.figures(top.high)} times"
-    assert said in rough and f"in layer {low.layer}: {fmt.figures(low.low)} to" in rough
+    said = f"of what layer {top.layer} receives comes out {fmt.short(top.low)} to {fmt.short(top.high)} times"
+    assert said in rough and f"in layer {low.layer}: {fmt.short(low.low)} to" in rough
     assert f"{fmt.up(top.certified_over)} times that, proved in 1 of 2 windows." in rough
     assert f"In the first window it is {top.over_random:.3g} times that of random weights" in much
     assert "from 5 to 9 tokens" in much

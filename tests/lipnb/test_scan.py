@@ -350,8 +350,10 @@ def test_files_of_the_users_own_are_not_written_over(bert, brief, tmp_path, stor
         assert capsys.readouterr().err.endswith(own)
     monkeypatch.undo()
     for again in (False, True):
-        with pytest.raises(ValueError, match=own.strip()):
-            scanned(small(bert), story, tmp_path, **BRIEF, again=again)
+        with pytest.raises(ValueError, match=own.strip()):  # before the model is looked for
+            scanned("no such model", story, tmp_path, **BRIEF, again=again)
+    with pytest.raises(ValueError, match="output must be the name of a folder, got ' '"):
+        scanning.scan("no such model", story, output=" ")
     assert [path.name for path in folder.iterdir()] == [name] and (folder / name).read_text() == "mine"
     (folder / name).unlink()
     (folder / "notes.txt").write_text("mine")
@@ -389,6 +391,19 @@ def test_a_damaged_scan_is_named_with_the_way_out(bert, brief, tmp_path, text, f
     with pytest.raises(ValueError, match=rf"{file} in the folder 'out' is damaged \({why}\): {again}"):
         scanned(model, text, tmp_path, **BRIEF)
     assert len(scanned(model, text, tmp_path, **BRIEF, again=True).table) == 2
+
+
+def test_a_summary_that_was_changed_costs_no_scan(bert, brief, tmp_path, text, monkeypatch):
+    """It is made of scan.csv: deleted, it is there again after the same call, which measures nothing."""
+    model, path = small(bert), shutil.copytree(brief, tmp_path / "out") / "summary.csv"
+    written = path.read_text()
+    path.write_text(written + "1")
+    with pytest.raises(ValueError, match=r"summary.csv in the folder 'out' is damaged \(.*\): delete it, and the comm"):
+        scanned(model, text, tmp_path, **BRIEF)
+    path.unlink()
+    monkeypatch.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
+    scanned(model, text, tmp_path, **BRIEF)
+    assert path.read_text() == written and scanning.load(tmp_path / "out").gaps.empty
 
 
 def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path, text, monkeypatch):
@@ -563,7 +578,9 @@ def test_weights_that_the_seed_drew_are_no_baseline_of_themselves(tmp_path, text
     assert not torch.equal(twin.module.state_dict()[name], own)
 
 
-@pytest.mark.parametrize(("weights", "said"), [("pretrained", "(unmasked)"), ("random", "(random, unmasked)")])
+@pytest.mark.parametrize(
+    ("weights", "said"), [("pretrained", "(BERT, unmasked)"), ("random", "(BERT, random, unmasked)")]
+)
 def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, said):
     about = {**finished.about, "settings": {**finished.about["settings"], "weights": weights}}
     out, found = StringIO(), dataclasses.replace(finished, about=about)
