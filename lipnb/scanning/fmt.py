@@ -2,7 +2,7 @@
 
 import math
 
-__all__ = ["large", "many", "range_of", "short", "small", "times", "up"]
+__all__ = ["many", "range_of", "short", "small", "times", "up"]
 
 
 def many(count: int, what: str) -> str:
@@ -16,22 +16,19 @@ def short(value: float | None, digits: int = 3) -> str:
     Examples
     --------
     >>> [short(value) for value in (0.07, 3.9, 647.93, 999.7, 199450.0, 7.2e9, math.nan)]
-    ['0.07', '3.9', '648', '1,000', '199,000', '7.2e+09', '']
+    ['0.07', '3.9', '648', '1,000', '199,000', '7.2e9', '']
     """
     if value is None or math.isnan(value):
         return ""
     said = float(f"{value:.{digits}g}")
-    return f"{said:,.0f}" if 10**digits <= said < 1e6 else f"{said:.{digits}g}"
+    if 10**digits <= said < 1e6:
+        return f"{said:,.0f}"
+    return f"{said:.{digits}g}".replace("e+0", "e").replace("e+", "e")
 
 
 def small(value: float | None) -> str:
     """An error, by its order of magnitude."""
     return "0" if value == 0 else "" if value is None or math.isnan(value) else f"{value:.0e}"
-
-
-def large(value: float) -> str:
-    """A large number in few characters: 2.5e6."""
-    return f"{value:.1e}".replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
 
 
 def times(log10: float) -> str:

@@ -384,8 +384,8 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
         for n, operations in work.items():
             if operations > settings["upper_work"]:
                 said.append(
-                    f"No certified bound at n = {n}: about {fmt.large(operations)} operations each, more than "
-                    f"the limit of {fmt.large(settings['upper_work'])} (--upper-work)."
+                    f"No certified bound at n = {n}: about {short(operations, 2)} operations each, more than "
+                    f"the limit of {short(settings['upper_work'], 2)} (--upper-work)."
                 )
         if settings["certified"] < settings["windows"]:
             some = f"{settings['certified']} of {many(settings['windows'], 'window')}"

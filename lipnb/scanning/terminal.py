@@ -85,7 +85,7 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     title = f"{settings['model']} ({known}), {settings['object']}, on {settings['text']}"
     print_table(console, title, [heading for heading, _ in columns], lines)
     if letters:
-        _say(console, ["bound: " + ", ".join(f"{letter} {name}" for name, letter in letters.items())])
+        _say(console, ["bound: " + "; ".join(f"{letter} {name}" for name, letter in letters.items())])
     of_first = [heading for heading, _ in columns if heading.startswith("/")]
     if of_first and settings["windows"] > 1:
         _say(console, [f"{', '.join(of_first)}: in the first window"])

@@ -703,7 +703,7 @@ def test_the_table_names_the_closest_bound_of_each_row(finished):
     rows = [line for line in out.getvalue().splitlines() if line.endswith(" ok")]
     named = [re.search(r"x \d+ \w", row.split("certified")[-1][-25:])[0] for row in rows]
     assert named == ["x 10 a", "x 100 b", "x 1000 a", "x 1000 a"]
-    assert f"\nbound: a {TITLES['general']}, b {TITLES['yudin']}\n" in out.getvalue()
+    assert f"\nbound: a {TITLES['general']}; b {TITLES['yudin']}\n" in out.getvalue()
     terminal.show(
         dataclasses.replace(finished, summary=summary.drop(columns=[*others, "over_yudin"])), file=only, width=100
     )
