@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from lab import results
+from lipnb import corpora
 from lipnb.models.fetching import fetched_folder
 
+READ = results.provenance("one-word")["settings"]["texts"]  # editions of the texts of stored rows
 DATA = Path(os.environ.get("LIPNB_DATA") or "/nowhere")
 
 
@@ -26,3 +29,7 @@ ALICE = mark("NLTK_DATA" in os.environ, "NLTK_DATA is not set: no Alice here")
 GPT2 = mark((DATA / "models/gpt2-124m-attention").is_dir(), "the attention weights of GPT-2 are not in LIPNB_DATA")
 DINOV2 = mark(_fetched("dinov2-small"), "dinov2-small is not fetched here")
 ALBERT = mark(_fetched("rxnmapper-albert"), "rxnmapper-albert is not fetched here")
+REFERENCE = mark(
+    corpora.fingerprint(corpora.read("python_reference")) == READ["python_reference"],
+    "another edition of the text that comes with Python",
+)

@@ -132,7 +132,7 @@ def run(arguments):
 
     with extra("scan"):
         from lipnb.scanning import compare, terminal
-        from lipnb.scanning.folder import folder_of, refuse_foreign
+        from lipnb.scanning.folder import folder_of, refuse_foreign, state
         from lipnb.scanning.run import begin, refuse_another
         from lipnb.scanning.summary import check_alike, check_common
 
@@ -158,31 +158,35 @@ def run(arguments):
         folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
     refuse_foreign(first)
     refuse_foreign(folder)
-    second = None if against is None else folder_of(against)
-    if second is not None and (output is not None or second.resolve() == first.resolve()):
-        second = folder / second  # two of one name have two folders
-    if arguments.dry_run:
-        place, new = (first, model) if stored[0] is None else (second, against)
-        _plan(new, text, options, place, arguments.again)
-        if stored.count(None) == 2:
-            print(f"{against} is scanned likewise, in about as much time.")
-        return 0
-    if against is not None:  # what cannot be compared is refused before it is measured or shown
+    folders = [first]
+    if against is not None:
+        second = folder_of(against)
+        if output is not None or second.resolve() == first.resolve():  # two of one name have two folders
+            second = folder / second
+        folders.append(second)
         if None not in stored:
             compare(*stored)
-        settings = [
-            begin(place, text, options).settings if one is None else one.about["settings"]
-            for place, one in zip(places, stored, strict=True)
-        ]
+    settings, plans = [], []
+    for place, one, where in zip(places, stored, folders, strict=True):
+        if one is not None:
+            settings.append(one.about["settings"])
+        elif against is not None or arguments.dry_run:  # what cannot be compared is refused before it is measured
+            begun = begin(place, text, options)
+            refuse_foreign(where)
+            if not arguments.again:
+                refuse_another(where, begun.settings)
+                state(where)  # damage is said before the other model is measured
+            settings.append(begun.settings)
+            if arguments.dry_run:
+                plans += [f"{place}:"] * (stored.count(None) == 2) + _plan(begun, where, arguments.again)
+    if against is not None:
         check_alike(*settings)
         check_common(*settings)
         for line in _in_vain(places, stored, settings):
             print(line, file=sys.stderr)
-        for place, one, new in zip((first, second), stored, settings, strict=True):
-            if one is None:
-                refuse_foreign(place)
-                if not arguments.again:
-                    refuse_another(place, new)
+    if arguments.dry_run:
+        print("\n".join(plans))
+        return 0
     found = stored[0] or _scanned(arguments, model, first)
     folder.mkdir(parents=True, exist_ok=True)
     report = found.report(folder)
@@ -197,23 +201,18 @@ def run(arguments):
     return 0 if all(scan.summary.passed.all() and scan.gaps.empty for scan in scans) else 1
 
 
-def _plan(model, text, options, folder, again):
-    """Say what a scan would measure, and what its folder holds of it already."""
+def _plan(begun, folder, again):
+    """What a scan would measure and what its folder holds of it already, in sentences."""
     from lipnb.scanning import load
     from lipnb.scanning.folder import SUMS, state
     from lipnb.scanning.planning import planned
-    from lipnb.scanning.run import begin, refuse_another
 
-    begun = begin(model, text, options)
-    if not again:
-        refuse_another(folder, begun.settings)
-        if held := state(folder):
-            print(f"{folder} holds {held}")
-            if (folder / SUMS).is_file() and load(folder).gaps.empty:
-                print("Nothing would be measured again (--again does).")
-                return
-            print("The whole of it:")
-    print("\n".join(planned(begun)))
+    held = None if again else state(folder)
+    if held is None:
+        return planned(begun)
+    if (folder / SUMS).is_file() and load(folder).gaps.empty:
+        return [f"{folder} holds {held}", "Nothing would be measured again (--again does)."]
+    return [f"{folder} holds {held}", "The whole of it:", *planned(begun)]
 
 
 def _asked(arguments):

@@ -10,7 +10,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    Formatter,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    ScalarFormatter,
+)
 
 __all__ = ["STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
 
@@ -34,6 +42,7 @@ def log_ticks(axis, low, high):
         Its ends.
     """
     axis.set_major_locator(LogLocator())
+    written: Formatter = FuncFormatter(_plain)
     if high / low < 100:
         steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -41,9 +50,10 @@ def log_ticks(axis, low, high):
         ticks = [tick for tick in candidates if low / 1.05 <= tick <= high * 1.05]
         if len(ticks) < 3:  # so narrow that it is nearly linear
             ticks = [tick for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high]
+            written = ScalarFormatter()
         axis.set_ticks(ticks)
         axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(_plain))
+    axis.set_major_formatter(written)
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -381,6 +381,13 @@ def test_a_dry_run_says_what_the_folder_holds(bert, story, tmp_path, capsys, mon
     assert capsys.readouterr().out.startswith("Constants: 1 layer at n = 4")
     assert main([*command, "--windows", "1", "--dry-run"]) == 1
     assert "holds another scan (windows 2, not 1)" in capsys.readouterr().err
+    other = tiny_bert(tmp_path / "other", num_hidden_layers=1)
+    assert main([*command, "--against", str(other), "--dry-run"]) == 0  # of two models it says both
+    said = capsys.readouterr().out
+    assert said.index("Nothing would be measured again") < said.index(f"{other}:") < said.index("Constants: 1 layer")
+    elsewhere = [*command, "--layers", "1", "--output", "elsewhere"]
+    assert main([*elsewhere, "--against", "scan-bert", "--dry-run"]) == 1
+    assert "cannot be compared: layers are 1 in the first and 0 in the second" in capsys.readouterr().err
 
 
 def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_used(tmp_path, story, monkeypatch):
