@@ -83,7 +83,7 @@ def deviation(now, stored, aside=()):
     names = [name for name in now.columns if name in stored.columns and name not in aside]
     numbers = [name for name in names if pd.api.types.is_float_dtype(stored[name])]
     rest = [name for name in names if name not in numbers]
-    texts = {name: stored[name].astype(str).to_numpy() for name in names}
+    texts = {name: np.array([*map(str, stored[name])]) for name in names}  # astype(str) keeps missing words missing
     values = stored[numbers].to_numpy(float)
     worst, column, other = 0.0, "", 0
     for _, row in now.iterrows():

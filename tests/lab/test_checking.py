@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lab import described, experiments, results
-from lab.experiments import Table
+from lab.experiments import Table, checking
 from lab.experiments import table as registry
 from lab.experiments.checking import check, deviation
 from lipnb.recording import Unit
@@ -99,6 +99,13 @@ def test_a_missing_number_is_seen(stored):
     now = pd.DataFrame(rows_of(3))
     now.loc[0, "value"] = float("nan")
     assert deviation(now, stored)["deviation"] == float("inf")
+
+
+def test_a_missing_word_is_the_same_as_a_missing_word():
+    now = pd.DataFrame({"changes": [None, "3:7"], "value": [1.0, 2.0]})
+    stored = checking._stored(now)
+    assert stored.changes.isna().tolist() == [True, False] and deviation(stored, stored)["other"] == 0
+    assert deviation(stored, stored.assign(changes=["3:7", "3:7"]))["other"] == 1
 
 
 def test_rounding_is_no_deviation():

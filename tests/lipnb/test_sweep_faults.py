@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections import Counter
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -368,16 +369,27 @@ def test_a_killed_command_leaves_no_kernel_and_loses_nothing(place):
 # --- Dask -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    """A cluster of two workers on this machine, as somebody would start one."""
+@contextmanager
+def started(**shape):
+    """A cluster on this machine, as somebody would start one, of workers that are started again however often."""
+    import dask
     from distributed import LocalCluster
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+    with (  # 15 s after a loss Dask ends a worker that it finds lost again
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
+        LocalCluster(dashboard_address="127.0.0.1:0", **shape) as cluster,
+    ):
         yield cluster
     os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers of one thread."""
+    with started(n_workers=2, threads_per_worker=1) as cluster:
+        yield cluster
 
 
 def machine(address, home):
@@ -437,14 +449,43 @@ def test_workers_and_commands_can_be_killed_and_the_table_is_the_same(cluster, p
     until(lambda: not kernels(psutil.Process()), 60)
 
 
-def test_a_point_that_fails_on_a_worker_is_one_failed_point_there_as_here(cluster, place):
-    (place / "odd.py").write_text(NOTEBOOK.replace("os._exit(3)", "os.kill(os.getppid(), 9); time.sleep(99)"))
-    text = "notebook: odd.py\ngrid: {what: [killed, exits, fine]}"  # the second one kills its worker, again and again
-    sweep = sweeps.run(written(text), scheduler=cluster.scheduler_address, progress=False)
-    assert list(sweep.table.what) == ["fine"]
+def test_a_point_that_fails_on_a_worker_is_one_failed_point_there_as_here(place):
+    """One takes its worker with it, again and again, and another point is in work there; that one is not blamed."""
+    kills = NOTEBOOK.replace("os._exit(3)", "os.kill(os.getppid(), 9)") + "if what != 'killed':\n    time.sleep(3)\n"
+    (place / "odd.py").write_text(kills)
+    text = "notebook: odd.py\ngrid: {what: [exits, fine, killed]}"
+    with started(n_workers=1, threads_per_worker=2) as cluster:
+        sweep = sweeps.run(written(text), scheduler=cluster.scheduler_address, progress=False)
+    assert list(sweep.table.what) == ["fine"], sweep.failures
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
     assert "KernelDied: its kernel was killed by SIGKILL" in errors["killed"]
     assert errors["exits"].startswith("WorkerLost: several workers died while they ran it, the last one tcp://127")
+
+
+ASKS = """\
+# %% tags=["parameters"]
+n = 0
+
+# %%
+import os
+from lipnb.sweeps import record
+record(process=os.getppid())
+"""
+
+
+def test_a_point_runs_at_the_worker_that_it_is_given_to(cluster, place, monkeypatch):
+    """Dask would give the second of two to the other worker."""
+    from distributed import Client
+
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        processes = client.run(os.getpid)
+    (place / "odd.py").write_text(ASKS)
+    monkeypatch.setattr(running._Pool, "free", lambda pool, at_work, *_: None if len(at_work) > 1 else min(processes))
+    text = written("notebook: odd.py\ngrid: {n: [1, 2, 3, 4]}")
+    sweep = sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
+    assert list(sweep.table.process) == 4 * [processes[min(processes)]]
+    lines = [json.loads(line) for line in (sweep.folder / "points.jsonl").read_text().splitlines()]
+    assert {line["where"] for line in lines if "begun" in line} == {min(processes)}
 
 
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
@@ -484,29 +525,39 @@ def test_no_scheduler_is_said(place, monkeypatch):
 
 def test_a_pool_whose_workers_are_gone_is_named_and_not_waited_for_without_end(monkeypatch):
     looks = iter([{"tcp://a:1": 1, "tcp://b:2": 2}, {"tcp://b:2": 2}, {"tcp://b:2": 2}, {}, {}])
-    said, news = [], []
-    client = SimpleNamespace(
-        status="running",
-        scheduler=SimpleNamespace(address="tcp://s:3"),
-        nthreads=lambda: next(looks),
-        processing=lambda: {"tcp://b:2": ["s-p1", "other-p2"]},
-    )
-    pool = running._Pool(client, said.append)
-    assert pool.size == 3
-    pool._given = {}  # it has looked already
-    for size in (2, 2, 0):
+    said = []
+    server = SimpleNamespace(address="tcp://s:3")
+    pool = running._Pool(SimpleNamespace(status="running", scheduler=server, nthreads=lambda: next(looks)), said.append)
+    assert list(pool.threads) == ["tcp://a:1", "tcp://b:2"] and not pool.look()  # it is too early for another look
+    for there in (["tcp://b:2"], ["tcp://b:2"], []):
         pool._looked -= running.EVERY
-        news.append(pool.look("s"))
-        assert pool.size == size
-    assert news == [{"p1": "tcp://b:2"}, {}, {}]
-    assert pool.look("s") == {}  # it is too early for another look
+        assert pool.look() and list(pool.threads) == there
     assert said == [
         f"the worker tcp://{name} is gone: what it had in work goes to another one" for name in ("a:1", "b:2")
     ]
     pool._looked -= running.EVERY
     monkeypatch.setattr(running, "GONE", 0)
     with pytest.raises(RuntimeError, match="no worker at tcp://s:3, since .* the last one was tcp://b:2. What is fin"):
-        pool.look("s")
+        pool.look()
+
+
+def test_a_point_that_lost_two_workers_runs_alone():
+    server = SimpleNamespace(address="tcp://s:3")
+    there = {"tcp://a:1": 1, "tcp://b:2": 2}
+    pool = running._Pool(SimpleNamespace(status="running", scheduler=server, nthreads=lambda: there), print)
+    a, b = there
+    for losses, at_work, worker in [
+        ({}, [], a),
+        ({}, [("p", a)], b),
+        ({}, [("p", a), ("q", b)], b),
+        ({}, [("p", a), ("q", b), ("r", b)], None),
+        ({"new": 1, "q": 1}, [("p", a), ("q", b)], b),
+        ({"new": 2}, [("p", a)], b),
+        ({"new": 2}, [("p", a), ("q", b)], None),
+        ({"q": 2}, [("p", a), ("q", b)], None),
+        ({"q": 2}, [("q", b)], a),
+    ]:
+        assert pool.free(at_work, Counter(losses), "new") == worker
 
 
 def test_a_pool_to_which_no_worker_comes_is_not_waited_for_without_end(place, monkeypatch):
