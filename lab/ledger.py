@@ -132,7 +132,7 @@ def undecided(id, form, why, *, seen, cases=0, variant=False):
 
 def _known(row):
     if row.id not in statements().index:
-        raise ValueError(f"there is no statement {row.id!r}: lab.ledger.statements() lists them.")
+        raise ValueError(f"there is no statement {row.id!r} in lab/statements.csv: name one that is there, or add it.")
     if row.seen not in SEEN:
         raise ValueError(f"{row.id}, {row.form}: seen must be one of {SEEN}, got {row.seen!r}.")
     return row

@@ -1,7 +1,7 @@
 """Plant faults in a copy of the package, one at a time, and see whether the tests named for each turn red.
 
     python tests/plant.py             all faults of tests/faults.toml (an hour on two cores; resumes; `make nightly`)
-    python tests/plant.py kim terms   those whose place or text holds one of these words
+    python tests/plant.py kim terms   those whose place or text holds one of these words, of all in tests/faults.toml
 
 What is known is kept in _build/planted.json as long as the package and its tests stay as they are. Exit status 1 when a
 fault survives.
@@ -115,7 +115,13 @@ def in_a_copy(copies, run):
 
 def main(words):
     """Plant what was asked for; print the survivors; return the exit status."""
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        return 0
     chosen = [fault for fault in faults() if not words or any(word in fault["place"] + fault["old"] for word in words)]
+    if not chosen:
+        print(f"no fault has {' or '.join(words)} in its place or text: see tests/faults.toml", file=sys.stderr)
+        return 2
     for fault in chosen:
         planted(fault, ROOT)
     named = sorted({test for fault in chosen for test in fault["tests"]})

@@ -5,7 +5,7 @@ from pathlib import Path
 EXAMPLES = """\
   python -m lab pages execute           run every page whose inputs changed, two at a time
   python -m lab pages execute 41        run page 41 alone, into _build/notebooks, where its inputs changed
-  python -m lab pages pair              write those runs beside their sources in notebooks/
+  python -m lab pages pair 41           write its last run beside its source in notebooks/, to be committed
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
   python -m lab pages check             say what is stale or broken, and which numbers are typed
   python -m lab pages compare           say where committed pages show something else than their last runs
@@ -31,7 +31,13 @@ def add(verbs):
     )
     execute.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
-    commands.add_parser("pair", help="write the last runs beside their sources")
+    pairs = commands.add_parser(
+        "pair",
+        help="write the last runs beside their sources",
+        description="Write the last runs in _build/notebooks beside their sources, as the .ipynb that is committed, "
+        "and what follows from them: the ledger, data/results/execution.json and the pictures of README.md.",
+    )
+    pairs.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     commands.add_parser(
         "check",
         help="say what is stale or broken",
@@ -54,7 +60,12 @@ def add(verbs):
     )
     vary.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     vary.add_argument("--workers", type=int, default=2, metavar="N", help="points of a page at a time (default 2)")
-    staging = commands.add_parser("stage", help="lay the book out")
+    staging = commands.add_parser(
+        "stage",
+        help="lay the book out",
+        description="Write all that jupyter-book renders into a folder of its own: executed notebooks, prose with its "
+        "counts and verdicts, pictures. From the committed notebooks it also writes the ledger, as these say it.",
+    )
     staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
     staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
     verb.set_defaults(run=run)
@@ -75,7 +86,7 @@ def run(arguments):
         from lab.pages import layout
 
         if arguments.command == "pair":
-            return layout.pair(root)
+            return layout.pair(root, arguments.pages)
         return layout.stage(root, root / arguments.notebooks, root / arguments.target)
     if arguments.command == "vary":
         from lab.pages import variations

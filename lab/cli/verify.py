@@ -73,7 +73,8 @@ def run(arguments):
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))
     violations = int(table.violations.sum())
-    print(f"{table.cases.sum():,d} inputs, {violations} violations; table {name!r} in {results.folder()}")
+    held = f"{table.cases.sum():,d} inputs of {table.bound.nunique()} bounds, {violations} violations"
+    print(f"the table {name!r} in {results.folder()} holds {held}")
     if arguments.bounds is None:
         exact = made("-digits", blocks={"certify": 6, "nearby_upper": 6}, cases=10)
         print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))

@@ -81,20 +81,27 @@ def deviation(now, stored, aside=()):
     that is no number and differs).
     """
     names = [name for name in now.columns if name in stored.columns and name not in aside]
-    numbers = [name for name in names if pd.api.types.is_float_dtype(stored[name])]
+    kinds = {name: {stored[name].dtype.kind, now[name].dtype.kind} for name in names}
+    numbers = [name for name in names if kinds[name] in ({"f"}, {"f", "i"})]  # an integer that is missing makes a float
     rest = [name for name in names if name not in numbers]
-    texts = {name: np.array([*map(str, stored[name])]) for name in names}  # astype(str) keeps missing words missing
-    values = stored[numbers].to_numpy(float)
+    texts, measured = ({name: _texts(rows[name]) for name in names} for rows in (stored, now))
+    values, found = stored[numbers].to_numpy(float), now[numbers].to_numpy(float)
     worst, column, other = 0.0, "", 0
-    for _, row in now.iterrows():
-        same = {name: texts[name] == str(row[name]) for name in names}
+    for row in range(len(now)):
+        same = {name: texts[name] == measured[name][row] for name in names}
         common = np.sum([*same.values()], axis=0)
-        apart = _apart(row[numbers].to_numpy(float), values)
+        apart = _apart(found[row], values)
         nearest = np.lexsort((apart.max(1, initial=0), -common))[0]
         other += not all(same[name][nearest] for name in rest)
         if numbers and apart[nearest].max() >= worst:
             worst, column = apart[nearest].max(), numbers[apart[nearest].argmax()]
     return {"column": column, "deviation": float(worst), "other": other}
+
+
+def _texts(column):
+    """The entries of a column as text, missing ones as None."""
+    pairs = zip(column, column.isna(), strict=True)
+    return np.array([None if missing else str(value) for value, missing in pairs], dtype=object)
 
 
 def _apart(one, many):

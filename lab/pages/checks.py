@@ -198,6 +198,9 @@ def comparison(root):
         if not is_fresh(root, source):
             yield f"{source.name}: it has no run of its present inputs: `python -m lab pages execute` makes it."
             continue
+        if not pair.exists():
+            yield f"{pair.name}: it does not exist."
+            continue
         for old, new in zip(*(nbformat.read(path, as_version=4).cells for path in (pair, run)), strict=False):
             kept, now = ("\n".join(rounded(text) for _, text in outputs([cell])) for cell in (old, new))
             if COMPARED in old.metadata.get("tags", ()) and kept != now:

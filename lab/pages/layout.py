@@ -39,12 +39,13 @@ def picture(notebooks, name):
     return b64decode(data["image/png"]) if data else None
 
 
-def pair(root):
-    """Write each executed page beside its source, the pictures of README.md and the ledger; return the exit status."""
-    unrun = [source.stem for source in sources(root) if not (root / EXECUTED / f"{source.stem}.ipynb").exists()]
+def pair(root, pages=()):
+    """Write executed pages beside their sources, the pictures of README.md and the ledger; return the exit status."""
+    chosen = sources(root, pages)
+    unrun = [source.stem for source in chosen if not (root / EXECUTED / f"{source.stem}.ipynb").exists()]
     if unrun:
         raise ValueError(f"pages not run yet: {len(unrun)}, the first {unrun[0]}; `make notebooks` runs and pairs all.")
-    for source in sources(root):
+    for source in chosen:
         executed = root / EXECUTED / f"{source.stem}.ipynb"
         write_if_changed(source.with_suffix(".ipynb"), executed.read_bytes())
         print(f"  {source.with_suffix('.ipynb').relative_to(root)}")

@@ -103,9 +103,7 @@ def execute(root, workers=2, names=()):
     (root / "_build").mkdir(exist_ok=True)
     # a second run waits, and then finds its pages done
     with FileLock(root / "_build" / "execute.lock"):
-        pages = [source for source in sources(root) if not names or any(name in source.stem for name in names)]
-        if not pages:
-            raise ValueError(f"no page has {' or '.join(map(repr, names))} in its name: see notebooks/.")
+        pages = sources(root, names)
         todo = [source for source in pages if not is_fresh(root, source)]
         print(f"{len(pages)} pages: {len(pages) - len(todo)} unchanged, {len(todo)} to run", flush=True)
         failures = run_all(root, todo, workers) if todo else []

@@ -22,9 +22,13 @@ ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CA
 BESIDE = {("lab", "cli"), ("lab", "pages"), ("lab", "statements.csv")}
 
 
-def sources(root):
-    """Every page's source, in the order of the book."""
-    return sorted((root / "notebooks").glob("[0-9]*.py"))
+def sources(root, names=()):
+    """Every page's source, in the order of the book; where names are given, of those that hold one of them alone."""
+    found = sorted((root / "notebooks").glob("[0-9]*.py"))
+    chosen = [source for source in found if not names or any(name in source.stem for name in names)]
+    if names and not chosen:
+        raise ValueError(f"no page has {' or '.join(map(repr, names))} in its name: see notebooks/.")
+    return chosen
 
 
 def rows(path):

@@ -13,7 +13,7 @@ EXAMPLES = """\
 STATES = """the states of a point:
   done       it has a row in table.csv
   failed     its notebook raised, or was stopped; `lipnb sweep SPEC.yml --retry-failed` runs it again
-  running    its notebook is being executed now
+  running    its notebook is being executed now; on a Dask cluster: a worker has it, to run it now or next
   left       it has not run yet
   stale      it ran with an earlier notebook or package; it will run again
 

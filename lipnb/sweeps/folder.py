@@ -99,8 +99,8 @@ class Folder:
         return "done" if entry["ok"] else "failed"
 
     def began(self, point, where):
-        """Note that a point is in work, and where."""
-        self._add({"point": point.id, "begun": time.time(), "where": where})
+        """Note that a point is in work, and where; None: that it is not any more, and has not ended."""
+        self._add({"point": point.id, "begun": 0 if where is None else time.time(), "where": where})
 
     def keep(self, point, made_from, outcome):
         """Save the outcome of a finished point, see `execute`: its notebook first, then the line that counts."""

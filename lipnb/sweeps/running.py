@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,8 +36,7 @@ LOOK = 0.5  # seconds between looks for a signal, which wakes nobody where it co
 EVERY = 2  # seconds between looks at the workers of a cluster
 GONE = 120  # seconds without a worker, where there were some: a nanny has started a new one long before
 NEVER = 24 * 3600  # seconds that a first worker may take: jobs wait in their queue
-LOSSES = 4  # workers that a point may take with it, as many as Dask allows
-CONNECT = 10  # seconds that a scheduler may take to answer
+CONNECT = 10  # seconds that a scheduler or a worker may take to answer
 _NOBODY = "there is no Dask scheduler at {} ({}): start one with `dask scheduler`, which prints its address."
 THREADS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 
@@ -234,7 +233,7 @@ def _run(now, folder, scheduler, progress, say):
                 tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
             ):
                 for point, outcome in outcomes:
-                    if isinstance(outcome, str):
+                    if outcome is None or isinstance(outcome, str):
                         folder.began(point, outcome)
                         continue
                     folder.keep(point, now.key, outcome)
@@ -327,6 +326,9 @@ def _opened(now, scheduler):
             shape["silence_logs"] = logging.ERROR  # warnings would stand in the progress bar
             ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
             server = stack.enter_context(distributed.LocalCluster(**shape, **ports))
+        log = logging.getLogger("distributed.client")  # of a scheduler that goes away it writes forty lines
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         try:
             client = distributed.Client(server, timeout=CONNECT, set_as_default=False)
         except (OSError, ValueError) as error:
@@ -381,9 +383,13 @@ def _cluster(kind, jobs, options):
 def _outcomes(now, client, workers, stopped, say):
     """Points as they begin, with the place in words, and as they end, with what `execute` gave; closing it ends all.
 
-    On a cluster each point is given to one worker, which has a free thread for it, so that a worker that is lost takes
-    no point with it that was not in work there. Dask would choose itself, and blames all that waits at a worker.
+    A point with None is one that has not begun after all.
+
+    No more points are in work than there are threads of workers, so that a point given to Dask is one that runs. Where
+    workers are lost faster than they are counted, a few points share one for a while, and Dask blames all that it lost
+    with it: who is blamed runs once more at the end, alone, and fails if that takes workers again.
     """
+    from distributed import CancelledError
     from distributed.scheduler import KilledWorker
 
     from lipnb.sweeps.execution import NeverStarted, execute, stop
@@ -396,72 +402,58 @@ def _outcomes(now, client, workers, stopped, say):
         "cwd": str(now.spec.notebook.parent),
         "timeout": now.spec.timeout,
     }
-    todo, waiting, lost, ended, losses = deque(now.todo), {}, set(), SimpleQueue(), Counter()
+    todo, waiting, blamed, alone, ended = deque(now.todo), {}, deque(), len(now.todo) == 1, SimpleQueue()
     free = None if workers is None else deque(workers)
     pool = _Pool(client, say) if workers is None else None
-    threads = _threads(now.spec.threads or 1)
     try:
-        while todo or waiting:
+        while todo or waiting or blamed:
             if stopped():
                 raise KeyboardInterrupt
-            if pool and pool.look():
-                lost |= {future for future, (_, worker) in waiting.items() if worker not in pool.threads}
-            while lost:
-                point, worker = waiting.pop(future := lost.pop())
-                client.cancel([future], force=True)
-                losses[point] += 1
-                if losses[point] < LOSSES:
-                    todo.append(point)
-                else:
-                    yield point, _lost(now.source.text, worker=worker)
-            while todo:
-                place = pool.free(waiting.values(), losses, todo[0]) if pool else free.popleft() if free else None
-                if place is None:
-                    break
-                point = todo.popleft()
-                own = threads if pool else place
+            news = pool.look(sweep) if pool else {}
+            yield from ((point, news[point.id]) for point, _ in waiting.values() if point.id in news)
+            if not todo and not waiting:
+                todo, blamed, alone = blamed, deque(), True
+            while todo and (free if pool is None else len(waiting) < (min(pool.size, 1) if alone else pool.size)):
+                point, own = todo.popleft(), free.popleft() if free else _threads(now.spec.threads or 1)
                 task = {**common, "parameters": point.parameters, "environment": own}
                 # another kernel, should one not start
-                how = {"key": f"{sweep}-{point.id}-{losses[point]}", "pure": False, "retries": 2}
-                future = client.submit(execute, task, workers=[place] if pool else None, **how)
-                waiting[future] = point, place
+                key = f"{sweep}-{point.id}" + "-alone" * alone
+                future = client.submit(execute, task, key=key, pure=False, retries=2)
+                waiting[future] = point, own
                 future.add_done_callback(ended.put)
                 device = own.get("CUDA_VISIBLE_DEVICES")
-                yield point, (place if pool else platform.node()) + (f", GPU {device}" if device else "")
-            try:
-                future = ended.get(timeout=LOOK)
-            except Empty:
-                if client.status not in ("running", "connecting"):
-                    raise RuntimeError(_away(client)) from None
-                continue
-            if future not in waiting:  # its worker is gone
-                continue
-            point, place = waiting[future]
-            if future.status == "error":
-                error = future.exception()
-                if isinstance(error, KilledWorker):  # they came back at the same address
-                    outcome = _lost(now.source.text, worker=error.last_worker.address)
-                elif isinstance(error, NeverStarted):
-                    outcome = _lost(now.source.text, error)
-                else:
-                    raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}")
-            elif future.status in ("finished", "pending", "lost"):
-                try:
-                    outcome = future.result(timeout=GONE)
-                except TimeoutError:  # its worker went with it
-                    lost.add(future)
-                    continue
-            else:
+                yield point, (platform.node() if pool is None else "") + (f", GPU {device}" if device else "")
+            with suppress(Empty):
+                ended.get(timeout=LOOK)
+            if client.status not in ("running", "connecting"):
                 raise RuntimeError(_away(client))
-            del waiting[future]
-            if free is not None:
-                free.append(place)
-            yield point, outcome
-            future.release()
+            for future in [future for future in waiting if future.done()]:
+                try:
+                    outcome = future.result(timeout=CONNECT)
+                except KilledWorker as error:
+                    outcome = _lost(now.source.text, error) if alone else None
+                except NeverStarted as error:
+                    outcome = _lost(now.source.text, error)
+                except CancelledError:
+                    raise RuntimeError(_away(client)) from None
+                except Exception as error:
+                    if isinstance(error, TimeoutError) and future.status != "error":
+                        continue  # lost with its worker before it came here: Dask makes it again
+                    raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}") from error
+                point, own = waiting.pop(future)
+                if free is not None:
+                    free.append(own)
+                if outcome is None:
+                    blamed.append(point)
+                    told = ", ".join(f"{name}={value}" for name, value in point.parameters.items())
+                    say(f"several workers died with {told or 'the point'}: it runs again, alone, after the others")
+                yield point, outcome
+                future.release()
     finally:
         if waiting and client.status == "running":
             client.cancel(list(waiting), force=True)
-            client.run(stop, sweep)
+            with suppress(OSError):  # a worker that does not answer
+                client.run(stop, sweep, callback_timeout=CONNECT)
 
 
 def _away(client):
@@ -473,21 +465,26 @@ class _Pool:
 
     def __init__(self, client, say):
         self._client, self._say, self._address = client, say, client.scheduler.address
-        self.threads, self._last, self._looked, self._seen = {}, None, -EVERY, time.monotonic()
-        self.look()
-        if not self.threads:
+        self._there, self._given, self._last, self._looked, self._seen = {}, {}, None, -EVERY, time.monotonic()
+        self.look("")
+        if not self.size:
             say(f"no worker at {self._address} yet: waiting (start some with `dask worker {self._address}`)")
 
-    def look(self):
-        """Whether workers were looked at just now; RuntimeError where there is none for too long."""
+    @property
+    def size(self):
+        """How many points can be in work."""
+        return sum(self._there.values())
+
+    def look(self, sweep):
+        """Where points of a sweep are, as far as that is news; RuntimeError where there is no worker for too long."""
         now = time.monotonic()
         if now - self._looked < EVERY or self._client.status != "running":
-            return False
-        self._looked, before, self.threads = now, self.threads, self._client.nthreads()
-        for worker in before.keys() - self.threads.keys():
+            return {}
+        self._looked, before, self._there = now, self._there, self._client.nthreads()
+        for worker in before.keys() - self._there.keys():
             self._say(f"the worker {worker} is gone: what it had in work goes to another one")
             self._last = worker
-        if self.threads:
+        if self._there:
             self._seen = now
         elif now - self._seen >= (GONE if self._last else NEVER):
             raise RuntimeError(
@@ -496,26 +493,22 @@ class _Pool:
                 + ". What is finished is kept: see what ended them (memory, time limit), start some with "
                 f"`dask worker {self._address}`, then give the same command again."
             )
-        return True
-
-    def free(self, at_work, losses, point):
-        """A worker with a free thread, or None; a point that lost two workers gets one of its own, and stays alone."""
-        taken, alone = Counter(worker for _, worker in at_work), {worker for one, worker in at_work if losses[one] > 1}
-        for worker, threads in self.threads.items():
-            if worker not in alone and taken[worker] < (1 if losses[point] > 1 else threads):
-                return worker
-        return None
+        given = {key: worker for worker, keys in self._client.processing().items() for key in keys}
+        news, self._given = given.items() - self._given.items(), given
+        ours = {str(key).removesuffix("-alone"): worker for key, worker in news if str(key).startswith(f"{sweep}-")}
+        return {key.removeprefix(f"{sweep}-"): worker for key, worker in ours.items()}
 
 
-def _lost(notebook, error=None, *, worker="unknown"):
+def _lost(notebook, error):
     """The outcome of a point that never ran to an end: it took several workers with it, or no kernel of it started."""
-    lost = f"WorkerLost: several workers died while they ran it, the last one {worker}, most often for want of memory"
+    last = getattr(getattr(error, "last_worker", None), "address", "unknown")
+    lost = f"WorkerLost: several workers died while they ran it, the last one {last}, most often for want of memory"
     return {
         "ok": False,
         "values": {},
         "notebook": notebook,
         "seconds": 0.0,
-        "host": worker,
-        "error": f"KernelNeverStarted: {error}" if error else lost,
+        "host": last,
+        "error": lost if hasattr(error, "last_worker") else f"KernelNeverStarted: {error}",
         "finished": now_utc(),
     }

@@ -290,6 +290,17 @@ def test_one_page_can_be_run_alone(good):
     assert "no page has '99' in its name" in command(good, "execute", "99").stderr
 
 
+def test_a_new_page_can_be_paired_alone(good):
+    pair, run = good / "notebooks/01_table.ipynb", good / sources.EXECUTED / "00_good.ipynb"
+    before = pair.read_bytes()
+    pair.unlink()
+    for path in (run, run.with_suffix(".run.json")):  # nobody has run the others here
+        path.unlink()
+    assert "01_table.ipynb: it does not exist." in command(good, "compare").stdout
+    assert "pages not run yet: 1, the first 00_good" in command(good, "pair").stderr and not pair.exists()
+    assert command(good, "pair", "01").returncode == 0 and pair.read_bytes() == before
+
+
 def test_a_table_named_through_a_variable_counts(good):
     edit_source(good, "n = 2", 'n = "steps"')
     assert list(sources.tables(good, sources.sources(good)[0])) == ["steps"]

@@ -106,6 +106,18 @@ def test_a_missing_word_is_the_same_as_a_missing_word():
     stored = checking._stored(now)
     assert stored.changes.isna().tolist() == [True, False] and deviation(stored, stored)["other"] == 0
     assert deviation(stored, stored.assign(changes=["3:7", "3:7"]))["other"] == 1
+    none = stored.assign(changes=[float("nan")] * 2)  # a column without any word is read as one of numbers
+    assert (
+        deviation(none, none)["other"] == 0
+        and deviation(none, stored)["other"] == deviation(stored, none)["other"] == 1
+    )
+
+
+def test_whole_numbers_are_themselves_beside_others():
+    one = pd.DataFrame({"n": [1, 2], "value": [0.5, 1.5]})
+    assert deviation(one, one) == {"column": "value", "deviation": 0.0, "other": 0}
+    assert deviation(one, one.assign(n=[1, 3]))["other"] == 1
+    assert deviation(one, one.assign(n=[1.0, float("nan")]))["column"] == "n"
 
 
 def test_rounding_is_no_deviation():

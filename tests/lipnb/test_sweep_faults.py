@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -462,30 +461,43 @@ def test_a_point_that_fails_on_a_worker_is_one_failed_point_there_as_here(place)
     assert errors["exits"].startswith("WorkerLost: several workers died while they ran it, the last one tcp://127")
 
 
-ASKS = """\
-# %% tags=["parameters"]
-n = 0
+def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place, monkeypatch):
+    """The workers die once both points have ended, while the first is written; the second needs the gate anew.
 
-# %%
-import os
-from lipnb.sweeps import record
-record(process=os.getppid())
-"""
+    What waits for its result hears a signal all the same.
+    """
+    kept, tasks = [], cluster.scheduler.tasks
 
+    def keep(*given):
+        if not kept:
+            until(lambda: len(ours := [task.state for task in list(tasks.values())]) == ours.count("memory") == 2)
+            Path("open").unlink()
+            for worker in cluster.workers.values():
+                psutil.Process(worker.pid).kill()
+            until(lambda: all(task.state != "memory" for task in list(tasks.values())))
+            threading.Timer(5, send).start()
+        kept.append(given)
+        real(*given)
 
-def test_a_point_runs_at_the_worker_that_it_is_given_to(cluster, place, monkeypatch):
-    """Dask would give the second of two to the other worker."""
-    from distributed import Client
+    def send():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
-    with Client(cluster.scheduler_address, set_as_default=False) as client:
-        processes = client.run(os.getpid)
-    (place / "odd.py").write_text(ASKS)
-    monkeypatch.setattr(running._Pool, "free", lambda pool, at_work, *_: None if len(at_work) > 1 else min(processes))
-    text = written("notebook: odd.py\ngrid: {n: [1, 2, 3, 4]}")
+    real = folder.Folder.keep
+    monkeypatch.setattr(folder.Folder, "keep", keep)
+    Path("open").touch()
+    text, late = written(GATED.replace("[6]", "[2]")), threading.Timer(60, Path("open").touch)
+    late.start()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        late.cancel()
+    assert len(kept) == 1 and not Path("open").exists()
+    Path("open").touch()
     sweep = sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
-    assert list(sweep.table.process) == 4 * [processes[min(processes)]]
-    lines = [json.loads(line) for line in (sweep.folder / "points.jsonl").read_text().splitlines()]
-    assert {line["where"] for line in lines if "begun" in line} == {min(processes)}
+    assert sweep.ran == 1 and list(sweep.table.result) == [0, 2] and not sweep.failures
 
 
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
@@ -525,39 +537,29 @@ def test_no_scheduler_is_said(place, monkeypatch):
 
 def test_a_pool_whose_workers_are_gone_is_named_and_not_waited_for_without_end(monkeypatch):
     looks = iter([{"tcp://a:1": 1, "tcp://b:2": 2}, {"tcp://b:2": 2}, {"tcp://b:2": 2}, {}, {}])
-    said = []
-    server = SimpleNamespace(address="tcp://s:3")
-    pool = running._Pool(SimpleNamespace(status="running", scheduler=server, nthreads=lambda: next(looks)), said.append)
-    assert list(pool.threads) == ["tcp://a:1", "tcp://b:2"] and not pool.look()  # it is too early for another look
-    for there in (["tcp://b:2"], ["tcp://b:2"], []):
+    said, news = [], []
+    client = SimpleNamespace(
+        status="running",
+        scheduler=SimpleNamespace(address="tcp://s:3"),
+        nthreads=lambda: next(looks),
+        processing=lambda: {"tcp://b:2": ["s-p1", "other-p2"]},
+    )
+    pool = running._Pool(client, said.append)
+    assert pool.size == 3
+    pool._given = {}  # it has looked already
+    for size in (2, 2, 0):
         pool._looked -= running.EVERY
-        assert pool.look() and list(pool.threads) == there
+        news.append(pool.look("s"))
+        assert pool.size == size
+    assert news == [{"p1": "tcp://b:2"}, {}, {}]
+    assert pool.look("s") == {}  # it is too early for another look
     assert said == [
         f"the worker tcp://{name} is gone: what it had in work goes to another one" for name in ("a:1", "b:2")
     ]
     pool._looked -= running.EVERY
     monkeypatch.setattr(running, "GONE", 0)
     with pytest.raises(RuntimeError, match="no worker at tcp://s:3, since .* the last one was tcp://b:2. What is fin"):
-        pool.look()
-
-
-def test_a_point_that_lost_two_workers_runs_alone():
-    server = SimpleNamespace(address="tcp://s:3")
-    there = {"tcp://a:1": 1, "tcp://b:2": 2}
-    pool = running._Pool(SimpleNamespace(status="running", scheduler=server, nthreads=lambda: there), print)
-    a, b = there
-    for losses, at_work, worker in [
-        ({}, [], a),
-        ({}, [("p", a)], b),
-        ({}, [("p", a), ("q", b)], b),
-        ({}, [("p", a), ("q", b), ("r", b)], None),
-        ({"new": 1, "q": 1}, [("p", a), ("q", b)], b),
-        ({"new": 2}, [("p", a)], b),
-        ({"new": 2}, [("p", a), ("q", b)], None),
-        ({"q": 2}, [("p", a), ("q", b)], None),
-        ({"q": 2}, [("q", b)], a),
-    ]:
-        assert pool.free(at_work, Counter(losses), "new") == worker
+        pool.look("s")
 
 
 def test_a_pool_to_which_no_worker_comes_is_not_waited_for_without_end(place, monkeypatch):
