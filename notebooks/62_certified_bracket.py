@@ -14,7 +14,7 @@
 # bound from
 # above that can be computed, so that `lipnb.certify` gives two numbers with the constant between them. On the
 # {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most {glue:text}`bracket-worst-up:.2f`
-# times the lower one, where the published bounds are {glue:text}`bracket-published-low:.0f` to
+# times the lower one (rounded up), where the published bounds are {glue:text}`bracket-published-low:.0f` to
 # {glue:text}`bracket-published-high:,.0f` times the lower one, and at least
 # {glue:text}`bracket-certified-low:.0f` times the upper one ({numref}`fig-62-brackets`).
 
@@ -92,7 +92,7 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 # ## The bracket
 #
 # A head has matrices $Q, K, V$, biases $b_Q, b_K, b_V$ and an output matrix $W$. With the scale $\beta = 1/\sqrt k$
-# taken into the queries, $q_i = \beta (Q x_i + b_Q)$, $k_j = K x_j + b_K$ and $v_j = V x_j + b_V$. Row $P_i$ of the
+# of heads of width $k$ taken into the queries, $q_i = \beta (Q x_i + b_Q)$, $k_j = K x_j + b_K$ and $v_j = V x_j + b_V$. Row $P_i$ of the
 # {term}`attention matrix` is the softmax of the {term}`logits <logit>` $q_i \cdot k_j$ of the tokens that $i$ sees, and
 # $o_i = \sum_j P_{ij} v_j$. Let
 #
@@ -126,7 +126,7 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 # $\rho_i = \norm{\big[W Z_i^\top E / T_i^{(h)}\big]_h}_2$.
 # :::
 #
-# With rounding counted, the same holds for the numbers that float64 gives: see the second proof below.
+# With rounding counted, the same holds for the numbers that float64 gives: see *Rounding, line by line* below.
 #
 # The same bracket holds for {term}`attention` as models of today have it: rotary positions, keys that several heads
 # share, normalised queries and keys, capped {term}`logits <logit>`, biases by distance and sinks. What changes in the
@@ -228,7 +228,9 @@ assert (stored.lower <= stored.upper).all() and stored.ratio.max() < 3
 assert (stored.upper <= stored.closed_form * (1 + 1e-6)).all()
 assert exact.violations.sum() == exact.errors.sum() == 0
 assert stored["Yudin"].min() > 100 and (stored.general > stored.yudin).all()
-print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: equal to a thousandth")
+print(
+    f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: lower ends and closed forms equal to a thousandth"
+)
 
 # %% [markdown]
 # ## Proof

@@ -13,7 +13,7 @@
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
 # prediction, for every input we tried, up to about {glue:text}`page-63-reach:.2f` of a token's norm
 # ({numref}`fig-63-attacks`). That it comes so close is by construction, because it starts at the top
-# {term}`singular vector`; what could have been otherwise is how far this lasts, and that no attack does more. At one
+# {term}`singular vector`; what could have been otherwise is how far this lasts, and that no attack does much more. At one
 # token norm it moves the output {glue:text}`page-63-far:.1f` times as far as predicted, for the median input. A theorem
 # below limits what any change of a given length can do.
 #
@@ -219,7 +219,8 @@ figures.table(by_radius.iloc[::2], names=heads, digits={"relative": 1})
 # has no interval. At one token norm PGD has medians of {glue:text}`page-63-far-low:.1f` to
 # {glue:text}`page-63-far-high:.1f` over the five layers, the masked one among them. PGD finds at most
 # {glue:text}`page-63-gain-short:.1%` more than the singular vector up to a hundredth of a token norm, and
-# {glue:text}`page-63-gain-far:.0%` more in the median at one.
+# {glue:text}`page-63-gain-far:.0%` more at one, in the median of the inputs' own ratios (not the ratio of the
+# medians).
 #
 # The bound is {glue:text}`page-63-slack-near:.1f` times the best attack for the shortest changes, in the median, and up
 # to {glue:text}`page-63-slack:.0f` times for longer ones.
@@ -410,12 +411,13 @@ figures.table(three)
 # :label: ranking-inputs
 #
 # Inputs are {term}`windows <window>` of {glue:text}`page-63-length:d` tokens from two texts,
-# {glue:text}`page-63-windows:d` over both models, at every one of the {glue:text}`page-63-layers:d` layers of MiniLM
-# and gpt2-mini: {glue:text}`page-63-inputs:d` in all. For each we attack the attention of the layer with vectors of
-# three lengths relative to the token norm (PGD, or one token alone), and with one word. We compute Spearman's rank
-# correlation of the constant times the length of the change with the largest change $\norm{f(X + \Delta) - f(X)}_F$
-# found; and, of the *relative constant* $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$ with that change over $\norm{f(X)}_F$.
-# *Within* means that both are divided by their mean over the windows of the same layer.
+# {glue:text}`page-63-windows:d` over both models, each at every layer of its own model (MiniLM or gpt2-mini, with
+# {glue:text}`page-63-layers:d` layers together): {glue:text}`page-63-inputs:d` in all. For each we attack the
+# attention of the layer with vectors of three lengths relative to the token norm (PGD, or one token alone), and with
+# one word. We compute Spearman's rank correlation of the constant times the length of the change with the largest
+# change $\norm{f(X + \Delta) - f(X)}_F$ found; and, of the *relative constant* $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$
+# with that change over $\norm{f(X)}_F$. *Within* means that both are divided by their mean over the windows of the
+# same layer.
 # :::
 #
 # Inputs are not independent: the 95 % intervals are of a bootstrap that draws windows (of each model and text) and
@@ -488,7 +490,7 @@ plt.show()
 # ({glue:text}`page-63-size-within:.2f`).
 #
 # For one word no interval of the constants is clear of zero (with another draw of the bootstrap their ends move by some
-# hundredths), and the two models disagree: the relative constant has
+# hundredths), and in the two models it is not alike: the relative constant has
 # {glue:text}`page-63-word-minilm:.2f` in MiniLM and {glue:text}`page-63-word-mini:.2f` in gpt2-mini. The word found
 # moves the tokens that the layer receives by {glue:text}`page-63-word-long:.1f` token norms in the median, yet the
 # output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length: a word cannot
@@ -543,9 +545,9 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - While a change is short beside one token, aligned steps and PGD find no more than the singular vector, which has
-#   $\Lip_X \epsilon$ by definition. At a tenth of a token norm they differ. At one token norm the most that PGD reaches
-#   is {glue:text}`page-63-far-most:.1f` times the prediction.
+# - While a change is short beside one token, aligned steps and PGD find hardly more than the singular vector, whose
+#   change is $\Lip_X \epsilon$ to first order. At a tenth of a token norm they differ. At one token norm the most
+#   that PGD reaches is {glue:text}`page-63-far-most:.1f` times the prediction.
 # - While changes are short, random directions find {glue:text}`page-63-random:.0%` of the worst change, for the median
 #   input, and moving a single token {glue:text}`page-63-alone:.0%`.
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
@@ -553,10 +555,10 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # - Two models are no sample of networks; the intervals say nothing of a third. The best attack is the best *found*: an
 #   input that looks hard to attack may only have been attacked badly. A word may be any that the tokenizer reads back
 #   as itself, and need not fit the sentence.
-# - The bound of this page is {glue:text}`page-63-slack-far:.0f` times the best attack at one token norm, for the median
-#   input, and at most {glue:text}`page-63-slack-largest:.0f` times over all inputs and lengths. The bound of the
-#   general theorem is at least {glue:text}`page-63-general:,.0f` times the best attack, for the median input: it covers
-#   all inputs as large as these.
+# - The bound of this page is {glue:text}`page-63-slack-far:.0f` times the best attack at one token norm, for the
+#   input whose ratio is the median, and at most {glue:text}`page-63-slack-largest:.0f` times over all inputs and
+#   lengths. The bound of Theorem 3.3 of {cite:t}`castin2024smooth` is at least {glue:text}`page-63-general:,.0f`
+#   times the best attack, for the median input: it covers all inputs as large as these.
 # - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
 #   network makes of them.
 # - An ascent with few starts is a lower bound; the case by hand shows that it can miss the largest maximum. The windows

@@ -20,13 +20,13 @@ ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNDECIDED, UNCHECKED)  # the first deci
 LOST = ORDER[:3]
 EFFORT = (*ledger.EFFORT, None)
 TRIED = "random inputs", "structured inputs", "inputs from gradient ascent", "inputs, and a complete proof on a page"
-EFFORT_WORDS = dict(zip(EFFORT, (*TRIED, "nothing"), strict=True))
+EFFORT_WORDS = dict(zip(EFFORT, (*TRIED, "nothing, or not rated"), strict=True))
 MEANING = (
     "*Refuted* is said only of a paper's own claim, in a form that its text or its released code shows and that is no "
     "variant of it. Every other form that does not hold *fails*: one that we reconstructed or made ourselves, and a "
     "variant (in italics), such as the paper's claim on other models. What *depends* does so on the definition or on "
     "the range: the row says how. *Holds* is not a proof: no case that was tried is against it. *Not decided*: the "
-    "test could not tell, as of three seeds. Every verdict is computed on the page it links to."
+    "test could not tell, such as one of three seeds. Every verdict is computed on the page it links to."
 )
 SAME = 1e-2  # ratios found by ascent differ a little between processors
 
@@ -232,7 +232,7 @@ def section(root, rows):
         said += f", without any **{none}**"
     measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
     if measured < total[ORDER[0]]:  # one claim may stand at several places of a paper
-        said += f"; the **{total[ORDER[0]]}** refuted rest on **{measured}** different counter-examples"
+        said += f"; the **{total[ORDER[0]]}** refuted rest on **{measured}** counter-example{'s' * (measured > 1)}"
     lost = [row for row in rows if row["verdict"] in LOST]
     variants = sum(row["variant"] for row in lost)
     head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
@@ -257,8 +257,8 @@ def section(root, rows):
             "## Every form",
             "",
             f"**{len(lost)}** forms do not hold, or only under one reading; **{variants}** of them are *variants* "
-            "of a statement (in italics): tighter, corrected or with fewer hypotheses than its own form. *Worst* is "
-            "measured over stated, the largest for an upper bound, the smallest for a lower one, and in brackets the "
+            "of a statement (in italics): tighter, corrected, with fewer hypotheses, or of other models and inputs. "
+            "*Worst* is measured over stated, the largest for an upper bound, the smallest for a lower one, and in brackets the "
             "median; for an identity it is the largest relative error. Small print: the counter-example, or on what "
             "the form was tested. The number in the last column leads to the verdict on its page.",
             "",

@@ -445,7 +445,7 @@ def test_one_counter_example_behind_two_refuted_statements_is_said(book):
     root, page = book
     page("01_first", row("a.one", verdict="refuted"), row("a.two", verdict="refuted"))
     text = verdicts.section(root, gathered(root))
-    assert "the **2** refuted rest on **1** different counter-examples. *Refuted*" in text
+    assert "the **2** refuted rest on **1** counter-example. *Refuted*" in text
 
 
 def test_the_section_counts_statements_and_shows_counter_examples(book):

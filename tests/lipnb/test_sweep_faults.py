@@ -462,7 +462,7 @@ def test_a_point_that_fails_on_a_worker_is_one_failed_point_there_as_here(place)
 
 
 def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place, monkeypatch):
-    """The workers die once both points have ended, while the first is written; the second needs the gate anew.
+    """The workers die once both points have ended, while the first is written; the other needs the gate anew.
 
     What waits for its result hears a signal all the same.
     """
@@ -485,7 +485,8 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     real = folder.Folder.keep
     monkeypatch.setattr(folder.Folder, "keep", keep)
     Path("open").touch()
-    text, late = written(GATED.replace("[6]", "[2]")), threading.Timer(60, Path("open").touch)
+    text = written("notebook: odd.py\nparameters: {gate: open}\ngrid: {n: [1, 2]}")
+    late = threading.Timer(90, Path("open").touch)
     late.start()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -497,7 +498,7 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     assert len(kept) == 1 and not Path("open").exists()
     Path("open").touch()
     sweep = sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
-    assert sweep.ran == 1 and list(sweep.table.result) == [0, 2] and not sweep.failures
+    assert sweep.ran == 1 and list(sweep.table.result) == [2, 4] and not sweep.failures
 
 
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
