@@ -78,7 +78,8 @@ def inputs(root, source):
     named = [row for row in rows(root / "lab" / "statements.csv") if row["id"].partition(".")[2] in text]
     known.update(json.dumps(named).encode())
     for path in sorted(filter(Path.is_file, found)):
-        known.update(f"{os.path.relpath(path, root)}\0{code(path)}\0".encode())
+        content = digest(path) if path == source else code(path)  # the prose of a page stands in comments
+        known.update(f"{os.path.relpath(path, root)}\0{content}\0".encode())
     return known.hexdigest()
 
 

@@ -258,9 +258,9 @@ def section(root, rows):
             "",
             f"**{len(lost)}** forms do not hold, or only under one reading; **{variants}** of them are *variants* "
             "of a statement (in italics): tighter, corrected, with fewer hypotheses, or of other models and inputs. "
-            "*Worst* is measured over stated, the largest for an upper bound, the smallest for a lower one, and in brackets the "
-            "median; for an identity it is the largest relative error. Small print: the counter-example, or on what "
-            "the form was tested. The number in the last column leads to the verdict on its page.",
+            "*Worst* is measured over stated, the largest for an upper bound, the smallest for a lower one, and in "
+            "brackets the median; for an identity it is the largest relative error. Small print: the counter-example, "
+            "or on what the form was tested. The number in the last column leads to the verdict on its page.",
             "",
             "`````{raw} html",
             '<table class="verdicts ledger"><thead><tr>' + "".join(f"<th>{name}</th>" for name in head),

@@ -283,6 +283,13 @@ def test_a_statement_is_an_input_of_the_pages_that_name_it_alone(good):
     assert before[0] != after[0] and before[1] == after[1]
 
 
+def test_a_page_whose_prose_alone_changed_runs_again(good):
+    edit_source(good, "# # A page", "# # Another page")
+    assert fresh(good) == [False, True]
+    assert command(good, "execute").returncode == command(good, "pair").returncode == 0
+    assert checks.complaints(good) == []
+
+
 def test_one_page_can_be_run_alone(good):
     (good / "lipnb" / "__init__.py").write_text("changed = True\n")
     assert "1 pages: 0 unchanged, 1 to run" in command(good, "execute", "01").stdout
