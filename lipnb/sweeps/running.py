@@ -416,8 +416,8 @@ def _outcomes(now, client, workers, stopped, say):
             while todo and (free if pool is None else len(waiting) < (min(pool.size, 1) if alone else pool.size)):
                 point, own = todo.popleft(), free.popleft() if free else _threads(now.spec.threads or 1)
                 task = {**common, "parameters": point.parameters, "environment": own}
-                # another kernel, should one not start
                 key = f"{sweep}-{point.id}" + "-alone" * alone
+                # another kernel, should one not start
                 future = client.submit(execute, task, key=key, pure=False, retries=2)
                 waiting[future] = point, own
                 future.add_done_callback(ended.put)
@@ -452,6 +452,7 @@ def _outcomes(now, client, workers, stopped, say):
     finally:
         if waiting and client.status == "running":
             client.cancel(list(waiting), force=True)
+            # `run` hands the limit on to `Client.sync`, not to `stop`
             with suppress(OSError):  # a worker that does not answer
                 client.run(stop, sweep, callback_timeout=CONNECT)
 

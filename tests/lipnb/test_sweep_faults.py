@@ -471,9 +471,10 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     def keep(*given):
         if not kept:
             until(lambda: len(ours := [task.state for task in list(tasks.values())]) == ours.count("memory") == 2)
+            until(lambda: all(nanny.pid for nanny in cluster.workers.values()))  # of None psutil takes this process
             Path("open").unlink()
-            for worker in cluster.workers.values():
-                psutil.Process(worker.pid).kill()
+            for nanny in cluster.workers.values():
+                psutil.Process(nanny.pid).kill()
             until(lambda: all(task.state != "memory" for task in list(tasks.values())))
             threading.Timer(5, send).start()
         kept.append(given)
