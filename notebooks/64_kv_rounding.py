@@ -67,11 +67,12 @@ print(kv_rounding.rounded(torch.tensor(vector), bits=2))
 # ## One layer of gpt2-mini
 #
 # We round the keys of one layer and let the rest of the network run as it is. The loss is the Kullback-Leibler
-# divergence (KL) between the predictions of the next token before and after, in nats, the mean over positions.
+# divergence (KL) between the predictions of the next token before and after, in nats, the mean over positions. The text
+# is {glue:text}`page-64-corpus`.
 
 # %%
-model, text = models.load("gpt2-mini"), corpora.read("python_reference")
-start = kv_rounding.begin(model, models.random_windows(model, text, length, 1))
+model, corpus = models.load("gpt2-mini"), corpora.available("alice", "python_reference")
+start = kv_rounding.begin(model, models.random_windows(model, corpora.read(corpus), length, 1))
 here = kv_rounding.round_layer(start, layer, "keys", bits)
 shown_here = {"relative_error": "error of the keys", "stream_change": "change of the stream", "carried": "carried"}
 shown_here |= {"hidden": "change of the hidden states", "kl": "KL, nats"}
@@ -217,6 +218,7 @@ told |= {"hidden": compared(smol, "hidden").rho.xs("carried", level="predictor")
 norms = by_layer(smol, ["residual", "residual_token"])
 told |= {"stream-low": norms.residual.min(), "stream-high": norms.residual.max()}
 told |= {"token-low": norms.residual_token.min(), "token-high": norms.residual_token.max()}
+glue("page-64-corpus", corpora.describe(corpus), display=False)
 counts = {"layers": smol.layer.nunique(), "mini-layers": table[table.model == "gpt2-mini"].layer.nunique()}
 told |= {"chance": ranking.by_chance(counts["layers"]), "mini-chance": ranking.by_chance(counts["mini-layers"])}
 counts["draws"] = math.comb(2 * table.corpus.nunique() - 1, table.corpus.nunique())  # multisets of texts

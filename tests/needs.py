@@ -25,13 +25,23 @@ def _alice():
     return corpora.text_folder("alice").is_dir() or "carroll-alice.txt" in corpora.gutenberg()
 
 
+def marks(there, reason):
+    """Marks of a test, or of one of its parameters, that needs something; `pytest -m data` runs such tests alone."""
+    return [pytest.mark.data, pytest.mark.skipif(not there, reason=reason)]
+
+
 def mark(there, reason):
-    """A mark that skips where something is not there."""
-    return pytest.mark.skipif(not there, reason=reason)
+    """A decorator with these marks."""
+    data, skip = marks(there, reason)
+    return lambda test: data(skip(test))
 
 
 ALICE = mark(_alice(), "no Alice here: make test fetches her, or lipnb fetch alice")
 GPT2 = mark((DATA / "models/gpt2-124m-attention").is_dir(), "the attention weights of GPT-2 are not in LIPNB_DATA")
+AG_NEWS = mark((DATA / "ag_news_csv/test.csv").is_file(), "AG_NEWS is not in LIPNB_DATA")
+PENN_TREEBANK = mark((DATA / "ptb/ptb.zip").is_file(), "the Penn Treebank is not in LIPNB_DATA")
+STORIES = marks((DATA / "models/stories260K").is_dir(), "stories260K is not in LIPNB_DATA")
+GPT2_TOKENIZER = marks((DATA / "tokenizers/gpt2").is_dir(), "the tokenizer of GPT-2 is not in LIPNB_DATA")
 DINOV2 = mark(_fetched("dinov2-small"), "dinov2-small is not fetched here")
 ALBERT = mark(_fetched("rxnmapper-albert"), "rxnmapper-albert is not fetched here")
 REFERENCE = mark(

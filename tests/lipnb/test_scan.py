@@ -12,6 +12,7 @@ import time
 from functools import cache
 from io import StringIO
 
+import needs
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,7 +36,6 @@ from lipnb.scanning.options import ScanOptions
 from lipnb.scanning.summary import TITLES, closest, first_window, summarise
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
-STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
 QUIET = {"progress": False}
 
 
@@ -78,12 +78,10 @@ def finished(bert, story, tmp_path_factory):
     return scanned(small(bert), story, tmp_path_factory.mktemp("finished"))
 
 
-@pytest.mark.parametrize("name", ["minilm", "gpt2-mini", "stories260K"])
+@pytest.mark.parametrize("name", ["minilm", "gpt2-mini", pytest.param("stories260K", marks=needs.STORIES)])
 def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
     """All layers of three pretrained models on a short text: relative 1e-4, every layer self-checked."""
-    place = STORIES if name == "stories260K" else name
-    if name == "stories260K" and not os.path.isdir(STORIES):
-        pytest.skip("stories260K is not in the folder LIPNB_DATA")
+    place = needs.DATA / "models" / name if name == "stories260K" else name
     layers = "all" if name == "stories260K" else "0,3"
     found = scanning.scan(
         place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET

@@ -1,0 +1,85 @@
+"""Every page run and compared with its committed pair, on what different machines happen to have.
+
+    python tests/environments.py              all that can be made here (half an hour each pair of cores)
+    python tests/environments.py nothing nltk  these
+
+A page's compared cells must show the same in each. Of data beside the clone NLTK_DATA and LIPNB_DATA are taken from
+the environment; what needs a variable that is not set is left out, and the table says so.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ("NLTK_DATA", "LIPNB_DATA")
+# "cache": what was fetched before, nothing or the models and Alice; "data": which variables stay; the rest is set
+ENVIRONMENTS = {
+    "nothing": {"cache": "empty", "data": ()},
+    "offline": {"cache": "empty", "data": (), "PIP_NO_INDEX": "1"},
+    "models": {"cache": "own", "data": ()},
+    "nltk": {"cache": "empty", "data": ("NLTK_DATA",), "PIP_NO_INDEX": "1"},
+    "lipnb": {"cache": "empty", "data": ("LIPNB_DATA",)},
+    "all": {"cache": "own", "data": DATA},
+    # another instruction set and thread count: last digits differ
+    "avx2": {
+        "cache": "empty",
+        "data": (),
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OMP_NUM_THREADS": "2",
+    },
+}
+
+
+def surroundings(name, empty):
+    """The environment of a name as variables, with an empty folder for its cache; None where it cannot be made."""
+    wanted = dict(ENVIRONMENTS[name])
+    cache, kept = wanted.pop("cache"), wanted.pop("data")
+    if any(not os.environ.get(variable) for variable in kept):
+        return None
+    said = {key: value for key, value in os.environ.items() if key not in DATA or key in kept}
+    return (
+        said
+        | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        | wanted
+        | ({"LIPNB_CACHE": empty} if cache == "empty" else {})
+    )
+
+
+def main():
+    """Run the environments one after another; the number of those that complain."""
+    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("names", nargs="*", help=f"of {', '.join(ENVIRONMENTS)}")
+    names = command.parse_args().names or [*ENVIRONMENTS]
+    if unknown := [name for name in names if name not in ENVIRONMENTS]:
+        command.error(f"there is no environment {unknown[0]!r}: {', '.join(ENVIRONMENTS)} are known")
+    lines = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as empty:
+            said, started = surroundings(name, empty), time.monotonic()
+            if said is None:
+                lines.append(f"{name:8} left out: {' and '.join(ENVIRONMENTS[name]['data'])} not set")
+                continue
+            print(f"== {name}", flush=True)
+            shutil.rmtree(ROOT / "_build" / "notebooks", ignore_errors=True)  # each runs all pages
+            text = "from lipnb import corpora; print('text:', corpora.available('alice', 'python_reference'))"
+            subprocess.run([sys.executable, "-c", text], cwd=ROOT, env=said, check=True)
+            steps = [
+                subprocess.run([sys.executable, "-m", "lab", "pages", step], cwd=ROOT, env=said, check=False).returncode
+                for step in ("execute", "compare")
+            ]
+            verdict = "the same" if steps == [0, 0] else "FAILED" if steps[0] else "DIFFERS"
+            lines.append(f"{name:8} {verdict} after {time.monotonic() - started:.0f} s")
+    print("", *lines, sep="\n")
+    return sum("FAILED" in line or "DIFFERS" in line for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
