@@ -81,7 +81,7 @@ def _simple(statement, name):
         return None
     words = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
     texts = " ".join(str(node.value) for node in ast.walk(statement) if isinstance(node, ast.Constant))
-    if words & LOOKS or ("get_ipython" in words and name in re.findall(r"\w+", texts)):
+    if words & LOOKS or ("get_ipython" in words and {name, "run"} & {*re.findall(r"\w+", texts)}):  # %run -i
         return READ
     if isinstance(statement, ast.AugAssign) and getattr(statement.target, "id", None) == name:
         return READ

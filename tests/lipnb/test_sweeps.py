@@ -783,6 +783,7 @@ def test_a_value_that_the_notebook_would_not_get_is_refused_before_any_run(place
                 "!echo $n",
                 "%%time\nprint(n)",
                 "%timeit n + 1",
+                "%run -i other.py",
                 "%%bash\nn=3",
                 "x[n] = 3",
                 "def f(a=n):\n    pass",
