@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup text book html notebook notebooks results models model bench verify test nightly clean
+.PHONY: FORCE help setup text book html notebook notebooks results models model bench verify test nightly clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -30,14 +30,22 @@ help:  ## this list
 
 setup: .venv/installed  ## the environment in .venv, once (PYTHON=python3.12 to choose another Python)
 
-.venv/installed: pyproject.toml lab/pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+# made again where these files changed in content (those of a copy are only newer), or where the scripts in it start the
+# Python of another clone, from which this one was copied or moved
+.venv/installed: WANTED = cat pyproject.toml lab/pyproject.toml constraints.txt | cksum
+.venv/installed: FORCE
+	@bin="$$(pwd -P)/$(BIN)/python"; own=yes; \
+	grep -qsF -e "#!$$bin" -e " $$bin" -e "\"$$bin" $(BIN)/pip || own=no; \
+	if [ $$own = yes ] && [ "$$($(WANTED))" = "$$(cat $@ 2>/dev/null)" ]; then exit 0; fi; \
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
 	  { echo "lipnb needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1)." \
-	         "Name another: make setup PYTHON=python3.11"; exit 1; }
-	@echo "Making the environment .venv (some minutes, once)"
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./lab
-	@touch $@
+	         "Name another: make setup PYTHON=python3.11"; exit 1; }; \
+	[ $$own = yes ] || [ ! -e .venv ] || echo "The .venv here is that of another folder, copied or moved: it is made anew"; \
+	[ $$own = yes ] || rm -rf .venv; \
+	echo "Making the environment .venv (some minutes, once)"; \
+	$(PYTHON) -m venv .venv && \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./lab && \
+	$(WANTED) > $@
 
 # two pages at once on two cores: one thread each
 book notebooks test: export OMP_NUM_THREADS = 1

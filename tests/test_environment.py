@@ -1,11 +1,15 @@
 """One list of dependencies, one lock, one range of Pythons: the files that name them agree."""
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -102,3 +106,76 @@ def test_one_range_of_pythons():
     assert allowed.contains("{}.{}".format(*lowest))
     assert not allowed.contains(f"{lowest[0]}.{lowest[1] - 1}")
     assert lowest <= tuple(map(int, conda.split("."))) < beyond
+
+
+PYTHON = """#!/bin/sh
+# a Python that only notes what it is asked
+echo "$0 $*" >> "$NOTES"
+case "$*" in "-m venv .venv")
+  mkdir -p .venv/bin
+  cp "$0" .venv/bin/python
+  printf '#!%s/.venv/bin/python3\\n' "$(pwd -P)" > .venv/bin/pip
+esac
+"""
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A folder with all that `make setup` reads, its Python one that installs nothing; what it was asked to do."""
+    home, notes = tmp_path / "a clone", tmp_path / "notes"
+    (home / "lab").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "lab/pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, home / name)
+    (tmp_path / "python").write_text(PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("NOTES", str(notes))
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of a `make test` around this one
+        monkeypatch.delenv(name, raising=False)
+
+    def made(folder=home, *targets):
+        notes.write_text("")
+        words = ["make", "-j4", f"PYTHON={tmp_path / 'python'}", *(targets or ["setup"])]
+        said = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout
+        return [re.search(r"-m (\w+)", line)[1] for line in notes.read_text().splitlines() if " -m " in line], said
+
+    return home, made
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_the_environment_is_made_again_for_what_it_holds_and_not_for_times(clone):
+    home, made = clone
+    assert made()[0] == ["venv", "pip"] and made() == ([], "")
+    for name in ("pyproject.toml", "lab/pyproject.toml", "constraints.txt"):
+        os.utime(home / name, (4e9, 4e9))
+    assert made() == ([], "")
+    with (home / "constraints.txt").open("a") as lines:
+        lines.write("another==1.0\n")
+    (home / ".venv" / "kept").touch()
+    assert made()[0] == ["venv", "pip"] and made() == ([], "") and (home / ".venv" / "kept").exists()
+    # JupyterLab is installed once, and again into another environment
+    notebook = "setup", ".venv/jupyterlab"
+    assert made(home, *notebook)[0] == ["pip"] and made(home, *notebook)[0] == []
+    with (home / "pyproject.toml").open("a") as lines:
+        lines.write("# changed\n")
+    os.utime(home / ".venv/jupyterlab", (1, 1))
+    assert made(home, *notebook)[0] == ["venv", "pip", "pip"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_copied_clone_gets_an_environment_of_its_own(clone, moved):
+    """Its commands ran the code of the clone that it was copied from."""
+    home, made = clone
+    made()
+    other = home.parent / "deeper" / "another"
+    (shutil.move if moved else shutil.copytree)(home, other)  # with the times of all files
+    (other / ".venv" / "old").touch()
+    told = "The .venv here is that of another folder, copied or moved: it is made anew\n"
+    did, said = made(other)
+    assert did == ["venv", "pip"] and said.startswith(told) and not (other / ".venv" / "old").exists()
+    assert made(other) == ([], "") and (moved or made(home) == ([], ""))
+    # a link to the environment of another clone is a link, and what it leads to stays
+    if not moved:
+        shutil.rmtree(other / ".venv")
+        (other / ".venv").symlink_to(home / ".venv")
+        assert made(other)[1].startswith(told) and made(home) == made(other) == ([], "")

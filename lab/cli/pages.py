@@ -1,5 +1,6 @@
 """`python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check it."""
 
+import sys
 from pathlib import Path
 
 EXAMPLES = """\
@@ -64,7 +65,8 @@ def add(verbs):
         "stage",
         help="lay the book out",
         description="Write all that jupyter-book renders into a folder of its own: executed notebooks, prose with its "
-        "counts and verdicts, pictures. From the committed notebooks it also writes the ledger, as these say it.",
+        "counts and verdicts, pictures. From the committed notebooks it also writes the ledger, as these say it, "
+        "and says which of them are older than their source.",
     )
     staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
     staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
@@ -87,6 +89,11 @@ def run(arguments):
 
         if arguments.command == "pair":
             return layout.pair(root, arguments.pages)
+        from lab.pages import checks
+
+        if root / arguments.notebooks == root / "notebooks":
+            for sentence in checks.edited(root):
+                print(sentence, file=sys.stderr)
         return layout.stage(root, root / arguments.notebooks, root / arguments.target)
     if arguments.command == "vary":
         from lab.pages import variations

@@ -79,7 +79,7 @@ def redraw(name, folder, format="png"):
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}.")
     open_before = plt.get_fignums()
-    with plt.style.context([STYLE, {"svg.hashsalt": name}]):
+    with plt.style.context(["default", STYLE, {"svg.hashsalt": name}]):
         try:
             return _write(draw(name), Path(folder) / f"{name}.{format}", format)
         finally:  # also one that was begun

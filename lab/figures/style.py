@@ -1,5 +1,7 @@
 """What many of the book's figures need: the look, panels side by side, and how many marks there are."""
 
+import sys
+
 import matplotlib.pyplot as plt
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
@@ -10,8 +12,13 @@ __all__ = ["house_style", "panels", "points"]
 
 
 def house_style():
-    """Use the book's look for all figures that follow."""
-    plt.style.use(STYLE)
+    """Use the book's look for all figures that follow, and draw them into the page, whatever this machine prefers."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    backend = plt.get_backend().lower()
+    # a kernel under MPLBACKEND=Agg draws into nothing; a backend that was chosen within the notebook stays
+    if hasattr(shell, "kernel") and not any(word in backend for word in ("inline", "ipympl", "nbagg")):
+        shell.run_line_magic("matplotlib", "inline")
+    plt.style.use(["default", STYLE])  # and nothing of a matplotlibrc
 
 
 def panels(count, *, rows=1, width=3.6, height=3.3):

@@ -7,7 +7,7 @@ from myst_nb.core.variables import format_plain_text
 
 from lab.pages import layout, typed_numbers, verdicts
 from lab.pages.execution import stored as facts
-from lab.pages.sources import EXECUTED, convert, is_fresh, run_of, shown, sources
+from lab.pages.sources import EXECUTED, convert, is_fresh, plain, run_of, shown, sources
 
 MOST_BYTES = 300_000
 FEWEST_WORDS = 6  # of an alternative text
@@ -50,6 +50,18 @@ def agreement(root, source, notebook):
         yield "what it is made of changed since it was executed: lipnb, lab, a table, a checkpoint or a statement"
     if made.get("shown") != shown(notebook):
         yield "its outputs are not those of its run"
+
+
+def edited(root):
+    """One sentence, where the committed pair of some pages is not of their source, on what brings it up to date."""
+    pairs = [(source, source.with_suffix(".ipynb")) for source in sources(root)]
+    there = [(source, nbformat.read(pair, as_version=4)) for source, pair in pairs if pair.exists()]
+    if old := [source.stem for source, pair in there if cells(pair) != cells(plain(source))]:
+        numbers = " ".join(name.partition("_")[0] for name in old)
+        yield (
+            f"{', '.join(old)}: shown as before the last edit of the .py. `.venv/bin/python -m lab pages execute "
+            f"{numbers}` and `.venv/bin/python -m lab pages pair {numbers}` bring the .ipynb up to date."
+        )
 
 
 def execution(root, notebook):

@@ -112,9 +112,14 @@ def is_fresh(root, source):
     return run_of(root / EXECUTED / f"{source.stem}.ipynb").get("inputs") == fingerprint(root, source)
 
 
+def plain(source):
+    """A page's source as a notebook without outputs."""
+    return jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
+
+
 def convert(root, source):
     """A page's source as a notebook without outputs, the same bytes every time; it names its inputs and its tables."""
-    notebook = jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
+    notebook = plain(source)
     notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
     # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
     notebook.metadata.get("jupytext", {}).pop("text_representation", None)

@@ -9,10 +9,9 @@ import json
 import os
 import sys
 
-import yaml
-
 from lab.pages.running import QUIET
 from lab.pages.sources import convert, sources
+from lipnb.sweeps.spec import parse
 
 LIST = "book/variations.yml"
 FOLDER = "_build/variations"
@@ -37,7 +36,7 @@ def defaults(root, source):
 def listed(root):
     """What is tried: page -> list of sets of parameters, of which each has something that is not the book's."""
     known = {source.stem: defaults(root, source) for source in sources(root)}
-    given = yaml.safe_load((root / LIST).read_text(encoding="utf-8"))
+    given = parse((root / LIST).read_text(encoding="utf-8"))
     if wrong := sorted(given.keys() - known.keys()):
         raise ValueError(f"{LIST}: there is no page {wrong[0]}.")
     for page, sets in given.items():

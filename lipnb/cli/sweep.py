@@ -33,9 +33,10 @@ SPEC = """the spec; every key but the first is optional:
   timeout: 600                                    seconds for a point
   kernel: python3
   cluster: {kind: SLURMCluster, jobs: 4, options: {cores: 8, memory: 16GB, queue: normal}}     of Dask-Jobqueue
-values are those of YAML, null and .inf among them, lists and mappings too; the notebook gets each as it is
+values are those of YAML 1.2, null and .inf among them, lists and mappings too; the notebook gets each as it is:
+12:30 and dates are text, 010 is 10; what could be meant in two ways, such as no, on or 1_000, is refused
 
-the notebook: a cell tagged `parameters` sets defaults; two lines fill the table:
+the notebook: one cell tagged `parameters` sets defaults; two lines fill the table:
   from lipnb.sweeps import record
   record(lipschitz=value)
 of its output 1,000,000 characters are kept, and it says where it was cut; recorded values are never cut

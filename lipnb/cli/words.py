@@ -76,7 +76,8 @@ def parameter(text):
     try:
         return name, value_of(value)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{name}: {error}; got {value!r}") from None
+        quotes = f" (the shell takes one pair away: -p \"{name}='{value}'\")" if "quotes" in str(error) else ""
+        raise argparse.ArgumentTypeError(f"{name}: {error}{quotes}; got {value!r}") from None
 
 
 class Parser(argparse.ArgumentParser):

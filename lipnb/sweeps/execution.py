@@ -25,7 +25,7 @@ from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
-from lipnb.sweeps import source
+from lipnb.sweeps import cells, source
 from lipnb.sweeps.folder import now_utc
 from lipnb.sweeps.recorded import MIME, recorded
 from lipnb.sweeps.spec import COLUMNS
@@ -263,7 +263,9 @@ def _run(kernel, task):
                 options=options,
             )
         except PapermillExecutionError as error:
-            return _line(f"code cell {error.exec_count}: {error.ename}: {error.evalue}")
+            failed = [n for n, cell in _code(kernel.notebook) if cell.metadata.get("papermill", {}).get("exception")]
+            where = f"{cells.shown(kernel.notebook.cells, failed[0])}: " if failed else ""
+            return _line(f"{where}{error.ename}: {error.evalue}")
         except NeverStarted:
             raise
         except Exception as error:  # a kernel that died: one failed point
@@ -275,6 +277,11 @@ def _run(kernel, task):
             kernel.sweep_away()
             kernel.notebook.metadata.get("papermill", {}).pop("input_path", None)  # the whole notebook once more
     return None
+
+
+def _code(notebook):
+    """Code cells with their places among all cells."""
+    return [(n, cell) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
 
 
 def _line(text):
@@ -296,23 +303,24 @@ def _died(kernel, error, timeout, words):
         name, text = "KernelDied", f"its kernel ended with exit code {code}"
     else:
         name, text = type(error).__name__, str(error) or "no reason given"
-    cells = [cell for cell in kernel.notebook.cells if cell.cell_type == "code"]
-    running = [number for number, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")][-1:]
-    if running:
-        trace = [*words.splitlines(), f"{name}: {text}"]
-        cells[running[0]].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=trace))
-    return _line(f"code cell {running[0] + 1}: {name}: {text}" if running else f"{name}: {text}")
+    started = [n for n, cell in _code(kernel.notebook) if cell.metadata.get("papermill", {}).get("start_time")]
+    if not started:
+        return _line(f"{name}: {text}")
+    output = nbformat.v4.new_output(
+        "error", ename=name, evalue=text, traceback=[*words.splitlines(), f"{name}: {text}"]
+    )
+    kernel.notebook.cells[started[-1]].outputs.append(output)
+    return _line(f"{cells.shown(kernel.notebook.cells, started[-1])}: {name}: {text}")
 
 
 def _left(notebook, values):
     """Say where a notebook left by sys.exit(0), which papermill takes for success, before it recorded; or None."""
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code):
+    for place, cell in _code(notebook):
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
-            if values and not any(re.search(r"\brecord\(", later.source) for later in code[number + 1 :]):
+            if values and not any(re.search(r"\brecord\(", later.source) for n, later in _code(notebook) if n > place):
                 return None
             return (
-                f"code cell {cell.execution_count or number + 1}: SystemExit: it left by sys.exit before it recorded "
+                f"{cells.shown(notebook.cells, place)}: SystemExit: it left by sys.exit before it recorded "
                 f"{'all its values' if values else 'a value'}: record first, or raise an error that says why not"
             )
     return None

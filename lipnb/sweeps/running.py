@@ -128,7 +128,7 @@ def plan(
     Raises
     ------
     FileNotFoundError, ValueError
-        The sentences of `lipnb.sweeps.read`, of `expand`, and "... has no parameter ...".
+        The sentences of `lipnb.sweeps.read`, of `expand`, and those on values that the notebook would not get.
     """
     name = getattr(spec, "notebook", spec)
     spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
@@ -142,9 +142,7 @@ def plan(
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     notebook = source.read(spec.notebook, spec.kernel)
-    if notebook.names is not None and (unknown := [n for n in points[0].parameters if n not in notebook.names]):
-        known = f"it has {', '.join(notebook.names)}" if notebook.names else "it has no cell tagged 'parameters'"
-        raise ValueError(f"{spec.notebook.name} has no parameter {unknown[0]!r}: {known}.")
+    source.check(notebook, [point.parameters for point in points])
     now, folder = Plan(spec, notebook, {}, []), Folder(spec.output)
     states = {point: folder.state(point, now.key) for point in points}
     kept = {"done"} if retry_failed else {"done", "failed"}

@@ -1,6 +1,5 @@
 """The notebook of a sweep and the package it runs on, each with a hash that says when a point is out of date."""
 
-import ast
 import hashlib
 import json
 from dataclasses import dataclass
@@ -9,6 +8,9 @@ from pathlib import Path
 
 import lipnb
 from lipnb.origin import checkout, extra
+from lipnb.sweeps import cells
+
+FLAGS = ("y", "n", "yes", "no", "on", "off", "t", "f", "true", "false")  # texts that are meant as true or false
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,14 @@ class Source:
         Notebook format 4, JSON.
     hash : str
         Of its code cells, their tags and its kernel: prose and outputs do not count.
-    names : tuple of str or None
-        What its ``parameters`` cell sets; None where that cannot be known.
+    defaults : dict or None
+        What its ``parameters`` cell sets: name -> default, as `lipnb.sweeps.cells.defaults` has it.
     """
 
     path: Path
     text: str
     hash: str
-    names: tuple | None
+    defaults: dict | None
 
 
 def read(path: Path, kernel: str | None = None) -> Source:
@@ -70,27 +72,33 @@ def read(path: Path, kernel: str | None = None) -> Source:
             cell.outputs, cell.execution_count = [], None
     code = [(cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells if cell.cell_type == "code"]
     hashed = hashlib.sha256(json.dumps([kernel, code]).encode()).hexdigest()
-    return Source(path, nbformat.writes(notebook), hashed, _names(notebook, language))
-
-
-def _names(notebook, language):
-    """Names that the parameters cell sets."""
-    cell = next((cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])), None)
-    if cell is None:
-        return ()
-    if language.lower() != "python":
-        return None
     try:
-        statements = ast.parse(cell.source).body
-    except SyntaxError:  # a magic line
-        return None
-    targets = [
-        target
-        for line in statements
-        if isinstance(line, ast.Assign | ast.AnnAssign)
-        for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
-    ]
-    return tuple(node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        defaults = cells.defaults(notebook, language)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}.") from None
+    return Source(path, nbformat.writes(notebook), hashed, defaults)
+
+
+def check(source: Source, points: list[dict]) -> None:
+    """ValueError where the notebook lacks a parameter of the points, or a value of theirs would not count in it."""
+    import nbformat
+
+    if (known := source.defaults) is None:
+        return
+    if unknown := [name for name in points[0] if name not in known]:
+        there = f"it has {', '.join(known)}" if known else "it has no cell tagged 'parameters'"
+        raise ValueError(f"{source.path.name} has no parameter {unknown[0]!r}: {there}.")
+    for name, value in (item for point in points for item in point.items()):
+        flag = isinstance(getattr(known[name], "value", None), bool)
+        if flag and isinstance(value, str) and value.lower() in FLAGS:
+            raise ValueError(
+                f"{source.path.name}: {name!r} is true or false there, and the text {value!r} would count as true: "
+                "write true or false."
+            )
+    try:
+        cells.refuse(nbformat.reads(source.text, as_version=4), list(points[0]))
+    except ValueError as error:
+        raise ValueError(f"{source.path.name}: {error}.") from None
 
 
 @lru_cache

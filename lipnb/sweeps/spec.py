@@ -24,6 +24,8 @@ COLUMNS = ("point", "stale")  # of the tables themselves: no parameter and no re
 FAILURES = ("error", "notebook")  # of failures.csv, where no values stand
 LARGEST = 1_000_000  # points; more is a slip of the pen
 DIGITS = 12  # of a spaced value: the same on every machine, and short to read
+# walltimes that are hours to whoever reads them: as most batch systems have them, and LSF, which has no seconds
+HOURS, HOURS_LSF = r"(\d+-)?\d+:[0-5]\d:[0-5]\d|\d+-\d+(:[0-5]\d)?", r"\d+:[0-5]\d"
 SPACED = ("range", "linspace", "geomspace", "logspace")
 
 
@@ -76,6 +78,18 @@ class Spec:
     cluster: dict | None = None
     text: str = ""
 
+    def __post_init__(self):
+        """ValueError where each batch system would read the walltime in units of its own."""
+        kind, options = ((self.cluster or {}).get(name) for name in ("kind", "options"))
+        time, lsf = (options or {}).get("walltime"), kind == "LSFCluster"
+        if time is None or re.fullmatch(HOURS_LSF if lsf else HOURS, str(time)):
+            return
+        if not isinstance(time, str) or re.fullmatch(r"[\d.:+\s-]+", time):
+            wanted = "hours:minutes, such as 12:00" if lsf else "hours:minutes:seconds, such as 12:00:00"
+            raise ValueError(
+                f"'cluster': a walltime is {wanted}; got {time!r}, whose unit is another in each batch system."
+            )
+
 
 KEYS = tuple("zip" if f.name == "zipped" else f.name for f in fields(Spec) if f.name != "text")
 
@@ -90,20 +104,74 @@ class Point:
 
 # --- from a file ------------------------------------------------------------------------------------------------------
 
+TAG = "tag:yaml.org,2002:"
+DOUBTFUL = "lipnb:doubtful"  # the tag of plain words that readers of YAML read differently
+FLAG = "yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"
+# the core schema of YAML 1.2, with Python's None; in what it calls text, people and YAML 1.1 see other things
+WORDS = {
+    TAG + "null": r"~|null|Null|NULL|None|",
+    TAG + "bool": r"true|True|TRUE|false|False|FALSE",
+    TAG + "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    TAG + "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    TAG + "merge": "<<",
+    DOUBTFUL: rf"{FLAG}|[-+]?(inf|Inf|INF|Infinity|infinity|nan|NaN|NAN)|[-+]?0[bBoOxX][0-9a-fA-F_]+"
+    r"|[-+]?\.?[0-9](?=[^_]*_)[0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9_]+)?",
+}
+
+
+class _Doubtful(yaml.MarkedYAMLError):
+    """A value that could be meant in two ways."""
+
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, as everywhere else, and a key given twice is an error."""
+    """Safe YAML whose plain words are those of version 1.2; a key given twice and a doubtful value are errors.
 
-    def construct_mapping(self, node, deep=False):
-        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<")
+    (PyYAML reads version 1.1, where 12:00:00 is 43200, 010 is 8, and 1e3 is a text.)
+    """
+
+    yaml_implicit_resolvers: dict = {}
+    # a tagged date that is none would be an error of Python's own
+    yaml_constructors = {
+        tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag != TAG + "timestamp"
+    }
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if key.tag == DOUBTFUL:  # `on` as the name of a parameter is what it says
+                key.tag = TAG + "str"
+        names = Counter(key.value for key in keys)
         if twice := [name for name, count in names.items() if count > 1]:
             raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
+        return node
+
+    def _word(self, node):
+        """The value of a plain word, or of one whose tag says what it is."""
+        text, kind = self.construct_scalar(node), node.tag.removeprefix(TAG)
+        if node.tag != DOUBTFUL and re.fullmatch(WORDS[node.tag], text):
+            if kind == "bool":
+                return text.lower() == "true"
+            if kind == "int":
+                return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+            value = float(re.sub(r"\.(?=[in])", "", text.lower()))
+            if math.isfinite(value) or text[-1] in "fFnN":
+                return value
+        flag = kind == "bool" or re.fullmatch(FLAG, text)
+        mend = "write true or false" if flag else "write a number in plain digits, .inf or .nan"
+        said = f"{text!r} could be meant in two ways" if node.tag == DOUBTFUL else f"{text!r} is no {kind} here"
+        raise _Doubtful(None, None, f"{said}: {mend}, or put a text in quotes", node.start_mark)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+for _tag, _pattern in WORDS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), None)
+for _tag in (TAG + "bool", TAG + "int", TAG + "float", DOUBTFUL):
+    _Loader.add_constructor(_tag, _Loader._word)
+
+
+def parse(text: str) -> Any:
+    """What a text in YAML says, with words and numbers as YAML 1.2 has them; yaml.YAMLError where it is none."""
+    return yaml.load(text, _Loader)
 
 
 def read(path: str | os.PathLike) -> Spec:
@@ -134,13 +202,14 @@ def read(path: str | os.PathLike) -> Spec:
         raise FileNotFoundError(f"there is no file {path}: a sweep is described in YAML, see `lipnb sweep --help`.")
     try:
         text = path.read_text(encoding="utf-8")
-        return _checked(yaml.load(text, _Loader), path, text)
+        return _checked(parse(text), path, text)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file: a sweep is described in YAML.") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{where}: not YAML: {getattr(error, 'problem', None) or error}.") from None
+        mark, problem = getattr(error, "problem_mark", None), str(getattr(error, "problem", None) or error)
+        where = (f", line {mark.line + 1}" if mark else "") + (":" if isinstance(error, _Doubtful) else ": not YAML:")
+        tab = " (a tab: indent with spaces)" if "'\\t'" in problem else ""
+        raise ValueError(f"{path}{where} {problem}{tab}.") from None
     except RecursionError:
         raise ValueError(f"{path}: its lists and mappings are nested too deeply, or within themselves.") from None
     except ValueError as error:
@@ -148,11 +217,17 @@ def read(path: str | os.PathLike) -> Spec:
 
 
 def value_of(text: str) -> Any:
-    """A value as YAML writes it in a spec; Python's None is null too."""
+    """A value as YAML writes it in a spec; ValueError where it is none, or would lose what follows a ``#``."""
     try:
-        return None if text == "None" else yaml.load(text, _Loader)
+        value = parse(text)
+        ends = [mark.end_mark.index for mark in yaml.scan(text) if mark.end_mark.index > mark.start_mark.index]
+    except _Doubtful as error:
+        raise ValueError(error.problem) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ValueError("a value is written as in YAML, a text that begins as something else in quotes") from None
+    if text[max(ends, default=0) :].strip():
+        raise ValueError("what follows a # is a comment in YAML: put the text in quotes")
+    return value
 
 
 def _checked(given, path, text):
@@ -278,7 +353,7 @@ def _plain(name, value):
     elif not (value is None or isinstance(value, bool | int | float | str)):
         raise ValueError(
             f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
-            "null and lists or mappings of them (put a date in quotes)."
+            "null and lists or mappings of them."
         )
 
 

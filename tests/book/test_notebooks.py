@@ -357,6 +357,24 @@ def test_a_failing_page_is_named_and_kept_and_stops_no_other(tmp_path):
     assert fresh(root) == [False, True]
 
 
+def test_a_book_of_pages_edited_since_says_which_and_how_to_bring_them_up_to_date(good):
+    """`make html` showed the old text without a word."""
+    (good / "_config.yml").write_text("title: x\n")
+    (good / "data/results/steps.csv").write_text("n\n2\n")  # a page that is stale otherwise shows its own text
+    assert command(good, "stage").stderr == ""
+    edit_source(good, "# # A page", "# # A page with another title")
+    told = command(good, "stage")
+    line = (
+        "00_good: shown as before the last edit of the .py. `.venv/bin/python -m lab pages execute 00` and "
+        "`.venv/bin/python -m lab pages pair 00` bring the .ipynb up to date.\n"
+    )
+    assert told.returncode == 0 and told.stderr == line
+    (good / "notebooks/01_table.py").write_text(TABLE)
+    assert "00_good, 01_table: shown as" in (said := command(good, "stage").stderr) and "pages pair 00 01`" in said
+    (good / "_build/notebooks").mkdir(parents=True, exist_ok=True)
+    assert command(good, "stage", "--notebooks", "_build/notebooks").stderr == ""  # their last runs, as `make book`
+
+
 def test_staging_shows_the_figure_and_rewrites_nothing(good):
     assert command(good, "stage").returncode == 1  # no _config.yml in this small repository
     (good / "_config.yml").write_text("title: a book\n")

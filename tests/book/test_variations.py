@@ -7,6 +7,7 @@ import pytest
 
 from lab.pages import variations
 from lab.pages.sources import sources
+from lipnb.sweeps import source
 
 ROOT = Path(__file__).parents[2]
 PAGE = """\
@@ -40,6 +41,12 @@ def test_every_page_of_the_book_has_others():
     assert list(listed) == [source.stem for source in sources(ROOT)]
     alone = [name for name, others in listed.items() if not others]
     assert not alone, f"book/variations.yml has no other parameters for {', '.join(alone)}, which have no seed or text"
+
+
+def test_every_page_gets_the_values_of_its_parameters():
+    for path in sources(ROOT):
+        page = source.read(path)
+        source.check(page, [variations.defaults(ROOT, path)])
 
 
 def test_another_seed_and_text_are_tried_unasked(root):

@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
+from nbclient import NotebookClient
 from PIL import Image
 
 from lab import figures, power_laws, results, verification
@@ -23,7 +25,8 @@ from lab.figures import book
 from lipnb import bounds
 from lipnb.bounds.catalogue import CATALOGUE
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = ROOT / "notebooks"
 WITHOUT_TORCH = """import sys
 class NotHere:
     def find_spec(self, name, path=None, target=None):
@@ -39,6 +42,27 @@ def closed():
     with plt.style.context(figures.STYLE):
         yield
     plt.close("all")
+
+
+def test_a_page_draws_into_itself_and_in_the_books_look_whatever_the_machine_prefers(tmp_path):
+    """Under MPLBACKEND=Agg cells had no pictures, and a matplotlibrc changed them."""
+    code = """
+import matplotlib.pyplot as plt
+from lab import figures
+figures.house_style()
+plt.plot([1, 2])
+plt.title("a title")
+plt.show()"""
+    (tmp_path / "matplotlibrc").write_text("backend: svg\nfont.size: 20\nlines.linestyle: --\naxes.facecolor: red\n")
+
+    def drawn(**environment):
+        page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("MPL")}
+        NotebookClient(page, kernel_name="python3").execute(cwd=ROOT, env={**plain, **environment})
+        return [output.data["image/png"] for output in page.cells[0].outputs]
+
+    [expected] = drawn()
+    assert drawn(MPLBACKEND="Agg") == drawn(MPLBACKEND="TkAgg", MPLCONFIGDIR=str(tmp_path)) == [expected]
 
 
 @pytest.mark.parametrize("column", power_laws.SERIES)

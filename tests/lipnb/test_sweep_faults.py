@@ -93,7 +93,7 @@ record(result=2 * n)
 if what == "fine":
     raise SystemExit
 """
-LEFT = "code cell 4: SystemExit: it left by sys.exit before it recorded"
+LEFT = "code cell 3: SystemExit: it left by sys.exit before it recorded"
 # all points but the first wait until the file "open" is there: a sweep that cannot end before a test says so
 GATED = "notebook: odd.py\nparameters: {gate: open}\ngrid: {n: {range: [6]}}\n"
 
@@ -177,15 +177,15 @@ def test_each_way_to_fail_costs_one_point(place):
     assert list(sweep.table.what) == ["fine"] and list(sweep.table.result) == [0]
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
     long = errors.pop("long")
-    assert long.startswith("code cell 4: ValueError: yyy") and len(long) <= 300
+    assert long.startswith("code cell 3: ValueError: yyy") and len(long) <= 300
     assert errors == {
-        "raise": "code cell 4: ZeroDivisionError: division by zero",
-        "killed": "code cell 4: KernelDied: its kernel was killed by SIGKILL, most often for want of memory",
-        "exits": "code cell 4: KernelDied: its kernel ended with exit code 3",
+        "raise": "code cell 3: ZeroDivisionError: division by zero",
+        "killed": "code cell 3: KernelDied: its kernel was killed by SIGKILL, most often for want of memory",
+        "exits": "code cell 3: KernelDied: its kernel ended with exit code 3",
         "leaves": f"{LEFT} a value: record first, or raise an error that says why not",
         "half": f"{LEFT} all its values: record first, or raise an error that says why not",
         "twice": "'result' is recorded twice: give each value a name of its own.",
-        "memory": "code cell 4: MemoryError:",
+        "memory": "code cell 3: MemoryError:",
     }
     for failure in sweep.failures:  # each keeps its notebook, with the error where it happened
         notebook = nbformat.read(failure["notebook"], 4)

@@ -97,6 +97,50 @@ def test_grid_and_zip_give_every_combination_in_order(place):
     assert type(got[1]["slope"]) is float  # plain YAML would read 1e-3 as a word
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[(time, time) for time in ("12:00:00", "12:30", "1:2:3.5", "-1:30", "2026-11-27", "2001-12-14t21:59:43Z")],
+        *[("010", 10), ("-007", -7), ("08", 8), ("+3", 3), ("0o17", 15), ("0x1F", 31), ("0", 0)],
+        *[("1e3", 1000.0), ("1E+3", 1000.0), ("-1.e-3", -0.001), (".5", 0.5), ("1.", 1.0), ("-.INF", -math.inf)],
+        *[("true", True), ("FALSE", False), ("tRUE", "tRUE"), ("y", "y"), ("N", "N"), ("'no'", "no"), ('"on"', "on")],
+        *[("null", None), ("~", None), ("None", None), ("NULL", None), ("", None), ("'null'", "null")],
+        *[("=", "="), ("1.2.3", "1.2.3"), ("2-0", "2-0"), ("e3", "e3"), ("!!int 010", 10), ("!!str 010", "010")],
+        ("[yes please, no one, 1 000]", ["yes please", "no one", "1 000"]),
+        ("{on: 1, no: [off the map]}", {"on": 1, "no": ["off the map"]}),
+    ],
+)
+def test_words_and_numbers_are_those_of_yaml_1_2(place, text, value):
+    """PyYAML reads 1.1: 12:00:00 was 43200, 010 was 8, 1e3 a text, and a date no text."""
+    got = spec.read(written(f"parameters:\n  n: {text}")).parameters["n"]
+    assert got == value and type(got) is type(value) and words.parameter(f"n={text}")[1] == value
+
+
+def test_a_key_is_its_text_and_merges_stay(place):
+    got = parameters("parameters:\n  n: {deep: {a: &a {<<: {x: 1}, x: 2}}}\n  m: {<<: *a, y: 3}\n  on: 4\n  no: 5")
+    assert got == [{"n": {"deep": {"a": {"x": 2}}}, "m": {"x": 2, "y": 3}, "on": 4, "no": 5}]
+
+
+def test_a_walltime_reaches_the_batch_system_as_hours_or_is_refused(place):
+    """Without quotes 12:00:00 was 43200, a month of minutes to SLURM."""
+    from dask_jobqueue.slurm import SLURMJob
+
+    def options(limit, kind="SLURMCluster"):
+        return spec.read(written(f"cluster: {{kind: {kind}, options: {{walltime: {limit}}}}}")).cluster["options"]
+
+    for limit in ("12:00:00", "'12:00:00'", "1-12:00:00", "0:30:00", "120:00:00"):
+        job = SLURMJob(None, "a job", cores=1, memory="1GB", **options(limit))
+        assert f"#SBATCH -t {limit.strip(chr(39))}\n" in job.job_script()
+    assert options("12:30", "LSFCluster") == {"walltime": "12:30"} and options("UNLIMITED") == {"walltime": "UNLIMITED"}
+    for limit, kind in (("720", "SLURM"), ("'720'", "PBS"), ("12:30", "SLURM"), ("1.5", "SGE"), ("12:00:00", "LSF")):
+        with pytest.raises(
+            ValueError, match=r"small.yml: 'cluster': a walltime is hours:minutes.*; got .*, whose unit"
+        ):
+            options(limit, f"{kind}Cluster")
+    with pytest.raises(ValueError, match="a walltime is hours:minutes:seconds, such as 12:00:00; got 43200"):
+        spec.Spec(place / "small.py", cluster={"kind": "SLURMCluster", "options": {"walltime": 43200}})
+
+
 def test_several_zipped_groups_are_axes_of_their_own(place):
     got = parameters("zip: [{slope: [1, 2], n: [3, 4]}, {a: [5, 6]}]")
     assert got == [{"slope": s, "n": n, "a": a} for s, n in ((1, 3), (2, 4)) for a in (5, 6)]
@@ -157,8 +201,26 @@ def test_samples_are_uniform(place):
         ("grid: {n: {range: [2000000]}}", "grid: n: more than 1000000 values"),
         ("grid: {n: {range: [2000]}, slope: {range: [2000]}}", "4000000 points are too many: at most 1000000"),
         ("grid: {n: [1]}\nparameters: {n: 2}", "the parameter 'n' is there twice"),
-        ("grid: {n: [2024-01-01]}", "n: datetime.date.* is a date; .*put a date in quotes"),
-        ("grid: {n: [{a: [2024-01-01 10:00:00]}]}", "n: datetime.* is a datetime; "),
+        ("grid: {n: [!!timestamp 2024-01-01]}", "line 2: not YAML: could not determine a constructor"),
+        (
+            "parameters:\n  n: no",
+            "line 3: 'no' could be meant in two ways: write true or false, or put a text in quotes",
+        ),
+        ("grid: {who: [{a: [b, On]}]}", "line 2: 'On' could be meant in two ways: write true or false"),
+        ("workers: off", "'off' could be meant in two ways"),
+        ("grid: {n: [1_000]}", "'1_000' could be meant in two ways: write a number in plain digits, .inf or .nan, or"),
+        ("grid: {n: [0b11]}", "'0b11' could be meant"),
+        ("grid: {n: [-0x1F]}", "'-0x1F' could be meant"),
+        ("grid: {n: [0o9]}", "'0o9' could be meant"),
+        ("grid: {n: [-inf]}", "'-inf' could be meant"),
+        ("grid: {n: [1e999]}", "'1e999' is no float here"),
+        ("grid: {n: [!!bool maybe]}", "'maybe' is no bool here: write true or false"),
+        ("grid: {n: [!!int x]}", "'x' is no int here"),
+        ("grid: {n: [!!float x]}", "'x' is no float here"),
+        ("grid:\n\tn: [1]", "line 3: not YAML: .* .a tab: indent with spaces."),
+        ("parameters: {n: {a: 1, 'a': 2}}", "the key 'a' is there twice"),
+        ("grid: {<<: {n: [1]}, <<: {m: [2]}}", "the key '<<' is there twice"),
+        ("timeout: 12:00:00", "'timeout' is a number of seconds for each point; got '12:00:00'"),
         ("grid: {n: [!!set {a}]}", "n: .* is a set; "),
         ("grid: {n: [!!binary aGk=]}", "n: .* is a bytes; "),
         ("parameters: {n: [{1: a}]}", "n: the key 1 of a mapping is no text: put it in quotes"),
@@ -493,7 +555,10 @@ def test_the_help_says_every_key_of_a_spec_and_what_is_cut_and_kept(capsys):
 
 @pytest.mark.parametrize(
     "value",
-    ["3", "-3", "1_000", "0.5", "1e-3", ".inf", "True", "true", "null", "", "minilm", "[1, 2]", "{a: 1}", "a=b", "'3'"],
+    [
+        *("3", "-3", "0.5", "1e-3", ".inf", "True", "true", "null", "", "minilm", "[1, 2]", "{a: 1}", "a=b", "'3'"),
+        *("12:00:00", "010", "None", "[None]", "2026-11-27", "1e3", "y", "'no'", "{on: 1}", "a#b", "0o17"),
+    ],
 )
 def test_values_are_those_of_yaml_as_in_a_spec(place, value):
     """Lists and null came as text, though the same in a spec did not."""
@@ -538,7 +603,10 @@ def test_the_table_of_a_grid_stays_where_a_parameter_overrides_it(answered):
         (["-p", "n=1", "-p", "n=2"], "-p n is given twice: several values are a grid"),
         (["-p", "stale=1"], "'stale' is a column of the tables"),
         (["-p", "n=[1, 2"], "argument -p: n: a value is written as in YAML, a text that begins as something else in"),
-        (["-p", "n=2026-01-01"], "parameters are numbers, strings, booleans, null and lists or mappings of them"),
+        (["-p", "n=no"], "n: 'no' could be meant in two ways: write true or false, or put a text in quotes (the shell"),
+        (["-p", "n=[1, 1_000]"], "'1_000' could be meant in two ways: write a number in plain digits"),
+        (["-p", "who=issue #5"], "what follows a # is a comment in YAML: put the text in quotes (the shell takes one"),
+        (["-p", "who={a: b} # c"], "what follows a # is a comment in YAML"),
         (["--scheduler", "nonsense"], "a Dask scheduler has an address such as tcp://10.0.0.1:8786; got 'nonsense'."),
         (["--scheduler", "10.0.0.1:8786"], "has an address such as tcp://10.0.0.1:8786; got '10.0.0.1:8786'."),
         (["--scheduler", "tcp://127.0.0.1:9"], "there is no Dask scheduler at tcp://127.0.0.1:9 (ConnectionRefusedErr"),
@@ -629,3 +697,150 @@ def test_a_folder_that_is_none_is_one_sentence(tmp_path, content):
     (tmp_path / "sweep.json").write_text(content)
     with pytest.raises(ValueError, match="sweep.json is damaged: the same `lipnb sweep` command makes it anew"):
         sweeps.status(tmp_path)
+
+
+# --- values that a notebook would not get -----------------------------------------------------------------------------
+
+HEAD = '# %% tags=["parameters"]\nn, slope, who, quick = 1, 2.0, "a", False\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (HEAD + "# %%\nx = n\n" + HEAD, "2 cells are tagged 'parameters', code cell 1 and code cell 3"),
+        (HEAD + '# %% tags=["a", "parameters"]\nm = 3', "2 cells are tagged 'parameters'"),
+        ('# %% [markdown] tags=["parameters"]\n# n\n\n' + HEAD, "a cell tagged 'parameters' holds no code"),
+        (
+            HEAD + '# %% tags=["injected-parameters"]\nn = 5',
+            "code cell 2 is tagged 'injected-parameters': papermill has",
+        ),
+        *[
+            (f"{HEAD}# %%\nm = 1\n# %% [markdown]\n# prose\n# %%\n{line}\nprint(n)", f"code cell 3 sets 'n' .`{said}")
+            for line, said in {
+                "n = 3": "n = 3`. before anything reads it, so the value of the sweep is lost",
+                "n: int = 3": "n: int = 3`",
+                "m, (n, *k) = 1, (2, 3)": "m, .n, .k. = ",
+                "m = n = 3": "m = n = 3",
+                "for n in range(3):\n    m = n": "for n in range.3.:`",
+                "for m in range(3):\n    n = m": "for m in",
+                "with open('x') as n:\n    pass": "with open",
+                "import numpy as n": "import numpy as n",
+                "from math import e as n": "from math import e as n",
+                "def n():\n    pass": "def n..",
+                "class n:\n    pass": "class n",
+                "del n": "del n",
+                "(n := 3)": ".n := 3",
+                "if m:\n    n = 2\nelse:\n    n = 3": "if m",
+                "try:\n    n = m + 1\nexcept KeyError:\n    n = 3": "try",
+                "[n for n in range(3)]\nf = lambda n: n + 1\nn = 3": "n = 3",
+                "%matplotlib inline\nn = 3": "n = 3",
+                "%%time\nn = 3": "n = 3",
+                "await m\nn = 3": "n = 3",
+            }.items()
+        ],
+        (
+            "# %%\nn = 2\nx = 10 * n\n" + HEAD,
+            "code cell 1 reads 'n' .`x = 10 . n`., and the values of the sweep come after",
+        ),
+        ("# %%\nx = [n * i for i in range(3)]\n" + HEAD, "code cell 1 reads 'n'"),
+        (
+            HEAD + "twice = 2 * n",
+            "code cell 1, tagged 'parameters', makes 'twice' of the default of 'n' .`twice = 2 . n`",
+        ),
+        (HEAD + "if n:\n    m = 3", "makes 'm' of the default of 'n'"),
+        (HEAD + "many = [n * i for i in range(3)]", "makes 'many' of the default of 'n'"),
+    ],
+)
+def test_a_value_that_the_notebook_would_not_get_is_refused_before_any_run(place, text, sentence):
+    """Of two tagged cells the second overrode what was injected after the first, and the table said otherwise."""
+    (place / "odd.py").write_text(text)
+    with pytest.raises(ValueError, match=f"^odd.py: .*{sentence}"):
+        sweeps.run("odd.py", parameters={"n": 5})
+    assert not (place / "sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[
+            f"{HEAD}# %%\n{line}\nn = 3"
+            for line in (
+                "n += 1",
+                "n = 2 * n",
+                "m, n = n, 3",
+                "def f():\n    return n\nf()",
+                "class f:\n    a = n",
+                "f = lambda: n",
+                "[n for i in range(3)]",
+                "[i for i in range(n)]",
+                "print(f'{n}')",
+                "if m:\n    n = 2",
+                "while m:\n    n = 2",
+                "try:\n    n = 2\nexcept KeyError:\n    pass",
+                "def f():\n    global n\n    n = 3\nf()",
+                "eval('n + 1')",
+                "globals()['n']",
+                "!echo $n",
+                "%%time\nprint(n)",
+                "%timeit n + 1",
+                "%run -i other.py",
+                "%%bash\nn=3",
+                "x[n] = 3",
+                "def f(a=n):\n    pass",
+                "match m:\n    case 3:\n        n = 3",
+            )
+        ],
+        HEAD + "# %%\nn: int\nprint(n)\nn = 3",
+        HEAD + "# %%\ndef f(n):\n    n = 3\n    return n",
+        HEAD + "# %%\nx = {}\nx['n'] = slope = 3",  # no value is given to this one
+        "# %%\nfor n in range(3):\n    print(n)\n" + HEAD,  # another n
+        "# %%\nfrom math import *\nprint(n)\n" + HEAD,
+        "# %%\ndef f():\n    return n\n" + HEAD,
+        "# %%\nprint('n')\n" + HEAD,
+        HEAD + "m = 2 * slope\nassert n > 0\nprint(n)\ndef f():\n    return n\nn = n + 1",
+        HEAD.replace("n, slope", "%matplotlib inline\nn, slope"),
+    ],
+)
+def test_a_value_that_is_used_or_may_be_is_not_refused(place, text):
+    (place / "odd.py").write_text(text)
+    assert len(running.plan("odd.py", parameters={"n": 5}).todo) == 1
+
+
+def test_a_notebook_that_papermill_has_run_is_refused_with_any_parameters(place):
+    """Without some, the values of that run counted; with some, the others of it went."""
+    cells = [nbformat.v4.new_code_cell(text) for text in ("n = 1", "n = 5", "print(n)")]
+    cells[0].metadata.tags, cells[1].metadata.tags = ["parameters"], ["injected-parameters"]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), "ran.ipynb")
+    for given in ({}, {"n": 7}):
+        with pytest.raises(ValueError, match="ran.ipynb: code cell 2 is tagged 'injected-parameters'"):
+            sweeps.run("ran.ipynb", parameters=given)
+
+
+@pytest.mark.parametrize("value", ["n", "No", "off", "y", "true", "F"])
+def test_a_text_for_what_is_true_or_false_is_refused(place, value):
+    """Every such text counts as true in Python."""
+    (place / "small.py").write_text(HEAD)
+    with pytest.raises(
+        ValueError, match=f"small.py: 'quick' is true or false there, and the text '{value}' would count"
+    ):
+        running.plan(written(f"grid: {{quick: [true, '{value}'], who: ['{value}']}}"))
+    assert len(running.plan(written("grid: {quick: [true, fast], who: ['no']}")).todo) == 2
+
+
+def test_examples_can_be_swept():
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.py")):
+        known = source.read(path)
+        source.check(known, [dict.fromkeys(known.defaults)])
+
+
+def test_cells_count_as_in_the_notebook_of_their_author():
+    from lipnb.sweeps import cells
+
+    new = [nbformat.v4.new_markdown_cell("x"), *(nbformat.v4.new_code_cell("x") for _ in range(4))]
+    new[2].metadata.tags = ["injected-parameters"]
+    assert [cells.shown(new, n) for n in (1, 2, 3, 4)] == [
+        "code cell 1",
+        "the parameters",
+        "code cell 2",
+        "code cell 3",
+    ]
