@@ -12,6 +12,8 @@ from lipnb.attention import Attention
 from lipnb.models.layers import OBJECTS, Architecture, Block
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import inputs_of, received, whole_network
+from lipnb.models.self_check import check_length
+from lipnb.threads import turn
 
 __all__ = ["Model"]
 
@@ -113,7 +115,8 @@ class Model:
         castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
         """
         layer = self._check_place(layer, object)
-        return self.architecture.attention_object(self.module, layer, object, self.masked, n)
+        with turn():
+            return self.architecture.attention_object(self.module, layer, object, self.masked, n)
 
     @property
     def attending(self) -> list[int]:
@@ -148,10 +151,14 @@ class Model:
         Raises
         ------
         ValueError
-            "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
+            "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"; "the
+            attention of layer ... is not the map that is known here ... at ... tokens": what `attention` gives is held
+            against the network once for each layer and length, at the price of one more pass of the first sequence up
+            to this layer. What the network itself received and gave is in `lipnb.models.readings`.
         """
-        layer = self._check_place(layer, object)
-        return received(self, inputs_of(self, token_ids), layer, object)
+        layer, inputs = self._check_place(layer, object), inputs_of(self, token_ids)
+        check_length(self, inputs[:1], layer)
+        return received(self, inputs, layer, object)
 
     def network(self, to: str = "hidden", inputs: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The network from end to end, a map for `lipnb.local_lipschitz`.
