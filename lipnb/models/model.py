@@ -11,9 +11,9 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.models.layers import OBJECTS, Architecture, Block
 from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import inputs_of, received, whole_network
-from lipnb.models.self_check import check_length
-from lipnb.threads import turn
+from lipnb.models.network import inputs_of, received, some_inputs, whole_network
+from lipnb.models.self_check import check_ids, check_length
+from lipnb.threads import aside, turn
 
 __all__ = ["Model"]
 
@@ -168,8 +168,8 @@ class Model:
         to : {"hidden", "logits"}
             To the last hidden states, or to the logits of the next token, see `whole_network`.
         inputs : Tensor, optional
-            Token ids or images of the shape that is meant; needed for images alone, whose sides a number of tokens
-            does not say.
+            Token ids or images of the shape that is meant; needed for images, whose sides a number of tokens does not
+            say, and for networks that look at token ids once more after their first layer.
 
         Returns
         -------
@@ -180,7 +180,8 @@ class Model:
         Raises
         ------
         ValueError
-            As `whole_network`; "... give inputs=, images of the size that is meant".
+            As `whole_network`; "... give inputs=, images of the size that is meant"; when it is called, "what ... gives
+            depends on the token ids ...: give inputs=".
 
         Examples
         --------
@@ -195,7 +196,12 @@ class Model:
         if self.architecture.reads != "input_ids":
             raise ValueError(f"{self.name} reads no token ids: give inputs=, images of the size that is meant.")
         whole_network(self, torch.zeros(1, 1, dtype=torch.long), to)  # says at once what it refuses
-        return lambda x: whole_network(self, torch.zeros(x.shape[:2], dtype=torch.long), to)(x)
+
+        def network(x):
+            aside(check_ids, self, x.shape[1])  # has no part in a derivative that is being taken
+            return whole_network(self, some_inputs(self.module, "input_ids", x.shape[1], len(x)), to)(x)
+
+        return network
 
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""

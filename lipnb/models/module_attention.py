@@ -115,11 +115,13 @@ class OwnAttention:
 
         ValueError where that does not determine what it gives of another text.
         """
-        one, known = self._text(n), _confirmed.setdefault(self._network, set())
+        known = _confirmed.setdefault(self._network, set())
         place = (id(self._module), id(self._giver), self._call, n)
-        if place not in known:
-            self._confirm(one, n)
-            known.add(place)
+        if place in known:
+            return self._text(n).call
+        one, others = self._texts(n)
+        self._confirm(one, others, n)
+        known.add(place)
         return one.call
 
     def _text(self, n, seed=None, change=None):
@@ -133,12 +135,14 @@ class OwnAttention:
             refuse_draws(self._network, self._reads, inputs)
         return _Text(one_call(calls, self._module, self._call), one_call(calls, self._giver, self._call).given)
 
-    def _others(self, n):
-        return (self._text(n, seed) for seed in (SEEDS if n <= FEW else SEEDS[:1]))
+    def _texts(self, n):
+        """The plainest text, read last, and others: what those leave behind in the network is not met again."""
+        others = [self._text(n, seed) for seed in (SEEDS if n <= FEW else SEEDS[:1])]
+        return self._text(n), others
 
-    def _confirm(self, one, n):
+    def _confirm(self, one, others, n):
         """`Depends` where the arguments of one text do not give what the network gives of another."""
-        for other in self._others(n):
+        for other in others:
             misfit = self._misfit(one.call, other)
             if not misfit <= allowed(other.given.dtype):
                 raise Depends(
@@ -183,8 +187,8 @@ class OwnAttention:
         try:
             while wrong - right > 1:
                 middle = (right + wrong) // 2
-                one = self._text(middle)
-                same = all(self._same(one.call, other) for other in self._others(middle))
+                one, others = self._texts(middle)
+                same = all(self._same(one.call, other) for other in others)
                 right, wrong = (middle, wrong) if same else (right, middle)
         except Exception:  # the code is anybody's, and may refuse some lengths
             return 0

@@ -283,7 +283,8 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
     model : Model
         From `lipnb.models.load`.
     inputs : Tensor, shape (b, n) or (b, c, h, w)
-        Token ids or images: they say how many tokens there are and what masks; their values play no part.
+        Token ids or images: they say how many tokens there are and what masks; their values play no part, but in
+        networks that look at the ids again after their first layer.
     to : {"hidden", "logits"}
         The last hidden states, final norm included, (b, n, d); or the logits of the next token, (b, n, vocabulary), of
         decoders whose output matrix is that of the embeddings.

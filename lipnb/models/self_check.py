@@ -19,8 +19,10 @@ from lipnb.models.network import (
     run,
     some_inputs,
     vocabulary,
+    whole_network,
     without_padding,
 )
+from lipnb.threads import turn
 
 # tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
 LEAST, MOST = 9, 64
@@ -102,19 +104,43 @@ def check_length(model: Any, inputs: Tensor, layer: int) -> None:
         return
     receiver, giver = architecture.attention_of(network, layer), architecture.giver(network, layer)
     number = architecture.call_of(network, layer)
-    with capture(receiver, after=(giver, number)) as calls:
-        run(network, architecture.reads, inputs)
-    x, y = one_call(calls, receiver, number).tokens, one_call(calls, giver, number).given
-    refuse_filling(x, inputs, architecture.reads, model.name)
-    n = x.shape[1]
-    ours = architecture.attention_object(network, layer, "heads+output", model.masked, n)(x)
+    with turn():
+        with capture(receiver, after=(giver, number)) as calls:
+            run(network, architecture.reads, inputs)
+        x, y = one_call(calls, receiver, number).tokens, one_call(calls, giver, number).given
+        refuse_filling(x, inputs, architecture.reads, model.name)
+        ours = architecture.attention_object(network, layer, "heads+output", model.masked, x.shape[1])(x)
     misfit, size = (part.double().norm().item() for part in (ours - y, y))
     if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
         raise ValueError(
             f"the attention of layer {layer} of {model.name!r} is not the map that is known here for "
-            f"{architecture.title} at {n} tokens, though it was with few: they differ by {misfit / size:.1e} "
-            "(relative). Take shorter texts; models.readings(model, inputs) has what the network itself received and "
-            "gave. Report its config.json."
+            f"{architecture.title} at {x.shape[1]} tokens, though it was with few: they differ by "
+            f"{misfit / (size or 1):.1e} (relative). Take shorter texts; models.readings(model, inputs) has what the "
+            "network itself received and gave. Report its config.json."
+        )
+    known.add(place)
+
+
+@torch.no_grad()
+def check_ids(model: Any, n: int) -> None:
+    """Raise ValueError where n tokens that the first layer receives do not say what the network gives: ids play a part.
+
+    Once for each length.
+    """
+    network, reads = model.module, model.architecture.reads
+    known, place = _checked.setdefault(network, set()), n
+    if place in known:
+        return
+    with turn():
+        ids = some_inputs(network, reads, n, seed=1)
+        with capture(model.architecture.layers_of(network)[0]) as calls:
+            given = run(network, reads, ids).last_hidden_state
+        other = whole_network(model, some_inputs(network, reads, n))(calls[0].tokens)
+    misfit, size = (part.double().norm().item() for part in (other - given, given))
+    if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
+        raise ValueError(
+            f"what {model.name!r} gives depends on the token ids, not on what its first layer receives alone (two "
+            f"texts differ by {misfit / (size or 1):.1e}, relative): give inputs=, the token ids (b, n) that are meant."
         )
     known.add(place)
 
