@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.checks import as_tensor, check_finite_tokens, check_precision, check_vector, refuse_large_dense
 from lipnb.scaling import exponent, powers_of_two
+from lipnb.threads import Shared, turn
 
 __all__ = ["AutodiffJacobian", "plain_kernels"]
 
@@ -22,22 +23,32 @@ SINGLE = 1e-4  # and those in float32, up to this, where sharp attention cancels
 
 
 @contextmanager
+def _plain() -> Iterator[None]:
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+_kernels = Shared(_plain)
+_uncompiled = Shared(lambda: torch.compiler.set_stance("force_eager"))
+
+
+@contextmanager
 def plain_kernels() -> Iterator[None]:
     """Run the block with PyTorch's plain attention and layers, uncompiled: fused ones lack derivatives.
 
     Inference mode, in which nothing is recorded, is left for as long.
     """
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(_kernels())
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
+            stack.enter_context(_uncompiled())
+        yield
 
 
 FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
@@ -145,7 +156,7 @@ class AutodiffJacobian:
 
     def _pushed(self, u):
         """`jvp` by forward mode."""
-        with plain_kernels():
+        with turn(), plain_kernels():  # PyTorch counts the levels of forward mode for all threads together
             # [1] is the tangent, [0] the output
             return torch.func.jvp(lambda x: self.f(x).to(self.x.dtype), (self.x,), (u,))[1]
 

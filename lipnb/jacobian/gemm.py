@@ -102,7 +102,8 @@ def _autocast(device):
 
 def lowered(device: torch.device | str) -> bool:
     """Whether PyTorch is set to round float32 products on `device` to less, outside `full_precision`."""
-    around = _inside.before or _settings()  # another thread may be inside
+    with _inside.lock:  # another thread may be inside, or on its way in
+        around = _inside.before or _settings()
     return _autocast(device) is not None or any(now in LOWER for now in around.values())
 
 

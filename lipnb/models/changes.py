@@ -1,13 +1,17 @@
 """Whether a network stays as it is while it reads: one that changes itself, or draws at random, has no one map."""
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 import torch
+
+from lipnb.threads import turn
 
 OWN = {*vars(torch.nn.Module())} - {"training"}  # what every module keeps for PyTorch itself
 NUMBERS = (int, float, type(None))
@@ -18,7 +22,10 @@ class Changed(ValueError):
 
 
 class Draws:
-    """The global random states for the time of a block: put back at its end, `moved` if it drew or seeded anything."""
+    """The global random states for the time of a block: put back at its end, `moved` if it drew or seeded anything.
+
+    They are those of all threads: a block belongs into a `turn`.
+    """
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed, self.moved = seed, False
@@ -33,11 +40,13 @@ class Draws:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.moved = not _equal(self._begun, _random_states())
-        python, numpy, torchs = self._before
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.default_generator.set_state(torchs)
+        try:
+            self.moved = not equal(self._begun, _random_states())
+        finally:
+            python, numpy, torchs = self._before
+            random.setstate(python)
+            np.random.set_state(numpy)
+            torch.default_generator.set_state(torchs)
 
 
 @contextmanager
@@ -48,16 +57,21 @@ def unchanged(network: torch.nn.Module) -> Iterator[None]:
     each pass is that of the checkpoint. Where more than that differs, all is put back and the pass is refused.
 
     `Changed` says what else is another than before: an entry of its configuration, one of its modules, a word or switch
-    in one, or a parameter; numbers written into a parameter where PyTorch counts that.
+    in one, or a parameter; numbers written into a parameter where PyTorch counts that. No other thread is in such a
+    pass meanwhile, of whatever network.
     """
-    before = _State(network)
-    try:
-        yield
-    finally:
-        change = before.change()
-        before.restore()
-        if change:
-            raise _refusal(network, change)
+    with turn():
+        before, change = _State(network), ""
+        try:
+            try:
+                yield
+            finally:
+                change = before.change()
+                before.restore()
+        finally:  # once more: an interrupt may have fallen into the first time
+            before.restore()
+            if change and isinstance(sys.exc_info()[1], Exception | None):  # an interrupt stays one
+                raise _refusal(network, change)
 
 
 @contextmanager
@@ -67,17 +81,20 @@ def unconverted(network: torch.nn.Module) -> Iterator[None]:
     What such a call writes into a parameter in the middle of a derivative outlives that derivative: PyTorch then reads
     memory that is no longer there.
     """
-    own, converted = torch.nn.Module._apply, []
+    thread, converted = get_ident(), []
 
     def noted(module, *args, **kwargs):
-        converted.append(type(module).__name__)
+        if get_ident() == thread:  # another one may move a network of its own
+            converted.append(type(module).__name__)
         return own(module, *args, **kwargs)
 
-    torch.nn.Module._apply = noted
-    try:
-        yield
-    finally:
-        torch.nn.Module._apply = own
+    with turn():
+        own = torch.nn.Module._apply
+        try:
+            torch.nn.Module._apply = noted
+            yield
+        finally:
+            torch.nn.Module._apply = own
     if converted:
         raise Changed(
             f"the network {type(network).__name__} converts its own parameters as it reads (a {converted[0]}, by .to), "
@@ -105,7 +122,7 @@ class _State:
         """What is different now, but for numbers that a module keeps, in a few words; "" where nothing is."""
         now = vars(self.network.config)
         for key in [*self.config, *(now.keys() - self.config)]:
-            if not _equal(self.config.get(key), now.get(key)):
+            if not equal(self.config.get(key), now.get(key)):
                 return f"{key} of its configuration from {self.config.get(key)!r} to {now.get(key)!r}"
         if change := next(filter(None, (held.change(path) for path, held in self.held.items())), ""):
             return change
@@ -117,9 +134,16 @@ class _State:
         return ""
 
     def restore(self):
-        """Put back what was there: all but the numbers of parameters."""
-        vars(self.network.config).clear()
-        vars(self.network.config).update(self.config)
+        """Put back what was there: all but the numbers of parameters; nothing is written that is as it was.
+
+        Other threads read configurations and modules at any time.
+        """
+        now = vars(self.network.config)
+        for key in now.keys() - self.config:
+            del now[key]
+        for key, old in self.config.items():
+            if key not in now or not equal(now[key], old):
+                now[key] = old
         for held in self.held.values():
             held.restore()
 
@@ -140,21 +164,30 @@ class _Held:
             new = now.get(key)
             plain = all(isinstance(value, (bool, str, *NUMBERS)) for value in (old, new))
             kept = all(isinstance(value, NUMBERS) and not isinstance(value, bool) for value in (old, new))
-            if plain and not kept and not _equal(old, new):
+            if plain and not kept and not equal(old, new):
                 return f"{place}{key} from {old!r} to {new!r}"
         versions = _versions(self.module)
         changed = (key for key, version in self.versions.items() if versions.get(key) != version)
         return next((f"the numbers of {place}{key}" for key in changed), "")
 
     def restore(self):
-        module = self.module
-        for key in vars(module).keys() - self.settings - OWN:
-            del vars(module)[key]
-        vars(module).update(self.settings)
-        vars(module).update(_modules=self.modules, _buffers=self.buffers)
+        now = vars(self.module)
+        for key in now.keys() - self.settings - OWN:
+            del now[key]
+        for key, old in self.settings.items():
+            if key not in now or now[key] is not old:
+                now[key] = old
+        for key, old in {"_modules": self.modules, "_buffers": self.buffers}.items():
+            if not _same(now[key], old):
+                now[key] = dict(old)
         for key, numbers in self.numbers.items():
-            if not _equal(self.buffers[key], numbers):
-                self.buffers[key] = numbers
+            if not equal(now["_buffers"][key], numbers):
+                now["_buffers"][key] = numbers
+
+
+def _same(one, other):
+    """Whether two dicts hold the very same things."""
+    return one.keys() == other.keys() and all(one[key] is other[key] for key in other)
 
 
 def _versions(module):
@@ -163,7 +196,8 @@ def _versions(module):
     return {key: (id(value), 0 if value.is_inference() else value._version) for key, value in there.items()}
 
 
-def _equal(old: Any, new: Any) -> bool:
+def equal(old: Any, new: Any) -> bool:
+    """Whether two values are the same, tensors, arrays and configurations by their numbers."""
     if type(old) is not type(new):
         return False
     if isinstance(old, torch.Tensor):
@@ -171,11 +205,11 @@ def _equal(old: Any, new: Any) -> bool:
     if isinstance(old, np.ndarray):
         return np.array_equal(old, new)
     if isinstance(old, list | tuple):
-        return len(old) == len(new) and all(map(_equal, old, new))
+        return len(old) == len(new) and all(map(equal, old, new))
     if isinstance(old, dict):
-        return old.keys() == new.keys() and all(_equal(old[key], new[key]) for key in old)
+        return old.keys() == new.keys() and all(equal(old[key], new[key]) for key in old)
     if hasattr(old, "to_dict"):  # a configuration inside another
-        return _equal(vars(old), vars(new))
+        return equal(vars(old), vars(new))
     return bool(old == new or (old != old and new != new))
 
 

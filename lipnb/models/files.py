@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from lipnb.models.config_checks import (
     shards_of,
 )
 from lipnb.origin import checkout, extra
+from lipnb.threads import Shared
 
 __all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]
 
@@ -34,8 +35,7 @@ TOKENIZER_FILES = tuple(
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No loading bars, load reports or notebook-widget warnings inside; everything as it was afterwards."""
+def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
         warnings.filterwarnings("ignore", message="Cannot (enable|disable) progress bars")
@@ -55,6 +55,14 @@ def quiet() -> Iterator[None]:
             if bars:
                 logging.enable_progress_bar()
             (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
+
+
+_settings = Shared(_quiet)
+
+
+def quiet() -> AbstractContextManager[None]:
+    """No loading bars, load reports or notebook-widget warnings inside; everything as it was when no thread is left."""
+    return _settings()
 
 
 def mini_folder() -> Path:

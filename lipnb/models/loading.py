@@ -16,6 +16,7 @@ from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
 from lipnb.models.tokenizers import find_tokenizer
+from lipnb.threads import turn
 
 __all__ = ["load"]
 
@@ -113,7 +114,8 @@ def load(
         held = check_weights(folder, name)
     if Path(name).exists() and not on_hub:
         name = Path(name).resolve().name  # a result says which model, never which path
-    with torch.random.fork_rng(devices=[]):
+    # the library changes the default type and ways to draw of the whole process for as long
+    with turn(), torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
         empty = _on_meta(config, architecture, name)
         if architecture.matrices is None:

@@ -11,7 +11,9 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.models.layers import OBJECTS, Architecture, Block
 from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import inputs_of, received, whole_network
+from lipnb.models.network import inputs_of, received, some_inputs, whole_network
+from lipnb.models.self_check import check_ids, check_length
+from lipnb.threads import aside, turn
 
 __all__ = ["Model"]
 
@@ -113,7 +115,8 @@ class Model:
         castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
         """
         layer = self._check_place(layer, object)
-        return self.architecture.attention_object(self.module, layer, object, self.masked, n)
+        with turn():
+            return self.architecture.attention_object(self.module, layer, object, self.masked, n)
 
     @property
     def attending(self) -> list[int]:
@@ -148,10 +151,14 @@ class Model:
         Raises
         ------
         ValueError
-            "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
+            "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"; "the
+            attention of layer ... is not the map that is known here ... at ... tokens": what `attention` gives is held
+            against the network once for each layer and length, at the price of one more pass of the first sequence up
+            to this layer. What the network itself received and gave is in `lipnb.models.readings`.
         """
-        layer = self._check_place(layer, object)
-        return received(self, inputs_of(self, token_ids), layer, object)
+        layer, inputs = self._check_place(layer, object), inputs_of(self, token_ids)
+        check_length(self, inputs[:1], layer)
+        return received(self, inputs, layer, object)
 
     def network(self, to: str = "hidden", inputs: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The network from end to end, a map for `lipnb.local_lipschitz`.
@@ -161,8 +168,8 @@ class Model:
         to : {"hidden", "logits"}
             To the last hidden states, or to the logits of the next token, see `whole_network`.
         inputs : Tensor, optional
-            Token ids or images of the shape that is meant; needed for images alone, whose sides a number of tokens
-            does not say.
+            Token ids or images of the shape that is meant; needed for images, whose sides a number of tokens does not
+            say, and for networks that look at token ids once more after their first layer.
 
         Returns
         -------
@@ -173,7 +180,8 @@ class Model:
         Raises
         ------
         ValueError
-            As `whole_network`; "... give inputs=, images of the size that is meant".
+            As `whole_network`; "... give inputs=, images of the size that is meant"; when it is called, "what ... gives
+            depends on the token ids ...: give inputs=".
 
         Examples
         --------
@@ -188,7 +196,12 @@ class Model:
         if self.architecture.reads != "input_ids":
             raise ValueError(f"{self.name} reads no token ids: give inputs=, images of the size that is meant.")
         whole_network(self, torch.zeros(1, 1, dtype=torch.long), to)  # says at once what it refuses
-        return lambda x: whole_network(self, torch.zeros(x.shape[:2], dtype=torch.long), to)(x)
+
+        def network(x):
+            aside(check_ids, self, x.shape[1])  # has no part in a derivative that is being taken
+            return whole_network(self, some_inputs(self.module, "input_ids", x.shape[1], len(x)), to)(x)
+
+        return network
 
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""

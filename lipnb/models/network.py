@@ -16,6 +16,7 @@ from lipnb.checks import as_tensor, at_once
 from lipnb.models.changes import Changed, Draws, unchanged
 from lipnb.models.files import quiet
 from lipnb.models.hooks import Call, capture
+from lipnb.threads import turn
 
 __all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "whole_network", "with_positions"]
 
@@ -136,7 +137,7 @@ def run(network: Any, reads: str, inputs: Tensor, draws: Draws | None = None) ->
     known = signature(getattr(network, "forward", network)).parameters.values()
     takes = any(one.name == "use_cache" or one.kind is one.VAR_KEYWORD for one in known)
     options = {"use_cache": False} if reads == "input_ids" and takes else {}
-    with draws or Draws(), unchanged(network):
+    with turn(), draws or Draws(), unchanged(network):
         return network(**{reads: inputs}, **options)
 
 
@@ -177,6 +178,11 @@ def received(model: Any, inputs: Tensor, layer: int, object: str) -> Tensor:
     x = torch.cat(found).detach().contiguous()
     refuse_filling(x, inputs, reads, model.name)
     return x
+
+
+def allowed(dtype: torch.dtype) -> float:
+    """How far two computations of one attention may be apart, relative: networks compute softmax in float32."""
+    return max(ROUNDING, 3 * torch.finfo(dtype).eps ** 0.5)
 
 
 def one_call(calls: list[Call], module: torch.nn.Module, number: int) -> Call:
@@ -277,7 +283,8 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
     model : Model
         From `lipnb.models.load`.
     inputs : Tensor, shape (b, n) or (b, c, h, w)
-        Token ids or images: they say how many tokens there are and what masks; their values play no part.
+        Token ids or images: they say how many tokens there are and what masks; their values play no part, but in
+        networks that look at the ids again after their first layer.
     to : {"hidden", "logits"}
         The last hidden states, final norm included, (b, n, d); or the logits of the next token, (b, n, vocabulary), of
         decoders whose output matrix is that of the embeddings.
@@ -336,12 +343,18 @@ def _tables_of_its_own(network):
             if module is call.module:
                 setattr(module, name, table.clone())
 
+    def put_back():
+        for module, name, table in written:
+            setattr(module, name, table)
+
     with capture(*(module for module, _, _ in written), change=copied):
         try:
-            yield
-        finally:
-            for module, name, table in written:
-                setattr(module, name, table)
+            try:
+                yield
+            finally:
+                put_back()
+        finally:  # once more: an interrupt may have fallen into the first time
+            put_back()
 
 
 def why_no_logits(model: Any) -> str:
@@ -361,7 +374,7 @@ def why_no_logits(model: Any) -> str:
 
 def random_twin(model: Any, seed: int = 0) -> Any:
     """The same network with weights drawn at random as its family draws them; the global random state stays."""
-    with torch.random.fork_rng(devices=[]), quiet():
+    with turn(), torch.random.fork_rng(devices=[]), quiet():
         torch.default_generator.manual_seed(seed)
         options = {"attn_implementation": "eager", "dtype": torch.float32, **model.architecture.options}
         network = type(model.module)._from_config(deepcopy(model.module.config), **options)
@@ -398,7 +411,8 @@ def position_embeddings(model: Any) -> Tensor:
 @torch.no_grad()
 def with_positions(model: Any, embeddings: Tensor) -> Any:
     """The same model with other position embeddings, (positions, d); nothing else is changed, nor the model itself."""
-    network = deepcopy(model.module)
+    with turn():
+        network = deepcopy(model.module)
     weight = attrgetter(model.architecture.positions)(network).weight
     if embeddings.shape != weight.shape:
         raise ValueError(f"embeddings must have shape {tuple(weight.shape)}, got {tuple(embeddings.shape)}.")

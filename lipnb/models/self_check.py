@@ -1,25 +1,32 @@
 """Each layer's map against the network itself, when a model is loaded: no switch of a configuration passes unseen."""
 
+import math
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from lipnb.models.changes import Changed, Draws, unconverted
 from lipnb.models.hooks import capture
+from lipnb.models.module_attention import Depends
 from lipnb.models.network import (
     ROUNDING,
+    allowed,
     one_call,
     refuse_draws,
     refuse_filling,
     run,
     some_inputs,
     vocabulary,
+    whole_network,
     without_padding,
 )
+from lipnb.threads import turn
 
 # tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
 LEAST, MOST = 9, 64
+_checked: WeakKeyDictionary = WeakKeyDictionary()  # network -> layers and lengths whose maps were found right
 
 
 @torch.no_grad()
@@ -39,7 +46,7 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
     with capture(*(module for both in places for module in both)) as calls:
         run(network, architecture.reads, inputs)
-    tolerance = max(1e-5, 3 * torch.finfo(network.dtype).eps ** 0.5)
+    tolerance = allowed(network.dtype)
     heads = width = 0
     for number, (module, giver) in zip(attending, places, strict=True):
         place = f"the attention of layer {number} of {name!r}"
@@ -64,6 +71,8 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
             ours = attention(x)
         except Changed:
             raise
+        except Depends as error:
+            raise ValueError(f"{place} is not known here: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"{place} is not known here: {error}") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
@@ -80,6 +89,60 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
             )
         heads, width = attention.heads, x.shape[-1]
     return heads, width
+
+
+@torch.no_grad()
+def check_length(model: Any, inputs: Tensor, layer: int) -> None:
+    """Raise ValueError unless the `Attention` of a layer gives what the network's gives of one text of this length.
+
+    Once for each layer and length: what was tried when the model was loaded was short. Families without a closed form
+    try each length themselves, see `OwnAttention`.
+    """
+    network, architecture = model.module, model.architecture
+    known, place = _checked.setdefault(network, set()), (layer, model.masked, *inputs.shape[1:])
+    if architecture.matrices is None or place in known:
+        return
+    receiver, giver = architecture.attention_of(network, layer), architecture.giver(network, layer)
+    number = architecture.call_of(network, layer)
+    with turn():
+        with capture(receiver, after=(giver, number)) as calls:
+            run(network, architecture.reads, inputs)
+        x, y = one_call(calls, receiver, number).tokens, one_call(calls, giver, number).given
+        refuse_filling(x, inputs, architecture.reads, model.name)
+        ours = architecture.attention_object(network, layer, "heads+output", model.masked, x.shape[1])(x)
+    misfit, size = (part.double().norm().item() for part in (ours - y, y))
+    if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
+        raise ValueError(
+            f"the attention of layer {layer} of {model.name!r} is not the map that is known here for "
+            f"{architecture.title} at {x.shape[1]} tokens, though it was with few: they differ by "
+            f"{misfit / (size or 1):.1e} (relative). Take shorter texts; models.readings(model, inputs) has what the "
+            "network itself received and gave. Report its config.json."
+        )
+    known.add(place)
+
+
+@torch.no_grad()
+def check_ids(model: Any, n: int) -> None:
+    """Raise ValueError where n tokens that the first layer receives do not say what the network gives: ids play a part.
+
+    Once for each length.
+    """
+    network, reads = model.module, model.architecture.reads
+    known, place = _checked.setdefault(network, set()), n
+    if place in known:
+        return
+    with turn():
+        ids = some_inputs(network, reads, n, seed=1)
+        with capture(model.architecture.layers_of(network)[0]) as calls:
+            given = run(network, reads, ids).last_hidden_state
+        other = whole_network(model, some_inputs(network, reads, n))(calls[0].tokens)
+    misfit, size = (part.double().norm().item() for part in (other - given, given))
+    if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
+        raise ValueError(
+            f"what {model.name!r} gives depends on the token ids, not on what its first layer receives alone (two "
+            f"texts differ by {misfit / (size or 1):.1e}, relative): give inputs=, the token ids (b, n) that are meant."
+        )
+    known.add(place)
 
 
 @torch.no_grad()

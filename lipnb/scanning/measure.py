@@ -13,6 +13,7 @@ from lipnb.certified import certify
 from lipnb.jacobian import block_norms, singular_pair
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model, Reading, answer, whole_network
+from lipnb.models.hooks import capture
 from lipnb.recording.table import GAP
 from lipnb.scanning import catalogue
 from lipnb.scanning.inputs import Reader
@@ -263,13 +264,9 @@ def _to_last_layer(model, inputs):
     whole, last = whole_network(model, inputs), model.architecture.layers_of(model.module)[-1]
 
     def stack(x):
-        given = []  # a module that layers share gives several times
-        handle = last.register_forward_hook(lambda _, args, output: given.append(output))
-        try:
+        with capture(last) as calls:
             whole(x)
-        finally:
-            handle.remove()
-        return given[-1][0] if isinstance(given[-1], tuple) else given[-1]
+        return calls[-1].given  # a module that layers share gives several times
 
     return stack
 
