@@ -8,7 +8,7 @@ import torch
 
 from lipnb.checks import whole
 from lipnb.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
-from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_folder, check_size, check_weights
+from lipnb.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
@@ -16,10 +16,16 @@ from lipnb.models.generic import located, own_mask, unknown_family
 from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
-from lipnb.models.tokenizers import find_tokenizer
+from lipnb.models.tokenizers import find_tokenizer, unread_tokenizer
 
 __all__ = ["load"]
 
+# what PyTorch begins to say of a device that is not here, and what it comes to
+UNUSABLE = {
+    "Expected one of": "there is no such kind",
+    "Could not run": "this PyTorch was built without it",
+    "INTERNAL ASSERT": "no tensor lies there",
+}
 BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
 # Names whose plain configuration is known without any file.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
@@ -99,6 +105,7 @@ def load(
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
     seed = whole("seed", seed)
+    check_device(device)
     if masked not in (None, True, False):
         raise ValueError(f"masked must be True, False or None, got {masked!r}.")
     folder, on_hub = _find(name, random)
@@ -145,6 +152,7 @@ def load(
         module=network,
         tokenizer=found[0],
         architecture=architecture,
+        unread="" if most is None or found[0] is not None else unread_tokenizer(folder),
     )
 
 
@@ -164,6 +172,22 @@ def name_of(name_or_path: str | os.PathLike) -> str:
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
         raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")
     return os.fspath(name_or_path)
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise ValueError unless tensors can lie on a device here."""
+    if device is None:
+        return
+    try:
+        found = torch.empty(0, device=device).device.type
+    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        for start, said in UNUSABLE.items():
+            reason = said if start in reason else reason
+        reason = "it must be a name or a torch.device" if isinstance(error, TypeError) else reason
+        raise ValueError(f"the device {device!r} cannot be used here ({reason}): leave it out for the CPU.") from None
+    if found == "meta":
+        raise ValueError(f"the device {device!r} cannot be used here (it holds no numbers): leave it out for the CPU.")
 
 
 def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | None:
@@ -323,9 +347,27 @@ def _configuration(entries, folder, architecture, masked, name):
             raise ValueError(
                 f"config.json of {name!r} is not a valid {architecture.title} configuration: {_line(error, -1)}"
             ) from error
+    for key in QUANTIZED:  # empty: nothing is quantized, though the library would ask how
+        if hasattr(config, key):
+            delattr(config, key)
+    if architecture.matrices is not None:
+        _one_side(config, name)
     if architecture.mask_setting and masked != _own_mask(architecture, entries):
         setattr(config, architecture.mask_setting, masked)
     return config
+
+
+def _one_side(config, name):
+    """Write two equal sides of images or patches as one number; ValueError for two that differ."""
+    for inner in (config, *(getattr(config, part) for part in config.sub_configs)):
+        for entry in ("image_size", "patch_size"):
+            sides = getattr(inner, entry, None)
+            if isinstance(sides, (list, tuple)):
+                if len(set(sides)) != 1:
+                    raise ValueError(
+                        f"config.json of {name!r} has {entry} = {list(sides)}: only squares are read here."
+                    )
+                setattr(inner, entry, sides[0])
 
 
 def _draw(config, architecture, seed, name, described):
