@@ -8,13 +8,17 @@ import codecs
 import json
 import math
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from lipnb.origin import extra
 
 LONGEST = 50_000_000  # bytes of config.json or of an index; thousands of shards take fewer
 LONGEST_READ = 200_000_000  # bytes of another file of text, such as a tokenizer's
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")  # pickles beside the weights
 TEXTS = (".json", ".txt", ".model", ".jinja")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -23,12 +27,7 @@ QUANTIZED = ("quantization_config", "compression_config")
 ROTARY = ("rope_scaling", "rope_parameters")
 # ways of computing that the library has itself; any other is a name on the hub, whose code it would fetch and run
 COMPUTED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", "grouped_mm", "batched_mm")
-HEADS = (
-    ("hidden_size", "num_attention_heads"),
-    ("n_embd", "n_head"),
-    ("dim", "n_heads"),
-    ("num_attention_heads", "num_key_value_heads"),
-)
+SEVERAL = 1000  # numbers in a list of one for each layer or side
 
 
 def _number(value):
@@ -43,15 +42,27 @@ def _known_activation(value):
 
 
 def _whole(names, least, most):
-    rule = f"a whole number from {least} to {most:,}", lambda value: type(value) is int and least <= value <= most
-    return dict.fromkeys(names.split(), rule)
+    """Rules for sizes: no more than a machine can count through; what else fits a family its library says."""
+
+    def fits(value):
+        if isinstance(value, (list, dict)):
+            each = value.values() if isinstance(value, dict) else value
+            return (
+                0 < len(value) <= SEVERAL
+                and not any(isinstance(one, (list, dict)) for one in each)
+                and all(map(fits, each))
+            )
+        return _number(value) and least <= value <= most
+
+    return dict.fromkeys(names.split(), (f"a whole number from {least} to {most:,}", fits))
 
 
 # entry of config.json -> what it must be, in words and as a test; without windows it may say 0 as well as null
 RULES = {
     **_whole("num_hidden_layers n_layer n_layers", 1, 1000),
     **_whole("num_attention_heads n_head n_heads num_key_value_heads", 1, 10_000),
-    **_whole("hidden_size n_embd dim head_dim intermediate_size n_inner hidden_dim", 1, 10**7),
+    **_whole("hidden_size n_embd dim intermediate_size n_inner hidden_dim", 1, 10**7),
+    **_whole("head_dim", 0, 10**7),
     **_whole("vocab_size max_position_embeddings n_positions n_ctx", 1, 10**9),
     **_whole("sliding_window", 0, 10**9),
     **_whole("image_size patch_size num_channels", 1, 100_000),
@@ -124,10 +135,13 @@ def refuse_mark(path: Path, what: str) -> None:
         raise ValueError(f"{what} begins with a byte order mark: save it as plain UTF-8, without one.")
 
 
-def check_entries(entries: dict, name: str) -> None:
-    """Refuse entries of a config.json that no model has: "... is quantized ...", "config.json of ... has ... = ..."."""
+def check_entries(entries: dict, name: str, path: str = "") -> None:
+    """Refuse entries of a config.json that no model has: "... is quantized ...", "config.json of ... has ... = ...".
+
+    `path`: what stands before the names of entries of a part, such as "text_config.".
+    """
     for key in QUANTIZED:
-        if entries.get(key) is not None:
+        if entries.get(key):
             method = entries[key].get("quant_method") if isinstance(entries[key], dict) else None
             raise ValueError(
                 f"{name!r} is quantized ({method or key}), and its weights are not those of the map that "
@@ -136,19 +150,17 @@ def check_entries(entries: dict, name: str) -> None:
     for key, value in entries.items():
         rule = RULES.get(key) or next((ENDINGS[end] for end in ENDINGS if key.endswith(end)), None)
         if value is not None and rule is not None and not rule[1](value):
-            raise _must_be(name, key, value, rule[0])
+            raise _must_be(name, path + key, value, rule[0])
+        if isinstance(value, dict) and key.endswith("_config") and key not in QUANTIZED:
+            check_entries(value, name, f"{path}{key}.")
     for key in ROTARY:
-        _check_rotary(entries.get(key) or {}, key, name)
-    for whole, part in HEADS:
-        if (
-            all(type(entries.get(key)) is int for key in (whole, part))
-            and entries[whole] % entries[part]
-            and (whole == "num_attention_heads" or not entries.get("head_dim"))
-        ):
-            raise ValueError(
-                f"config.json of {name!r} has {whole} = {entries[whole]}, which {part} = {entries[part]} "
-                "does not divide."
-            )
+        _check_rotary(entries.get(key) or {}, path + key, name)
+    heads, groups = (entries.get(key) for key in ("num_attention_heads", "num_key_value_heads"))
+    if type(heads) is int and type(groups) is int and heads % groups:
+        raise ValueError(
+            f"config.json of {name!r} has {path}num_attention_heads = {heads}, which {path}num_key_value_heads = "
+            f"{groups} does not divide."
+        )
 
 
 def _must_be(name, place, value, wanted):
@@ -185,7 +197,8 @@ def check_size(count: int, itemsize: int, name: str) -> None:
 
 def shards_of(index: Path, name: str) -> list[str]:
     """Files named by the index of a split checkpoint: plain names in its own folder, and nothing else."""
-    weights = json_of(index, f"{index.name} of {name!r}").get("weight_map")
+    entries = json_of(index, f"{index.name} of {name!r}")
+    weights = entries.get("weight_map")
     if not (isinstance(weights, dict) and weights and all(isinstance(file, str) for file in weights.values())):
         raise ValueError(
             f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download "
@@ -198,11 +211,20 @@ def shards_of(index: Path, name: str) -> list[str]:
                 f"{index.name} of {name!r} names {file[:80]!r}, which is no safetensors file in the same "
                 "folder: it is not opened."
             )
+    if not isinstance(entries.get("metadata"), dict):
+        raise ValueError(f'{index.name} of {name!r} has no entry metadata, an object: add "metadata": {{}} to it.')
     return files
 
 
-def check_weights(folder: str | os.PathLike, name: str) -> int:
-    """Raise one sentence unless the weights of a model are there, whole, in safetensors format; count their entries."""
+class Held(NamedTuple):
+    """A tensor of a checkpoint, known by the head of its file alone."""
+
+    file: Path
+    shape: tuple[int, ...]
+
+
+def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
+    """The tensors of a checkpoint, by name; one sentence unless all are there, whole, in safetensors format."""
     with extra("models"):
         from safetensors import SafetensorError, safe_open
 
@@ -211,25 +233,26 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
         files = [WEIGHTS]
     else:
         files = shards_of(place_of(folder, INDEX, name), name) if (folder / INDEX).is_file() else []
-    if not files or not all(place_of(folder, file, name).is_file() for file in files):
+    if not files:
+        raise FileNotFoundError(_without_weights(folder, name))
+    if absent := [file for file in files if not place_of(folder, file, name).is_file()]:
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise FileNotFoundError(
-            f"{name!r} has no complete weights in safetensors format (model.safetensors; "
-            "other formats are not read): add them, connect to the network if they are "
-            "on the hub, or draw weights for its config.json with --random (random=True in Python)."
+            f"{absent[0]}{more}, named in {INDEX} of {name!r}, {'are' if more else 'is'} missing: download or copy "
+            "the model again."
         )
-    entries, there = 0, dict[str, str]()
+    there = dict[str, Held]()
     for file in files:
         try:
             with safe_open(folder / file, framework="pt") as whole:
                 for key in whole.keys():
                     part = whole.get_slice(key)
-                    entries += math.prod(part.get_shape())
                     if key in there:
                         raise ValueError(
-                            f"{name!r} has the tensor {key} twice, in {there[key]} and {file}: download "
+                            f"{name!r} has the tensor {key} twice, in {there[key].file.name} and {file}: download "
                             "or copy it again."
                         )
-                    there[key] = file
+                    there[key] = Held(folder / file, tuple(part.get_shape()))
                     if key.endswith(".weight") and part.get_dtype() not in FLOATS:
                         raise ValueError(
                             f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
@@ -242,7 +265,40 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
                 f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
                 "download or copy it again."
             ) from None
-    return entries
+    return there
+
+
+def _without_weights(folder, name):
+    """What is said of a folder without weights that are read, by what it holds instead."""
+    files = sorted(path.name for path in folder.iterdir() if path.is_file())
+    pickles = [
+        file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt")) and not file.startswith(TRAINING)
+    ]
+    if pickles:
+        return (
+            f"{name!r} has its weights in {pickles[0]}, a pickle, which is not opened: load the folder with "
+            "transformers (AutoModel.from_pretrained), write it with save_pretrained('mine'), and give 'mine'."
+        )
+    if others := [file for file in files if file.endswith((".h5", ".msgpack", ".onnx", ".gguf"))]:
+        way = "give that file" if others[0].endswith(".gguf") else "convert them to safetensors with transformers"
+        return f"{name!r} has its weights in {others[0]}, which is not read as a part of a folder: {way}."
+    if parts := [file for file in files if re.search(r"-\d+-of-\d+\.safetensors$", file)]:
+        return f"{name!r} holds {parts[0]}, but not {INDEX}, which says what lies in which file: download it too."
+    if others := [file for file in files if file.endswith(".safetensors")]:
+        return f"{name!r} holds {others[0]}, but no {WEIGHTS}: rename it, if it holds the weights of this config.json."
+    if place := below(folder, WEIGHTS, INDEX):
+        return f"{name!r} holds no weights, but its folder {place} does: give {f'{name}/{place}'!r}."
+    return (
+        f"{name!r} has no complete weights in safetensors format (model.safetensors; "
+        "other formats are not read): add them, connect to the network if they are "
+        "on the hub, or draw weights for its config.json with --random (random=True in Python)."
+    )
+
+
+def below(folder: str | os.PathLike, *files: str) -> str | None:
+    """Name of a folder in this one that holds one of these files; of checkpoints of a training the last."""
+    found = [path.name for path in Path(folder).iterdir() if any((path / file).is_file() for file in files)]
+    return max(found, key=lambda name: ([int(number) for number in re.findall(r"\d+", name)], name), default=None)
 
 
 def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:

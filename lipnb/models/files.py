@@ -15,6 +15,7 @@ from lipnb.hub import ABSENT, snapshot
 from lipnb.models.config_checks import (
     INDEX,
     WEIGHTS,
+    below,
     check_weights,
     json_of,
     place_of,
@@ -123,6 +124,8 @@ def read_config(folder: Path, name: str) -> dict:
         fix = "a folder in Hugging Face format (config.json, model.safetensors, tokenizer files)"
         if other := sorted(Path(folder).glob("*.gguf")):
             fix = f"its file {other[0].name}"
+        elif place := below(folder, CONFIG):
+            fix = f"its folder {place}, which does ({str(Path(folder, place))!r})"
         raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass {fix}.")
     refuse_mark(path, f"config.json of {name!r}")
     try:

@@ -75,7 +75,7 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
         attention=attention,
         projected=projected,
         part=part or None,
-        attends=lambda layer: bool(_attentions(layer)),
+        attends=_holds_attention,
     )
 
 
@@ -117,6 +117,10 @@ def _attentions(layer):
     """Paths in a layer to its modules named ``...Attention``, but for those inside others."""
     paths = [path for path, module in layer.named_modules() if path and type(module).__name__.endswith("Attention")]
     return [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+
+
+def _holds_attention(layer):
+    return bool(_attentions(layer))
 
 
 def _place(layer):

@@ -28,6 +28,9 @@ SIZES = {
     "vocab_size": "vocab_size",
 }
 ROTARY, BASE = "rope.dimension_count", "rope.freq_base"
+SCALING, FACTORS = "rope.scaling.", ("rope.scaling.factor", "rope.scale_linear")  # two names of one number
+FREQUENCIES = "rope_freqs.weight"  # what divides each frequency of the rotations, as in Llama 3
+BEHIND = ("cls.", "output_norm_enc.")  # heads, which read the last hidden states
 NEEDED = {*SIZES, "token_embd.weight"} - {"attention.head_count_kv", "attention.key_length", "vocab_size"}
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 IN_LAYER = {
@@ -58,7 +61,9 @@ def unpack_gguf(path: Path, folder: Path, name: str) -> None:
         from gguf import dequantize
         from safetensors.numpy import save_file
     entries, held = _read(path, name)
-    config = _config(entries, held, name)
+    divided = held.pop(FREQUENCIES, None)
+    held = {own: tensor for own, tensor in held.items() if not own.startswith(BEHIND)}
+    config = _config(entries, held, None if divided is None else dequantize(divided.data, divided.tensor_type), name)
     check_entries(config, name)
     check_size(sum(int(tensor.n_elements) for tensor in held.values()), 4, name)
     tensors = {}
@@ -111,8 +116,11 @@ def _read(path, name):
     return entries, {tensor.name: tensor for tensor in reader.tensors}
 
 
-def _config(entries, held, name) -> dict[str, Any]:
-    """The entries of config.json; a ValueError for whatever could mean another map than that of its family."""
+def _config(entries, held, divisors, name) -> dict[str, Any]:
+    """The entries of config.json; a ValueError for whatever could mean another map than that of its family.
+
+    `divisors` are those of the frequencies of rotations, or None.
+    """
     family = entries.get("general.architecture")
     if family not in FAMILIES:
         raise ValueError(f"{name!r} is a {family!r} GGUF, which is not read; {', '.join(FAMILIES)} are.")
@@ -122,10 +130,21 @@ def _config(entries, held, name) -> dict[str, Any]:
     config = {entry: found.pop(key) for key, entry in SIZES.items() if key in found}
     rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
     found.pop("attention.value_length", None)  # else the shapes disagree, which is said when the network is read
+    found.pop("pooling_type", None)  # what is made of the last hidden states
+    factor = _stretch(found, config, family, name)
+    window = found.pop("attention.sliding_window", 0)
+    if not isinstance(window, int) or 0 < window < config["max_position_embeddings"]:
+        raise ValueError(
+            f"{name!r} has a sliding window of {window!r} tokens, which is not read from a GGUF file: load the folder "
+            "in Hugging Face format that it was made of."
+        )
+    causal = found.pop("attention.causal", True)
+    found = {key: value for key, value in found.items() if key not in ("expert_count", "expert_used_count") or value}
     if found:
         key, value = next(iter(found.items()))
         raise ValueError(f"{name!r} has {family}.{key} = {repr(value)[:40]}, which is not known here.")
-    if family == "llama" and rotary not in (None, config.get("head_dim") or _head(config)):
+    head = config.get("head_dim") or _head(config)
+    if rotary not in (None, head):
         raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("vocab_size", int(held["token_embd.weight"].shape[-1]))  # shapes are stated columns first
@@ -135,10 +154,48 @@ def _config(entries, held, name) -> dict[str, Any]:
         **{key: value for key, value in ids.items() if value is not None},
         "architectures": [FAMILIES[family]],
         "model_type": family,
-        "rope_parameters": {"rope_type": "default", "rope_theta": base},
+        "is_causal": bool(causal),
+        "rope_parameters": _rotation(base, factor, divisors, head, config["max_position_embeddings"], name),
         "tie_word_embeddings": "output.weight" not in held,
         "dtype": "float32",
     }
+
+
+def _stretch(found, config, family, name):
+    """What all frequencies of rotations are divided by; takes what is said of it out of `found`.
+
+    As llama.cpp has it: a factor without a type is that of "linear", and "none" leaves the factor out.
+    """
+    kind = found.pop(f"{SCALING}type", "linear")
+    factors = [found.pop(key) for key in FACTORS if key in found]
+    for key, neutral in (("finetuned", (True, False)), ("attn_factor", (0, 1)), ("original_context_length", None)):
+        value = found.pop(SCALING + key, None)
+        if neutral is not None and value is not None and value not in neutral:
+            found[SCALING + key] = value  # refused with the rest
+    if kind not in ("none", "linear"):
+        raise ValueError(
+            f"{name!r} has {family}.{SCALING}type = {kind!r:.40}: of a GGUF file none and linear are read; load the "
+            "folder in Hugging Face format that it was made of."
+        )
+    factor = (factors[0] if kind == "linear" and factors else 1.0) or 1.0
+    if not (isinstance(factor, (int, float)) and 0 < factor < float("inf")):
+        raise ValueError(f"{name!r} has {family}.{FACTORS[0]} = {factor!r:.40}: it must be a positive number.")
+    return float(factor)
+
+
+def _rotation(base, factor, divisors, head, longest, name):
+    """rope_parameters of config.json; divisors of single frequencies are those of a longrope with one table."""
+    if divisors is None:
+        scaled = {"rope_type": "linear", "factor": factor} if factor != 1 else {"rope_type": "default"}
+        return scaled | {"rope_theta": base}
+    if divisors.ndim != 1 or 2 * len(divisors) != head or not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise ValueError(
+            f"{name!r} holds {FREQUENCIES} of shape {divisors.shape}: they must be {head!r} / 2 positive numbers, one "
+            "for each frequency of its rotations; download or copy it again."
+        )
+    each = (factor * divisors.astype(np.float64)).tolist()
+    lengths = {"factor": 1.0, "attention_factor": 1.0, "original_max_position_embeddings": longest}
+    return {"rope_type": "longrope", "rope_theta": base, "short_factor": each, "long_factor": each} | lengths
 
 
 def _head(config):

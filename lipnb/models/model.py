@@ -49,6 +49,7 @@ class Model:
     module: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
     architecture: Architecture = field(repr=False)
+    unread: str = field(default="", repr=False)  # of a tokenizer that is there and not read: where it is
 
     def token_ids(self, text: str) -> Tensor:
         """Token ids of a text, without special tokens.
@@ -66,11 +67,14 @@ class Model:
         Raises
         ------
         ValueError
-            "the text holds no token: ...", "... has no tokenizer: give the name or folder of one ..."
+            "the text holds no token: ...", "... has no tokenizer: give the name or folder of one ...", "... has a
+            tokenizer that is not read (it is in tekken.json ...) ..."
         """
         if self.tokenizer is None:
+            has = f"has a tokenizer that is not read ({self.unread})" if self.unread else "has no tokenizer"
+            write = "write its tokenizer.json with transformers (save_pretrained), or " if self.unread else ""
             raise ValueError(
-                f"{self.name} has no tokenizer: give the name or folder of one with --tokenizer (in Python "
+                f"{self.name} {has}: {write}give the name or folder of one with --tokenizer (in Python "
                 "load(..., tokenizer=...), or make token ids yourself)."
             )
         if not isinstance(text, str):

@@ -1,10 +1,16 @@
 """Which tokenizer a model reads text with, never chosen silently."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from lipnb.models.config_checks import check_folder
-from lipnb.models.files import TOKENIZER_FILES, minilm_folder, quiet, tokenizer_from_hub
+from lipnb.models.config_checks import check_folder, json_of
+from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
+from lipnb.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
+
+KNOWN = ("minilm", "gpt2-mini", *SOURCES)
+# ends of names of files with words that are not read: Mistral's, SentencePiece's, OpenAI's, code, halves of a pair
+UNREAD = ("tekken.json", ".model", ".tiktoken", ".bpe", "vocab.json", "merges.txt", ".vocab", ".codes")
 
 
 def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
@@ -21,9 +27,12 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
                 "tokenizer.save_pretrained('mine'), then give 'mine'."
             )
         wanted = os.fspath(wanted)
-        place = minilm_folder() if wanted == "minilm" else Path(wanted)
-        place = place if place.is_dir() else _by_name(wanted)
+        place = _named(wanted)
         if not _holds_tokenizer(place):
+            if place is not None and (why := unread_tokenizer(place)):
+                raise FileNotFoundError(f"the tokenizer {wanted!r} is not read ({why}): give another.")
+            if place is not None and (Path(wanted).exists() or wanted in KNOWN):
+                raise FileNotFoundError(f"{wanted!r} holds no tokenizer: give another, such as 'minilm'.")
             raise FileNotFoundError(
                 f"no tokenizer {wanted!r} could be found: not as a folder, not under "
                 "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
@@ -50,6 +59,35 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
         if len(tokenizer) <= vocabulary:
             return tokenizer, "minilm"
     return None, None
+
+
+def _named(wanted):
+    """Folder of the tokenizer of whatever a name says of which a model can be loaded."""
+    if Path(wanted).is_dir():
+        return Path(wanted)
+    if wanted == "minilm":
+        return minilm_folder()
+    if wanted == "gpt2-mini":
+        return mini_folder()
+    if wanted in SOURCES:
+        return fetched_folder(wanted)
+    if wanted.endswith(".gguf"):
+        return gguf_folder(Path(wanted))
+    return _by_name(wanted)
+
+
+def unread_tokenizer(folder: str | os.PathLike | None) -> str:
+    """Which file of a folder holds a tokenizer that is not read here; "" where there is none."""
+    if folder is None or _holds_tokenizer(folder):
+        return ""
+    files = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
+    for file in (file for end in UNREAD for file in files if file.endswith(end)):
+        return f"it is in {file}, a kind of file that is not read"
+    if "tokenizer_config.json" in files:
+        with suppress(ValueError):
+            kind = json_of(Path(folder) / "tokenizer_config.json", "").get("tokenizer_class")
+            return f"tokenizer_config.json says {kind!r:.60}, and no file with its words is there that is read"
+    return ""
 
 
 def _by_name(name):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipnb import corpora, models
 from lipnb.models import PICTURES, Model, Reading, picture, random_twin, readings
-from lipnb.models.loading import layer_count, name_of
+from lipnb.models.loading import check_device, layer_count, name_of
 from lipnb.scanning.fmt import many
 from lipnb.scanning.options import numbers_of
 
@@ -108,8 +108,7 @@ def prepare(model, text, options):
         known = itself or Path(text).is_dir() or str(text) in (*corpora.NAMES, "random", "pictures", *PICTURES)
         if not known and not (Path(text).is_file() and Path(text).name.endswith(ENDINGS)):
             corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
-        if options.device is not None:
-            _check_device(options.device)
+        check_device(options.device)
         chosen_layers(options.layers, layer_count(name, options.random), name)
         model = models.load(name, dtype=getattr(torch, options.dtype), **options.loading)
     if model.architecture.reads == "pixel_values":
@@ -169,15 +168,6 @@ def _that_fit(lengths, windows, tokens, around, by_default):
     ways = [f"--lengths {','.join(map(str, shorter))}"] if shorter else []
     ways += [f"--windows {tokens // (most - around)}"] if tokens >= most - around else []
     raise ValueError(f"{said}: take {' or '.join([*ways, 'a longer text'])}.")
-
-
-def _check_device(device):
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        reason = "there is no such kind" if reason.startswith("Expected one of") else reason
-        raise ValueError(f"the device {device!r} cannot be used here ({reason}): leave it out for the CPU.") from None
 
 
 def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> dict[int, int]:

@@ -27,13 +27,13 @@ def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("LIPNB_CACHE", str(tmp_path / "cache"))
 
 
-def network(family):
+def network(family, **settings):
     """A small network whose weights GGUF's F32 keeps, none of them zero or one."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = AutoConfig.for_model(family, **SIZES, rms_norm_eps=1e-5, tie_word_embeddings=True)
+        config = AutoConfig.for_model(family, **SIZES, rms_norm_eps=1e-5, tie_word_embeddings=True, **settings)
         made = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
         for parameter in made.parameters():
             torch.nn.init.normal_(parameter, 0.1, 0.3)
@@ -54,7 +54,7 @@ def own_name(key):
     return f"blk.{number}.{NAMES[part]}.{kind}"
 
 
-def write(path, network, *, kind="F32", entries=(), leave=()):
+def write(path, network, *, kind="F32", entries=(), leave=(), more=()):
     """The network as a GGUF file, by the library's own writer."""
     family = network.config.model_type
     writer = gguf.GGUFWriter(path, family)
@@ -69,7 +69,8 @@ def write(path, network, *, kind="F32", entries=(), leave=()):
     }
     for key, value in stated.items():
         if key not in leave:
-            writer.add_uint32(f"{family}.{key}", value)
+            add = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string}
+            add.get(type(value), writer.add_uint32)(f"{family}.{key}", value)
     writer.add_float32(f"{family}.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_float32(f"{family}.rope.freq_base", 1e4)
     if hasattr(network.config, "head_dim"):
@@ -92,6 +93,8 @@ def write(path, network, *, kind="F32", entries=(), leave=()):
             writer.add_tensor(own, gguf.quants.quantize(numbers, stored), raw_dtype=stored)
         else:
             writer.add_tensor(own, numbers)
+    for key, numbers in dict(more).items():
+        writer.add_tensor(key, numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -118,6 +121,54 @@ def test_a_file_holds_the_network_it_was_made_of(family, tmp_path):
     assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
     x, y = given(model, ids, 1)
     torch.testing.assert_close(model.attention(1)(x), y)
+
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 32}
+
+
+def divisors(head, factor=8.0, low=1.0, high=4.0, original=32, base=1e4):
+    """What llama.cpp writes of a Llama 3 for each of its frequencies, by its own formula."""
+    found = []
+    for number in range(0, head, 2):
+        length = 2 * np.pi * base ** (number / head)
+        smooth = (original / length - low) / (high - low)
+        medium = 1 / ((1 - smooth) / factor + smooth)
+        found.append(1.0 if length < original / high else factor if length > original / low else medium)
+    return np.array(found, dtype=np.float32)
+
+
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+TYPE, FACTOR = "rope.scaling.type", "rope.scaling.factor"
+ROTATIONS = {  # entries, tensors more, what the network they were made of has
+    "none": ("llama", {TYPE: "none"}, {}, {}),
+    "none with a factor": ("llama", {TYPE: "none", FACTOR: 4.0}, {}, {}),
+    "linear": ("qwen2", {TYPE: "linear", FACTOR: 4.0}, {}, {"rope_parameters": LINEAR}),
+    "a factor alone": ("llama", {FACTOR: 4.0, "rope.scaling.finetuned": True}, {}, {"rope_parameters": LINEAR}),
+    "Llama 3": ("llama", {}, {"rope_freqs.weight": divisors(16)}, {"rope_parameters": LLAMA3}),
+    "ones": ("llama", {"expert_count": 0}, {"rope_freqs.weight": np.ones(8, np.float32)}, {}),
+    "pooling": ("qwen3", {"pooling_type": 3}, {"cls.weight": np.ones((2, 64), np.float32)}, {"head_dim": 16}),
+    "no window": ("qwen3", {"attention.sliding_window": 0}, {}, {"head_dim": 16}),
+    "a window of all": ("qwen2", {"attention.sliding_window": 64, "attention.causal": True}, {}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", ROTATIONS)
+def test_rotations_are_those_of_the_network_a_file_was_made_of(kind, tmp_path):
+    family, entries, more, settings = ROTATIONS[kind]
+    made = network(family, **settings)
+    model = models.load(write(tmp_path / "tiny.gguf", made, entries=entries, more=more))
+    ids = torch.arange(50)[None]
+    with torch.no_grad():
+        expected = made.model(ids).last_hidden_state
+    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
+    x, y = given(model, ids, 1)
+    torch.testing.assert_close(model.attention(1)(x), y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_of_attention_in_both_directions(tmp_path):
+    model = models.load(write(tmp_path / "tiny.gguf", network("llama"), entries={"attention.causal": False}))
+    assert not model.masked
 
 
 def test_quantized_numbers_are_those_of_the_library_and_said(tmp_path):
@@ -156,6 +207,12 @@ def refused(path, sentence):
 OTHERS = {
     "an entry more": (dict(entries={"expert_count": 8}), "llama.expert_count = 8, which is not known here"),
     "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "turns 8 numbers of each head"),
+    "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': of a GGUF file none and linear are read"),
+    "a factor below": (dict(entries={FACTOR: -1.0}), "rope.scaling.factor = -1.0: it must be a positive number"),
+    "a gain": (dict(entries={"rope.scaling.attn_factor": 1.2}), "rope.scaling.attn_factor = 1.2"),
+    "a window": (dict(entries={"attention.sliding_window": 8}), "has a sliding window of 8 tokens, which is not read"),
+    "few frequencies": (dict(more={"rope_freqs.weight": np.ones(4, np.float32)}), "rope_freqs.weight of shape"),
+    "no frequency": (dict(more={"rope_freqs.weight": np.zeros(8, np.float32)}), "must be 16 / 2 positive numbers"),
     "no heads": (dict(entries={"attention.head_count": 0}), "num_attention_heads = 0: it must be"),
     "100,000 layers": (dict(entries={"block_count": 100_000}), "num_hidden_layers = 100000: it must be"),
     "no width": (dict(leave=("embedding_length",)), "lacks embedding_length"),

@@ -61,17 +61,21 @@ ENTRIES = {
     "bert": [
         ({"num_attention_heads": 0}, "num_attention_heads = 0: it must be a whole number from 1 to"),
         ({"num_attention_heads": True}, "num_attention_heads = True"),
-        ({"num_attention_heads": 5}, "hidden_size = 32, which num_attention_heads = 5 does not divide"),
+        ({"num_attention_heads": 5}, "32.* is not a multiple of the number of attention heads .5|is not a valid BERT"),
         ({"num_hidden_layers": 100_000}, "num_hidden_layers = 100000: it must be a whole number from 1 to 1,000"),
         ({"num_hidden_layers": -1}, "num_hidden_layers = -1"),
         ({"hidden_size": "32"}, "hidden_size = '32': it must be a whole number"),
-        ({"hidden_size": 32.0}, "hidden_size = 32.0"),
+        ({"hidden_size": 32.0}, "is not a valid BERT configuration"),
+        ({"hidden_size": [10**9]}, r"hidden_size = \[1000000000\]: it must be"),
+        ({"hidden_size": [[32]]}, r"hidden_size = \[\[32\]\]: it must be"),
+        ({"num_hidden_layers": [1] * 2000}, "num_hidden_layers = .1, 1"),
+        ({"text_config": {"num_hidden_layers": 10**6}}, "has text_config.num_hidden_layers = 1000000: it must be"),
         ({"hidden_size": 10**9}, "hidden_size = 1000000000"),
         ({"vocab_size": 10**18}, "vocab_size = 1000000000000000000"),
         ({"vocab_size": 0}, "vocab_size = 0"),
         ({"type_vocab_size": -1}, "type_vocab_size = -1"),
         ({"max_position_embeddings": 0}, "max_position_embeddings = 0"),
-        ({"intermediate_size": [48]}, r"intermediate_size = \[48\]"),
+        ({"intermediate_size": [48]}, "is not a valid BERT configuration"),
         ({"num_labels": 10**6}, "num_labels = 1000000"),
         ({"layer_norm_eps": NAN}, "layer_norm_eps = nan: it must be a positive number"),
         ({"layer_norm_eps": True}, "layer_norm_eps = True: it must be a positive number"),
@@ -89,7 +93,6 @@ ENTRIES = {
         ({"dtype": "float999"}, "is not a valid BERT configuration"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"dequantized_from": {"a": 1}}, "dequantized_from = .* it must be a list of words"),
-        ({"quantization_config": {}}, "is quantized"),
         ({"quantization_config": [1]}, "is quantized"),
         ({"quantization_config": {"load_in_4bit": True}}, "is quantized .quantization_config."),
         ({"compression_config": {"format": "pack"}}, "is quantized"),
@@ -116,7 +119,7 @@ ENTRIES = {
         ({"head_dim": -8}, "head_dim = -8"),
         ({"layer_types": ["sliding_attention"]}, "is not a valid Llama configuration"),
     ],
-    "gpt2": [({"n_head": 5}, "n_embd = 24, which n_head = 5 does not divide"), ({"n_ctx": 0}, "n_ctx = 0")],
+    "gpt2": [({"n_head": 5}, "no network can be built from config.json of .* divisible"), ({"n_ctx": 0}, "n_ctx = 0")],
 }
 
 
@@ -134,6 +137,25 @@ def test_an_entry_that_changes_no_map_is_no_hindrance(folder):
     model = models.load(configured(folder, return_dict=False, output_attentions=True, is_encoder_decoder=True))
     x, y = given(model, torch.arange(5)[None], 1)
     torch.testing.assert_close(model.attention(1)(x), y)
+
+
+def test_what_the_library_allows_is_read(sound, folder, tmp_path):
+    """Nothing is quantized by an empty entry; sides of images as two numbers; a size for each layer."""
+    for entries in ({"quantization_config": {}}, {"compression_config": {}, "quantization_config": None}):
+        assert models.load(configured(folder, **entries)).layers == 2
+    (tmp_path / "vit").mkdir()
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    vit = tmp_path / "vit" / "config.json"
+    vit.write_text(json.dumps(dict(model_type="vit", image_size=[32, 32], patch_size=[8, 8], **sizes)))
+    model = models.load(tmp_path / "vit", random=True)
+    assert model.longest == 17 and model.activations(torch.zeros(1, 3, 32, 32), 1).shape == (1, 17, 32)
+    refused(configured(tmp_path / "vit", image_size=[32, 16]), r"image_size = \[32, 16\]: only squares", random=True)
+    (tmp_path / "gemma").mkdir()
+    sizes |= dict(num_key_value_heads=2, head_dim=8, vocab_size=70, vocab_size_per_layer_input=70)
+    sizes |= dict(intermediate_size=[48, 64], num_kv_shared_layers=0, hidden_size_per_layer_input=8, laurel_rank=4)
+    sizes |= dict(activation_sparsity_pattern=[0.0, 0.0], layer_types=["sliding_attention", "full_attention"])
+    (tmp_path / "gemma" / "config.json").write_text(json.dumps(dict(model_type="gemma3n_text", **sizes)))
+    assert models.load(tmp_path / "gemma", random=True).layers == 2
 
 
 def test_what_only_a_forward_pass_refuses_is_a_sentence(folder):
@@ -250,7 +272,7 @@ def split(folder, weight_map):
     """The weights under another name, named by an index."""
     if (folder / "model.safetensors").exists():
         (folder / "model.safetensors").rename(folder / "part.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
 
 
@@ -309,7 +331,47 @@ def test_an_adapter_brings_no_other_models_weights(sound, folder):
 
 def test_pickles_are_not_opened(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    refused(folder, r"has its weights in pytorch_model.bin, a pickle, which is not opened: .*save_pretrained\('mine'\)")
+    (folder / "pytorch_model.bin").rename(folder / "optimizer.pt")
     refused(folder, r"has no complete weights in safetensors format .* with --random \(random=True in Python\)")
+
+
+SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+
+
+def test_weights_that_are_not_there_are_named(folder):
+    weight_map = dict(zip("abc", SHARDS, strict=True))
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "model.safetensors").rename(folder / SHARDS[0])
+    refused(
+        folder, f"{SHARDS[1]} and 1 more, named in model.safetensors.index.json of '.*model', are missing: download"
+    )
+    shutil.copy(folder / SHARDS[0], folder / SHARDS[2])
+    refused(folder, f"{SHARDS[1]}, named in model.safetensors.index.json of '.*model', is missing: download")
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    refused(folder, 'has no entry metadata, an object: add "metadata": {} to it')
+    index.unlink()
+    refused(folder, f"holds {SHARDS[0]}, but not model.safetensors.index.json, which says what lies in which file")
+    (folder / SHARDS[0]).unlink()
+    (folder / SHARDS[2]).rename(folder / "weights.safetensors")
+    refused(folder, "holds weights.safetensors, but no model.safetensors: rename it")
+    (folder / "weights.safetensors").rename(folder / "tf_model.h5")
+    refused(folder, "has its weights in tf_model.h5, which is not read")
+    (folder / "checkpoint-9").mkdir()
+    (folder / "tf_model.h5").rename(folder / "checkpoint-9" / "model.safetensors")
+    refused(folder, "holds no weights, but its folder checkpoint-9 does: give '.*checkpoint-9'")
+
+
+def test_a_folder_one_level_up_names_the_one_that_is_meant(sound, tmp_path):
+    (tmp_path / "1_Pooling").mkdir()
+    for place in ("0_Transformer", "checkpoint-900", "checkpoint-1000"):
+        shutil.rmtree(tmp_path / "0_Transformer", ignore_errors=True)
+        shutil.copytree(sound / "bert", tmp_path / place)
+        with pytest.raises(FileNotFoundError, match=f"no config.json: .* its folder {place}, which does .'.*{place}'"):
+            models.load(tmp_path)
+    with pytest.raises(FileNotFoundError, match="its folder checkpoint-1000, which does"):
+        scan(tmp_path, progress=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to this user")
@@ -339,6 +401,44 @@ def test_a_tokenizer_of_another_vocabulary_gives_no_ids_that_the_model_lacks(sou
         model.activations(model.token_ids("alice")[None], 0)
     with pytest.raises(ValueError, match="has no tokenizer"):
         models.load(sound / "gpt2").token_ids("alice")
+
+
+def test_every_name_of_a_model_names_its_tokenizer(sound, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPNB_CACHE", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="'smollm2' is not here yet: run lipnb fetch smollm2"):
+        models.load(sound / "bert", tokenizer="smollm2")
+    for name in ("smollm2", "dinov2-small"):
+        place = tmp_path / "models" / f"{name}-{models.SOURCES[name].sha256[:16]}"
+        place.mkdir(parents=True)
+        (place / "config.json").write_text("{}")
+    write_tokenizer(tmp_path / "models" / f"smollm2-{models.SOURCES['smollm2'].sha256[:16]}")
+    model = models.load(sound / "bert", tokenizer="smollm2")
+    assert model.tokenizer_name == "smollm2" and len(model.token_ids("alice")) == 1
+    with pytest.raises(FileNotFoundError, match="'dinov2-small' holds no tokenizer: give another, such as 'minilm'"):
+        models.load(sound / "bert", tokenizer="dinov2-small")
+    with pytest.raises(FileNotFoundError, match="there is no file 'none.gguf'"):
+        models.load(sound / "bert", tokenizer="none.gguf")
+
+
+UNREAD = [
+    ({"tekken.json": "{}"}, "it is in tekken.json"),
+    ({"tokenizer.model": "spoiled"}, "it is in tokenizer.model"),
+    ({"spiece.model": "spoiled", "tokenizer_config.json": "{}"}, "it is in spiece.model"),
+    ({"tokenizer_config.json": '{"tokenizer_class": "EvilTokenizer"}'}, "tokenizer_config.json says 'EvilTokenizer'"),
+    ({"vocab.json": "{}"}, "it is in vocab.json"),
+]
+
+
+def test_a_tokenizer_that_is_there_and_not_read_is_named(sound, tmp_path):
+    for number, (written, sentence) in enumerate(UNREAD):
+        folder = shutil.copytree(sound / "gpt2", tmp_path / str(number))
+        for file, text in written.items():
+            (folder / file).write_text(text)
+        model = models.load(folder)
+        with pytest.raises(ValueError, match=f"has a tokenizer that is not read .{sentence}.*: write .*--tokenizer"):
+            model.token_ids("alice")
+        with pytest.raises(FileNotFoundError, match=f"the tokenizer '.*' is not read .{sentence}.*: give another"):
+            models.load(sound / "bert", tokenizer=folder)
 
 
 def test_a_large_tokenizer_is_not_read(folder):

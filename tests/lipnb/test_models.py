@@ -1,6 +1,8 @@
 """Our attention against the network it was cut from: MiniLM, small random BERT and GPT-2, encoder and masked."""
 
 import copy
+import json
+import pickle
 import shutil
 from functools import cache, partial
 from types import SimpleNamespace
@@ -305,6 +307,48 @@ def test_the_missing_wheel_is_named(monkeypatch):
     monkeypatch.setattr(files, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[models\]' in a clone"):
         models.load("minilm")
+
+
+DEVICES = {"cuda": "CUDA", "cuda:3": "CUDA", "mps": "built without it", "warp": "no such kind", "meta": "no numbers"}
+DEVICES |= {"cpu:x": "Invalid device", "mkldnn": "no tensor lies there", 3.5: "a name or a torch.device"}
+
+
+@pytest.mark.filterwarnings("ignore:'mkldnn' is no longer used")
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="some of these devices may be here")
+def test_a_device_that_is_not_here_is_named_before_anything_is_read():
+    for device, reason in DEVICES.items():
+        with pytest.raises(
+            ValueError, match=f"^the device {device!r} cannot be used here .*{reason}.*: leave it out"
+        ) as e:
+            models.load("nobody/nothing", device=device)
+        assert len(str(e.value)) < 150
+
+
+def test_a_model_survives_a_pickle(checkpoints):
+    for case in ("bert masked", "gpt2", "minilm"):
+        model = loaded(checkpoints, case, torch.float32)
+        ids = some_ids(model)
+        x = model.activations(ids, 1)
+        for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+            assert other.architecture is model.architecture and other.describe() == model.describe()
+            assert torch.equal(other.activations(ids, 1), x)
+            assert torch.equal(other.attention(1)(x), model.attention(1)(x))
+            if model.tokenizer is not None:
+                assert torch.equal(other.token_ids(TEXT), model.token_ids(TEXT))
+
+
+def test_all_that_is_known_of_a_family_survives_a_pickle(tmp_path):
+    for one in models.ARCHITECTURES.values():
+        for part in (one, *one.parts.values()):
+            assert pickle.loads(pickle.dumps(part)) is part
+    settings = dict(model_type="seed_oss", vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+    settings |= dict(num_key_value_heads=2, head_dim=8, intermediate_size=48, max_position_embeddings=40)
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    model = models.load(tmp_path, random=True)  # no entry: found by its structure
+    other, ids = pickle.loads(pickle.dumps(model)), some_ids(model)
+    x = model.activations(ids, 1)
+    assert torch.equal(other.activations(ids, 1), x) and other.attending == [0, 1]
+    assert torch.equal(other.attention(1)(x), model.attention(1)(x))
 
 
 def test_a_tokenizer_too_large_for_the_model_is_named(checkpoints):
