@@ -23,7 +23,7 @@ BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")
 # what compilers and distributed training put around modules, and what is left of their names in a checkpoint
 AROUND = r"(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.)+"
 WRAPPERS = {AROUND: "", r"^(?:module\.)+": "", rf"{AROUND}(?=\w)": ""}  # each is taken out once
-FOREIGN = re.compile(r"(?:(?:base_model|model|module|transformer|_orig_mod|_fsdp_wrapped_module)\.)+")
+FOREIGN = re.compile(r"(?:(?:base_model|model|module|transformer|_orig_mod|_fsdp_wrapped_module)\.)*")
 # numbers that the network computes itself or that no forward pass reads; old checkpoints of many families have them
 COMPUTED = re.compile(
     r"""(?:^|\.)(?:
@@ -204,7 +204,9 @@ def _kind(inner, network):
 def _inside(bare, assigned, empty, architecture):
     """Path of a tensor in the network that is looked at; None where it belongs to another part of the checkpoint."""
     prefix = max((one for one in assigned.prefixes if bare.startswith(one)), key=len, default=None)
-    if prefix is None:  # a tower's or a head's, unless the prefix is a wrapper's or the tensor an adapter's
+    if prefix is None:  # a tower's or a head's, unless the prefix is none or a wrapper's, or the tensor an adapter's
+        if architecture.part is None and bare.partition(".")[0] in dict(empty.named_children()):
+            return bare
         layer = re.search(rf"(?:^|\.)({re.escape(architecture.layers)}\.\d+\.)", bare)
         foreign = layer and (FOREIGN.fullmatch(bare[: layer.start(1)]) or LORA.search(bare))
         return bare[layer.start(1) :] if foreign else None

@@ -64,8 +64,8 @@ def load(
         Where and in which floating point type to compute; default CPU and float32, whatever the checkpoint
         holds.
     tokenizer : str or path, optional
-        "minilm", a name or a folder, to force a tokenizer. By default the model's own; a random model
-        without one uses MiniLM's, and says so in `tokenizer_name`.
+        A folder, or any name of a model, such as "minilm", to force a tokenizer. By default the model's own; a random
+        model without one uses MiniLM's, and says so in `tokenizer_name`.
     part : str, optional
         Of a model with two towers (CLIP) the one to look at, "text" or "vision".
 
@@ -85,7 +85,8 @@ def load(
     ValueError
         "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
         "the weights of ... hold a tensor that its config.json does not describe and that would be left out, ...",
-        "ViT is always unmasked ...", "this BertModel is in memory, and a folder is read: ...", and the like.
+        "ViT is always unmasked ...", "the device ... cannot be used here ...", "this BertModel is in memory, and a
+        folder is read: ...", and the like.
     RuntimeError
         "... is not causal ...", when the network's mask is not what was asked for.
 
