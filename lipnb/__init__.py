@@ -29,6 +29,7 @@ LAZY = {
     "SingularPair": "jacobian",
     "block_norms": "jacobian",
     "certify": "certified",
+    "differentiable_lipschitz": "lipschitz",
     "local_lipschitz": "lipschitz",
     "reference_cases": "reference",
     "scan": "scanning",

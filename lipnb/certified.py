@@ -1,6 +1,7 @@
 """Two-sided, guaranteed bounds on the local Lipschitz constant of attention at an input."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from lipnb.bounds.rounding import RoundingErrors, gamma
 from lipnb.checks import number, whole
 from lipnb.scaling import shifted
 from lipnb.spectral import lanczos, start_vectors
+from lipnb.spectral.answer import table_of
 
 __all__ = ["Bracket", "certify"]
 
@@ -46,12 +48,11 @@ class Bracket:
     --------
     A table, with one row for each item of a batch (b, n, d):
 
-    >>> import pandas as pd
     >>> import torch
     >>> from lipnb import Attention, certify
     >>> eye = torch.eye(3, dtype=torch.float64)
     >>> bracket = certify(Attention.from_matrices(eye, eye), torch.stack([eye, 2 * eye]))
-    >>> [*pd.DataFrame(vars(bracket))][:2], len(pd.DataFrame(vars(bracket)))
+    >>> [*bracket.table][:2], len(bracket.table)
     (['lower', 'upper'], 2)
     """
 
@@ -63,6 +64,11 @@ class Bracket:
     value: Tensor
     rounding: Tensor
     columns: Tensor
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table, a row for each item of the batch."""
+        return table_of(self)
 
     @property
     def ratio(self) -> Tensor:

@@ -56,7 +56,7 @@ The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delt
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -70,6 +70,7 @@ from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, gamma, largest_singular, length, sums_counted
 from lipnb.checks import as_double, at_once
 from lipnb.scaling import shifted
+from lipnb.spectral.answer import table_of
 
 __all__ = ["Nearby", "nearby_upper"]
 
@@ -100,6 +101,11 @@ class Nearby(NamedTuple):
     outputs: torch.Tensor
     general: torch.Tensor
     local: torch.Tensor
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table, a row for each radius."""
+        return table_of(self)
 
     @property
     def best(self):

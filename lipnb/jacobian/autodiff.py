@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -14,12 +15,15 @@ from lipnb.checks import as_tensor, check_finite_tokens, check_precision, check_
 from lipnb.scaling import exponent, powers_of_two
 from lipnb.threads import Shared, turn
 
-__all__ = ["AutodiffJacobian", "plain_kernels"]
+__all__ = ["AutodiffJacobian", "bilinear_form", "plain_kernels"]
 
 PROBE = 0x5EED_0F_A_920BE  # seed of the vectors that products are compared on
 ROUNDING = 256  # units of rounding by which two ways to a product may differ
 LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those that float32 has a part in are not
 SINGLE = 1e-4  # and those in float32, up to this, where sharp attention cancels; those that TF32 has a part in are not
+KINKS = 4  # how often as far from a product as from each other slopes of the map's values must be to speak against it
+FAR = (1 / 64, 1 / 32, 1 / 16, 1 / 4, 1)  # steps of slopes far from x, as shares of its largest entry
+FARTHER = 0.9  # of the distance of near slopes: a far one that is closer to the product may be that of a quantised map
 
 
 @contextmanager
@@ -52,6 +56,16 @@ def plain_kernels() -> Iterator[None]:
 
 
 FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
+ONCE = (
+    "torch::autograd::Error",
+    "torch::autograd::NotImplemented",
+)  # PyTorch's nodes for a derivative that is not there
+UNLIKE = (
+    "the values of this map around x do not change as its reverse mode says, and it has no forward mode to compare "
+    "with: the backward pass of an autograd function of its own is not the derivative of its forward pass, or a part "
+    "is cut off by detach(), or rounds. Mend that backward pass; where another derivative is meant, give the function "
+    "a jvp as well, or write a straight-through estimator as z + (rounded(z) - z).detach()."
+)
 DISAGREE = (
     "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() to leave it "
     "out), a backward hook changes gradients, an autograd function of its own has two different derivatives, it "
@@ -91,10 +105,18 @@ class AutodiffJacobian:
         "x must have shape (..., n, d)", "the map must return ...", "autograd finds no way from the map's output to its
         input": all of it is cut off, as by ``detach``. A map that detaches a part is differentiated without that part,
         and nothing says so. "The map mixes the sequences of its batch", found by moving some of them; "the map gives
-        two different outputs for one input"; "the map gives NaN at this input"; "reverse mode fails on this map".
+        two different outputs for one input"; "the map gives NaN at this input"; "reverse mode fails on this map"; "the
+        map does not take tokens of shape ...", of any error that its first run raises, which is chained to it.
+        "Forward and reverse mode disagree", "the values of this map around x do not change as its reverse mode says".
 
     Notes
     -----
+    Products are those of the backward passes that `f` has. A straight-through estimator is differentiated as its
+    surrogate, and a wrong backward pass is found by two comparisons along one random direction, in `dense`, by
+    `lipnb.block_norms` and by the solvers: with forward mode, to the square root of the rounding; with two values of
+    `f` near x, where `f` has no forward mode, to its cube root (6e-6 in float64, 5e-3 in float32) and where kinks,
+    jumps or the curvature of `f` do not hide it. What changes that direction by less passes.
+
     Fused kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention (`plain_kernels`). Where
     forward mode is missing all the same, reverse mode twice gives its products: see `RecordedJacobian`.
 
@@ -195,10 +217,15 @@ class AutodiffJacobian:
             # a copy: what comes back may be the very tensor that went in
             dense.append(self.vjp(rows.unflatten(-1, self._out_shape[-2:])).flatten(-2).clone())
         matrix = torch.stack(dense, dim=-2)
-        self._check_matrix(matrix)
+        self.check_product((matrix @ self.probe.flatten(-2)[..., None])[..., 0])
         return matrix
 
     # what is asked of a map before any of its products is believed: each check is one sentence to who gave it
+
+    @property
+    def probe(self) -> Tensor:
+        """The vector, shape (..., n, d), whose product the two modes are compared on."""
+        return self._probe(self.x.shape, 0)
 
     def _probe(self, shape, place):
         """A random tensor of this shape, the same each time, another at each place."""
@@ -285,14 +312,17 @@ class AutodiffJacobian:
                 "random weights once, outside the map."
             )
 
-    def _check_matrix(self, matrix):
-        """Forward mode, of a map that has it, gives the matrix's product of a random vector."""
-        probe = self._probe(self.x.shape, 0)
+    def check_product(self, own: Tensor) -> None:
+        """Forward mode, or the map's values where it has none, gives `own`, the product of `probe` by reverse mode.
+
+        `own` has shape (..., n m).
+        """
+        probe = self.probe
         try:
             image = self._pushed(probe).flatten(-2)
         except Exception:  # whatever a map raises that has no forward mode
+            self._check_values(probe, own.unflatten(-1, self._out_shape[-2:]))
             return
-        own = (matrix @ probe.flatten(-2)[..., None])[..., 0]
         unit = torch.maximum(own.abs().amax(-1), image.abs().amax(-1))[..., None].double()
         unit = torch.where((unit > 0) & torch.isfinite(unit), unit, 1)
 
@@ -317,6 +347,50 @@ class AutodiffJacobian:
         if (length(apart) > allowed).any():
             raise ValueError(DISAGREE)
 
+    def _check_values(self, u, image):
+        """The map's values beside x change along u as `image`, the product with u, says, in each sequence.
+
+        Two values tell where the map is smooth. Where they do not, slopes to both sides, at two distances, tell how far
+        kinks, jumps and rounding move a slope; and slopes far away tell whether the map is a quantised one, whose
+        reverse mode is meant to be that of the map without its steps.
+        """
+        eps, size = torch.finfo(self.precision).eps, self.x.abs().amax((-2, -1), keepdim=True)
+        if self.precision.itemsize < torch.float32.itemsize:
+            return  # too few digits for a difference
+        try:
+            with torch.no_grad(), plain_kernels():
+                wrong = self._unlike(u, image.double(), eps ** (1 / 3), torch.where(size > 0, size, 1))
+        except Exception:  # a map may know no other input
+            return
+        if wrong:
+            raise ValueError(UNLIKE)
+
+    def _unlike(self, u, image, near, size):
+        """Whether slopes of the map along u, at distances `near` times `size` and less, all speak against `image`."""
+        once, unit, other = self._output.double(), size / u.abs().amax((-2, -1), keepdim=True), _lengths(image)
+
+        def slopes(share):
+            steps = share * unit, -share * unit
+            return torch.stack([(self.f(self.x + step * u).double() - once) / step for step in steps])
+
+        wide = slopes(near)
+        if (_lengths(wide.mean(0) - image) <= near * other).all():
+            return False
+        close = slopes(near / 8)
+        slope = close.mean(0)
+        apart, most = _lengths(slope - image), torch.maximum(_lengths(slope), other)
+        moved = _lengths(torch.cat([wide, close]) - slope).amax(0)
+        settled = (KINKS * moved <= torch.minimum(_lengths(slope), apart)) & (apart > near * most)
+        if not settled.any():
+            return False
+        far = torch.stack([slopes(share).mean(0) for share in FAR])
+        # the slopes of a smooth map leave the one at x by a power of the distance, those of a quantised one in jumps
+        bend = _lengths(far[:3] - slope)
+        growth = bend[1:] / bend[:-1]
+        jumps = ~((growth > 1.2) & (growth < 16)).all(0)
+        steps = jumps & (_lengths(far - image) < FARTHER * apart).any(0)
+        return bool((settled & ~steps).any())
+
 
 class RecordedJacobian(AutodiffJacobian):
     r"""The same Jacobian for many products, along one recorded run; products over `unit` neither over- nor underflow.
@@ -333,12 +407,12 @@ class RecordedJacobian(AutodiffJacobian):
     *When not.* Where `f` cannot be differentiated twice; and where the replayed product of a random vector differs from
     that of forward mode, in any sequence, by more than 256 units of rounding of `precision` (or its square root, where
     that is less): a backward pass of its own need not be linear. Forward mode is then used throughout. Where forward
-    mode is missing, the record is compared with reverse mode alone.
+    mode is missing, the record is compared with reverse mode and with the values of `f` beside x.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         super().__init__(f, x)
-        probe, image, missing = self._probe(self.x.shape, 0), None, None
+        probe, image, missing = self.probe, None, None
         try:
             image = self._pushed(probe)
         except Exception as error:  # whatever a map raises that has no forward mode
@@ -356,6 +430,8 @@ class RecordedJacobian(AutodiffJacobian):
         self._record = None if replayed is None or not self._same(replayed, image) else record
         if self._record is None or missing is not None:
             self._check_modes(probe, image)
+        if missing is not None:
+            self._check_values(probe, image)
         # a convolution on a GPU may round to TF32 on one of the two ways alone
         once = image if self._record is None else replayed
         found = (self.gap, self.precision), _precision(once, self.jvp(3 * probe))
@@ -383,6 +459,54 @@ class RecordedJacobian(AutodiffJacobian):
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""
         check_vector("u", u, self.x.shape, self.x, several=False)
         return self._pushed(u) if self._record is None else _derivative(self._record[1], self._record[0], u)
+
+
+def bilinear_form(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, u: Tensor) -> Tensor:
+    r""":math:`\langle u, (D_X f)\, v \rangle` of each sequence, with its gradient in x and in what `f` is made of.
+
+    Shape of the batch, of x and v (..., n, d) and u (..., n, m). Reverse mode goes twice through one run: of what an
+    autograd function gives in forward mode, PyTorch records no gradient. One more reverse pass, of which nothing is
+    kept, shows that there is one. Its own u requires a gradient, without which PyTorch takes a function that can be
+    differentiated only once for a constant.
+    """
+    tokens, u = x.clone() if x.requires_grad else x.detach().clone().requires_grad_(), u.clone().requires_grad_()
+    try:
+        with plain_kernels():
+            (back,) = torch.autograd.grad(f(tokens.clone()).to(x.dtype), tokens, u, create_graph=True)
+        form = (back * v).sum((-2, -1))
+        nodes = list(_nodes(form))
+        if any(node.name() in ONCE for node in nodes):  # it raises where it is reached, and not where it is passed by
+            raise NotImplementedError("an operation in it can be differentiated only once")
+        if form.requires_grad:
+            torch.autograd.grad(form.sum(), tokens, retain_graph=True, allow_unused=True)
+    except Exception as error:  # whatever a map raises
+        raise ValueError(
+            f"the gradient of the constant cannot be taken: reverse mode twice fails on this map, {_short(error)}; "
+            "write the part that fails in operations that can be differentiated twice. A module that checkpoints its "
+            "attention runs it again in your backward pass: let the whole step have plain attention, under "
+            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or switch checkpoints off."
+        ) from error
+    if x.requires_grad:
+        return form + (0 * x).sum((-2, -1))  # of a linear map the gradient in x is 0, and it is there
+    leaves = (node.variable for node in nodes if hasattr(node, "variable"))
+    if all(leaf is tokens or leaf is u for leaf in leaves):
+        raise ValueError(
+            "the constant depends on nothing that requires a gradient, so that a penalty would train nothing: give the "
+            "module that is trained, not a copy such as model.attention(layer), or tokens that require a gradient; "
+            "local_lipschitz(f, x).value is the number alone."
+        )
+    return form
+
+
+def _nodes(tensor):
+    """The nodes of the graph behind a tensor."""
+    nodes, seen = [tensor.grad_fn], {None}
+    while nodes:
+        node = nodes.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            nodes += [before for before, _ in node.next_functions]
 
 
 def check_map(f):
@@ -417,33 +541,65 @@ def _check_input(x):
 
 
 def _first_run(f, tokens):
-    """The map's output, or one sentence for what the first run of a map that is none raises."""
+    """The map's output, or one sentence for whatever the first run of it raises."""
     try:
         return f(tokens)
-    except TypeError as error:
-        if "required positional argument" in str(error):
-            raise ValueError(
-                f"the map takes more than the tokens ({_short(error)}): give one that holds the rest, such as "
-                "lambda x: module(x, ...)."
-            ) from error
+    except (MemoryError, torch.OutOfMemoryError):
         raise
-    except RuntimeError as error:
-        if "Inference tensors" in str(error):
-            raise ValueError(
-                "the map holds tensors that were made under torch.inference_mode(), through which nothing can "
-                "be differentiated: make or load it outside, or under torch.no_grad()."
-            ) from error
-        if "numpy()" in str(error):
-            raise ValueError(
-                "the map goes through NumPy, where autograd cannot follow: write it in PyTorch, or wrap that "
-                "part in a torch.autograd.Function with its derivative."
-            ) from error
-        if re.search("dtype|scalar type|cannot be multiplied", str(error)):
-            raise ValueError(
-                f"the map does not take tokens of shape {tuple(tokens.shape)} in {tokens.dtype} ({_short(error)}): "
-                "give tokens of its width and type, such as x.float(), or a module in theirs, module.double()."
-            ) from error
-        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and _raised_by(error).startswith("lipnb."):  # a sentence of ours
+            raise
+        raise ValueError(_first_error(f, tokens, error)) from error
+
+
+def _raised_by(error):
+    """The module whose code raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "")
+
+
+def _first_error(f, tokens, error):
+    """The sentence for the error of a map's first run, and what to give instead."""
+    short, said = _short(error), str(error)
+    if isinstance(error, TypeError) and "required positional argument" in said:
+        return (
+            f"the map takes more than the tokens ({short}): give one that holds the rest, as lambda x: module(x, ...)."
+        )
+    if "Inference tensors" in said:
+        return (
+            "the map holds tensors that were made under torch.inference_mode(), through which nothing can be "
+            "differentiated: make or load it outside, or under torch.no_grad()."
+        )
+    if "numpy()" in said:
+        return (
+            "the map goes through NumPy, where autograd cannot follow: write it in PyTorch, or wrap that part in a "
+            "torch.autograd.Function with its derivative."
+        )
+    if "FlexAttention" in said:
+        return (
+            f"the map's flex_attention cannot be differentiated here ({short}): take scaled_dot_product_attention with "
+            "the same mask (attn_implementation='sdpa' in transformers), or a GPU."
+        )
+    refused = f"the map does not take tokens of shape {tuple(tokens.shape)} in {tokens.dtype} ({short})"
+    for name, other in (("x[None]", tokens[None]), ("one sequence at a time, as x[0]", tokens[0])):
+        if _runs(f, other):
+            return f"{refused}, but it takes {tuple(other.shape)}: give {name}."
+    if re.search("dtype|scalar type|cannot be multiplied", said):
+        return (
+            f"{refused}: give tokens of its width and type, such as x.float(), or a module in theirs, module.double()."
+        )
+    return f"{refused}: f(x) has to run by itself first."
+
+
+def _runs(f, tokens):
+    """Whether a map takes these tokens (..., n, d) to some (..., n, m)."""
+    try:
+        with torch.no_grad(), plain_kernels():
+            out = f(tokens)
+    except Exception:  # whatever a map raises
+        return False
+    like = isinstance(out, torch.Tensor) and out.ndim == tokens.ndim > 1
+    return like and out.shape[:-2] == tokens.shape[:-2]
 
 
 def _check_output(out, x):
@@ -463,6 +619,11 @@ def _unit(image):
     size = torch.where((size > 0) & torch.isfinite(size), size, 1)
     far = exponent(torch.finfo(image.dtype).max) - 8  # a power of two that the type has, and its inverse
     return powers_of_two(size, -far, far)
+
+
+def _lengths(parts):
+    """Lengths of parts (..., n, m)."""
+    return torch.linalg.vector_norm(parts, dim=(-2, -1))
 
 
 def _derivative(out, x, w):

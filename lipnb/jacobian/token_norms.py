@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.operators import KEPT_VECTORS, AutodiffGram, operator_of
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram, lanczos, start_vectors
+from lipnb.spectral.answer import table_of
 from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["SingularPair", "block_norms", "singular_pair"]
@@ -229,12 +231,14 @@ def _merged(rows):
 def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
     """Blocks (..., n, m, d) in the row of each token, by reverse mode."""
     jacobian = AutodiffJacobian(f, x)
-    m = jacobian.shape[-2] // x.shape[-2]
+    m, image = jacobian.shape[-2] // x.shape[-2], []
     for i in range(x.shape[-2]):
         picks = torch.zeros(m, *x.shape[:-1], m, dtype=x.dtype, device=x.device)
         picks[..., i, :] = torch.eye(m, dtype=x.dtype, device=x.device).view(m, *[1] * (x.ndim - 2), m)
         rows = torch.cat([jacobian.vjps(some) for some in picks.split(at_once(64 * x.numel(), x.dtype))])
+        image.append((rows * jacobian.probe).sum((-2, -1)))
         yield rows.movedim(0, -2)
+    jacobian.check_product(torch.stack(image).flatten(0, 1).movedim(0, -1))
 
 
 def _norms(matrices, rtol, seed):
@@ -284,6 +288,11 @@ class SingularPair:
     output: Tensor
     residual: Tensor
     converged: Tensor
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table, a row for each item of the batch, without the vectors."""
+        return table_of(self)
 
     @property
     def moving(self) -> Tensor:
@@ -340,17 +349,7 @@ def singular_pair(
     >>> pair.moving.round(decimals=2)  # the first token is in every mean
     tensor([0.9400, 0.3100, 0.1000], dtype=torch.float64)
 
-    The constant as a penalty in training: its gradient in the parameters is that of :math:`\langle u, J v \rangle` for
-    the pair held fixed (Hellmann-Feynman; the largest singular value has to be a simple one).
-
-    >>> layer = torch.nn.Linear(2, 2, bias=False)
-    >>> x = torch.eye(3, 2)
-    >>> pair = singular_pair(layer, x)
-    >>> change = torch.func.jvp(layer, (x,), (pair.input,))[1]  # J v, differentiable in the parameters
-    >>> constant = (pair.output * change).sum((-2, -1))
-    >>> (1e-2 * constant).backward()  # with the loss: loss + 1e-2 * constant
-    >>> torch.allclose(constant, pair.value.float()), round(layer.weight.grad.norm().item(), 4)
-    (True, 0.01)
+    The pair is numbers, without a gradient; the constant as a penalty in training is `lipnb.differentiable_lipschitz`.
     """
     seed, max_steps = whole("seed", seed), whole("max_steps", max_steps, 1)
     if isinstance(f, Attention):

@@ -1,6 +1,6 @@
 """Mass splitting: whether dividing the atoms of a measure makes the mean-field map rougher than moving them whole."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from scipy.sparse.csgraph import connected_components
@@ -8,6 +8,7 @@ from scipy.sparse.csgraph import connected_components
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 from lipnb.measures.transport import check_field, mean_field_map, uniform
+from lipnb.spectral.answer import table_of
 
 __all__ = ["Splitting", "far_splitting", "query_blocks", "splitting"]
 
@@ -33,6 +34,11 @@ class Splitting(NamedTuple):
     apart: float
     token: int
     rtol: float
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table of one row, the numbers alone."""
+        return table_of(self)
 
     @property
     def split(self):

@@ -1,14 +1,34 @@
 """The answer that every solver gives, how answers of several batches are joined, and the quotient that a value is."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lipnb.origin import extra
 from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
 __all__ = ["SpectralNorm"]
+
+
+def table_of(answer: Any) -> Any:
+    """A pandas table with a row for each item of the batch (or radius) and a column for each number of it.
+
+    Vectors and matrices are left out; what all items share stands in each row.
+    """
+    with extra("models"):
+        import pandas as pd
+    fields = answer._asdict() if hasattr(answer, "_asdict") else vars(answer)
+    first = fields.get("value", next(iter(fields.values())))
+    shape = first.shape if isinstance(first, Tensor) else torch.Size()
+    columns = {}
+    for name, field in fields.items():
+        if isinstance(field, Tensor) and field.shape == shape:
+            columns[name] = field.flatten().tolist()
+        elif not isinstance(field, Tensor) or field.ndim == 0:
+            columns[name] = [field.item() if isinstance(field, Tensor) else field] * shape.numel()
+    return pd.DataFrame(columns)
 
 
 class SpectralNorm(NamedTuple):
@@ -52,6 +72,11 @@ class SpectralNorm(NamedTuple):
     upper: Tensor
     vector: Tensor | None = None
     precision_limited: Tensor | None = None
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table, a row for each item of the batch, without the vectors."""
+        return table_of(self)
 
 
 def each_field(found: SpectralNorm, change: Callable[[Tensor], Tensor]) -> SpectralNorm:

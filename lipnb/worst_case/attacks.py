@@ -1,10 +1,11 @@
 """Attacks on the input of a layer: small changes of the tokens that change the output much."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from lipnb.jacobian import singular_pair
+from lipnb.spectral.answer import table_of
 from lipnb.worst_case.ascent import ascend, unit_slope
 
 __all__ = ["Singular", "change", "length", "parting", "push", "random_directions", "singular"]
@@ -26,6 +27,11 @@ class Singular(NamedTuple):
     value: float
     upper: float
     direction: torch.Tensor
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table of one row, the numbers alone."""
+        return table_of(self)
 
 
 def length(moves, weights=None):

@@ -3,7 +3,7 @@
 import math
 from contextlib import nullcontext
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from lipnb.bounds.heads import IN_USE
 from lipnb.checks import count, number, whole
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
+from lipnb.spectral.answer import table_of
 from lipnb.worst_case.ascent import adam, ascend, gaussian, unit_slope
 from lipnb.worst_case.constructions import tight_input
 from lipnb.worst_case.forks import Shapes, bulk_directions, forks, plain_twins, two_clusters
@@ -49,6 +50,11 @@ class WorstCase(NamedTuple):
     x: Tensor
     value: float
     kind: str
+
+    @property
+    def table(self) -> Any:
+        """As a pandas table of one row, the numbers alone."""
+        return table_of(self)
 
 
 class _Found(NamedTuple):

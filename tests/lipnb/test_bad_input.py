@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, singular_pair
+from lipnb import (
+    Attention,
+    AttentionJacobian,
+    bounds,
+    certify,
+    differentiable_lipschitz,
+    local_lipschitz,
+    singular_pair,
+)
 from lipnb.jacobian import AutodiffJacobian, block_norms, infinity_norm
 from lipnb.measures import transport
 from lipnb.worst_case import climb, constructions, on_ball
@@ -53,6 +61,60 @@ def test_what_is_no_map_at_all():
         for f in (None, 3, "a"):
             with pytest.raises(ValueError, match="^f must be an Attention or a callable, got"):
                 measure(f, X)
+
+
+class ThreeDimensions(torch.nn.Module):
+    """Attention that unpacks the shape of a batch."""
+
+    def forward(self, x):
+        b, n, d = x.shape
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x).view(b, n, d)
+
+
+def two_dimensions(x):
+    n, d = x.shape
+    return (x @ x.mT).softmax(-1).view(n, n) @ x.view(n, d)
+
+
+def test_whatever_a_map_raises_at_first_is_one_sentence_with_its_cause():
+    batch = torch.stack([X, X + 1])
+    linear = torch.nn.utils.skip_init(torch.nn.Linear, 2, 2)
+    cases = [
+        (ThreeDimensions(), X, ValueError, r"does not take tokens of shape \(3, 2\) .*\(1, 3, 2\): give x\[None\]"),
+        (two_dimensions, batch, ValueError, r"does not take tokens of shape \(2, 3, 2\) .*one sequence at a time"),
+        (
+            lambda x: {}["key"],
+            X,
+            KeyError,
+            r"does not take tokens of shape \(3, 2\) .*KeyError: 'key'.*f\(x\) has to run",
+        ),
+        (lambda x: x.no_such_name, X, AttributeError, "does not take tokens .*no_such_name"),
+        (lambda x: x[..., 5] + x, X, IndexError, "does not take tokens .*IndexError"),
+        (linear, X, RuntimeError, "does not take tokens .*float64 .*give tokens of its width and type"),
+        (torch.nn.functional.linear, X, TypeError, "takes more than the tokens"),
+    ]
+    for measure in [local_lipschitz, singular_pair, block_norms, AutodiffJacobian, differentiable_lipschitz]:
+        for f, x, kind, said in cases:
+            with pytest.raises(ValueError, match=said) as caught:
+                measure(f, x)
+            assert isinstance(caught.value.__cause__, kind)
+        with pytest.raises(ValueError, match="^x must have shape") as caught:  # a sentence of ours stays as it is
+            measure(lambda x: F(x[..., :1]), X)
+    assert local_lipschitz(ThreeDimensions(), X[None]).converged.all()  # as it says
+
+
+def test_flex_attention_on_a_processor():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def f(x):
+        return flex_attention(x[:, None], x[:, None], x[:, None])[:, 0]
+
+    x = torch.linspace(-1, 1, 256).view(1, 16, 16).sin()
+    for measure in (local_lipschitz, singular_pair, block_norms):
+        with pytest.raises(
+            ValueError, match="flex_attention cannot be differentiated here .*scaled_dot_product_attent"
+        ):
+            measure(f, x)
 
 
 def test_results_of_other_functions_are_asked_for_by_name():

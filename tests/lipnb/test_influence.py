@@ -4,7 +4,7 @@ import pytest
 import torch
 from cases import KINDS, every_kind, relative
 
-from lipnb import Attention, AttentionJacobian, block_norms, local_lipschitz, singular_pair
+from lipnb import Attention, AttentionJacobian, block_norms, differentiable_lipschitz, local_lipschitz, singular_pair
 from lipnb.jacobian import token_norms
 
 
@@ -117,7 +117,7 @@ def test_the_singular_pair_is_that_of_the_dense_jacobian():
 
 
 def test_the_gradient_of_the_constant_is_that_of_the_pair_held_fixed():
-    """As in the docstring, against finite differences: of attention and of a module, in parameters and in tokens."""
+    """By forward mode and against finite differences: of attention and of a module, in parameters and in tokens."""
     generator = torch.Generator().manual_seed(3)
     matrices = torch.randn(3, 2, 3, 4, generator=generator, dtype=torch.float64)
     x = torch.randn(5, 4, generator=generator, dtype=torch.float64)
@@ -136,6 +136,7 @@ def test_the_gradient_of_the_constant_is_that_of_the_pair_held_fixed():
         pair = singular_pair(made(theta), x, rtol=1e-10)
         constant = (pair.output * torch.func.jvp(made(theta), (tokens,), (pair.input,))[1]).sum()
         assert constant.item() == pytest.approx(pair.value.item(), rel=1e-9)
+        assert torch.allclose(constant, differentiable_lipschitz(made(theta), tokens, rtol=1e-10), rtol=1e-12)
         constant.backward()
         slope = ((theta.grad * direction).sum() + (tokens.grad * toward).sum()).item()
 

@@ -1,5 +1,6 @@
 """Closed form and automatic differentiation at their edges; the routes themselves are in `test_routes.py`."""
 
+import functools
 import math
 
 import numpy as np
@@ -417,3 +418,133 @@ def test_the_fast_path_of_a_transformer_layer_is_left_alone():
     with torch.no_grad():  # forward mode itself: without it reverse mode twice would stand in, unseen
         pushed = J._pushed(x)
     assert relative(pushed.flatten(1), (J.dense() @ x.flatten(1)[..., None])[..., 0]) < 1e-12
+
+
+def function(forward, backward):
+    """An autograd function without forward mode."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, z):
+            ctx.save_for_backward(z)
+            return forward(z)
+
+        @staticmethod
+        def backward(ctx, w):
+            return backward(ctx.saved_tensors[0], w)
+
+    return Function.apply
+
+
+SAME = function(torch.clone, lambda z, w: w.clone())  # it takes forward mode away
+
+
+def test_a_backward_pass_that_is_not_the_derivative_is_found_by_the_values_of_the_map():
+    x, matrix = normal(2, 6, 8, seed=5), normal(8, 8, seed=1)
+    for dtype, factors in ((torch.float64, (1.1, 1.001, 0.5, -1, 0.0)), (torch.float32, (1.1, 0.5, 2, -1, 0.0))):
+        y, weight = x.to(dtype), matrix.to(dtype)
+        for factor in factors:
+            sine = function(torch.sin, lambda z, w, factor=factor: factor * w * z.cos())
+            double = function(lambda z: 2 * z, lambda z, w, factor=factor: 2 * factor * w)
+            for f in (sine, double, lambda z, f=sine, weight=weight: f(z @ weight).softmax(-1) @ weight):
+                for call in (
+                    local_lipschitz,
+                    singular_pair,
+                    block_norms,
+                    lambda f, x: local_lipschitz(f, x, method="dense"),
+                ):
+                    with pytest.raises(ValueError, match="values of this map around x do not change as its reverse"):
+                        call(f, y)
+    # the effect of one part: 3e-5 of the constant
+    small = function(torch.tanh, lambda z, w: 1.1 * w * (1 - z.tanh() ** 2))
+    with pytest.raises(ValueError, match="values of this map around x do not change as its reverse"):
+        local_lipschitz(lambda z: z + 1e-3 * small(z), x)
+
+
+def test_a_right_map_without_forward_mode_is_not_refused_at_kinks_jumps_and_extremes():
+    x = normal(2, 6, 8, seed=5)
+    padded, large = x.clone(), x.clone()
+    padded[:, 3:], large[0, 0, 0] = 0, 1e6
+    matrix, other = normal(8, 32, seed=1), normal(32, 8, seed=2)
+
+    def relu(z):
+        return (z @ matrix.to(z)).relu() @ other.to(z)
+
+    def chosen(z):
+        logits = z @ z.mT
+        best = logits.topk(2, -1)
+        return torch.full_like(logits, -1e30).scatter(-1, best.indices, best.values).softmax(-1) @ z
+
+    def norm(z):
+        return torch.nn.functional.layer_norm(z, (8,))
+
+    cases = [(relu, x), (relu, padded), (relu, 0 * x), (chosen, x), (chosen, padded), (torch.abs, padded)]
+    cases += [(norm, x + 1000), (norm, 1e-6 * x), (norm, large), (lambda z: (z @ z.mT).softmax(-1) @ z, 30 * x)]
+    cases += [(lambda z: torch.nn.functional.max_pool1d(z, 2), padded), (lambda z: z + z.round(), x)]
+    cases += [
+        (lambda z: 1e20 * z.sin(), x),
+        (torch.sin, 1e-20 * x),
+        (torch.sin, 1e15 * x),
+        (lambda z: (1e3 * z).sin(), x),
+    ]
+    cases += [(lambda z: (20 * z).exp(), x), (lambda z: (z + 1e4) - 1e4, x), (lambda z: 0 * z, x)]
+    cases += [(lambda z: torch.cat([z.sin(), torch.full_like(z, -torch.inf)], -1), x)]
+    for i, (f, at) in enumerate(cases):
+        for dtype in (torch.float64, torch.float32):
+            found = local_lipschitz(lambda z, f=f: f(SAME(z)), at.to(dtype), rtol=1e-2, confidence=None)
+            assert found.value.isfinite().all(), i
+
+
+def test_a_straight_through_estimator_is_measured_as_its_surrogate():
+    x = normal(2, 6, 8, seed=5)
+
+    def rounded(z):
+        return (4 * z).round() / 4
+
+    def detached(z):
+        return z + (rounded(z) - z).detach()
+
+    def attention(z):
+        return (z @ z.mT).softmax(-1) @ z
+
+    own = function(rounded, lambda z, w: w.clone())
+    quantised = functools.partial(
+        torch.fake_quantize_per_tensor_affine, scale=0.25, zero_point=0, quant_min=-128, quant_max=127
+    )
+    for round_ in (detached, own, quantised):
+        assert local_lipschitz(round_, x).value == pytest.approx([1, 1], rel=1e-4)
+        exact = local_lipschitz(lambda z: attention(detached(z)), x, method="dense").value
+        for method in ("lanczos", "dense"):
+            value = local_lipschitz(lambda z, f=round_: attention(f(z)), x, method=method).value
+            assert torch.allclose(value, exact, rtol=1e-4), (round_, method)
+
+
+def test_two_derivatives_of_one_function_that_differ_are_found_in_both_precisions():
+    """The backward pass too long by a tenth, in all of the map or in a part of it; forward mode is right."""
+    for dtype in (torch.float64, torch.float32):
+        x = normal(6, 8).to(dtype)
+        for f in (Tenth.apply, lambda z: z + 0.1 * Tenth.apply(z)):
+            for call in (local_lipschitz, singular_pair, block_norms):
+                with pytest.raises(ValueError, match="forward and reverse mode disagree"):
+                    call(f, x)
+
+
+class Tenth(torch.autograd.Function):
+    """A sine whose forward mode is right, and whose backward pass is a tenth too long."""
+
+    @staticmethod
+    def forward(z):
+        return z.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, w):
+        return 1.1 * w * ctx.saved_tensors[0].cos()
+
+    @staticmethod
+    def jvp(ctx, u):
+        return u * ctx.saved_tensors[0].cos()

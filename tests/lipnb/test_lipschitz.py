@@ -1,5 +1,6 @@
 """The solvers against the dense singular value, the definitions, and every bad input with its sentence."""
 
+import dataclasses
 import math
 import re
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 from cases import normal, random_case, relative
 
-from lipnb import Attention, local_lipschitz, spectral
+from lipnb import Attention, bounds, certify, local_lipschitz, singular_pair, spectral, worst_case
+from lipnb.measures.splitting import splitting
+from lipnb.worst_case import attacks
 
 
 def test_power_iteration_reports_a_singular_value():
@@ -203,3 +206,46 @@ def test_bad_input_is_said_in_one_sentence():
     for sentence, change in OF_THE_WRONG_KIND.items():
         with pytest.raises(TypeError, match=sentence):
             local_lipschitz(**{**good, **change})
+
+
+def test_padding_counts_unless_its_outputs_are_zero():
+    """As the docstring says: a list of the sequences without padding, or a map that sets padded outputs to zero."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).double().eval()
+    sequences = [normal(6, 8), normal(4, 8, seed=1)]
+    x, padded = normal(2, 6, 8, seed=2), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    x[0], x[1, :4] = sequences
+
+    def hidden(z):
+        return layer(z, src_key_padding_mask=padded)
+
+    def zeroed(z):
+        return hidden(z).masked_fill(padded[..., None], 0)
+
+    alone = local_lipschitz(layer, sequences).value
+    assert torch.allclose(local_lipschitz(zeroed, x).value, alone, rtol=1e-6)
+    assert local_lipschitz(hidden, x).value[1] > 1.001 * alone[1]
+
+
+def test_every_answer_is_a_table():
+    """One row for each item, radius or input; of one sequence, of a batch of batches, and of a list."""
+    eye = torch.eye(3, dtype=torch.float64)
+    f, x = Attention.from_matrices(eye, eye), normal(2, 2, 4, 3)
+    one, batch = x[0, 0], x[0]
+    answers = [
+        (local_lipschitz(f, one), 1), (local_lipschitz(f, batch), 2), (local_lipschitz(f, x), 4),
+        (local_lipschitz(f, [one, one[:2], one]), 3), (certify(f, one), 1), (certify(f, batch), 2),
+        (singular_pair(f, one), 1), (singular_pair(f, batch), 2), (singular_pair(torch.sin, x), 4),
+        (bounds.nearby_upper(f, one, [0.1, 0.2, 0.3]), 3), (splitting(f, one), 1), (attacks.singular(f, one), 1),
+        (spectral.dense_norm(batch), 2), (worst_case.WorstCase(one, 1.0, "fork"), 1),
+    ]  # fmt: skip
+    for answer, rows in answers:
+        table = answer.table
+        assert len(table) == rows and len(table.columns) >= 2, type(answer)
+        assert all(not getattr(entry, "shape", ()) for entry in table.to_numpy().flatten()), "numbers and words alone"
+    table, lip = local_lipschitz(f, x).table, local_lipschitz(f, x)
+    assert table.value.tolist() == lip.value.flatten().tolist() and table.steps.dtype == int
+    assert set(table.columns) == {field.name for field in dataclasses.fields(lip)}
+    assert [*singular_pair(f, one).table] == ["value", "upper", "residual", "converged"]
+    assert [*worst_case.WorstCase(one, 1.0, "fork").table] == ["value", "kind"]
