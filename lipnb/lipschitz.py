@@ -265,8 +265,8 @@ def differentiable_lipschitz(
     The formula is first-order perturbation theory, for a simple largest singular value. Where several are the largest,
     the constant has no derivative, and what comes is a subgradient, of the pair that `seed` leads to; where the
     constant is 0, it is 0. The gradient is exact for the pair that was found: 1e-5 of its size away or less in float32,
-    and 1e-8 in float64, on the modules of the tests; more where two values lie within `rtol`, as `singular_pair` says
-    of v.
+    and 1e-8 where all is float64, on the modules of the tests; more where two values lie within `rtol`, as
+    `singular_pair` says of v.
 
     Reverse mode goes twice through one run of `f`, with PyTorch's plain attention in place of fused kernels, which
     have no second derivative. An autograd function needs a backward pass that can itself be differentiated; what it
