@@ -13,6 +13,7 @@ from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.generic import located, own_mask, unknown_family
+from lipnb.models.lm_head import Source
 from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
@@ -155,6 +156,7 @@ def load(
         tokenizer=found[0],
         architecture=architecture,
         unread="" if most is None or found[0] is not None else unread_tokenizer(folder),
+        source=Source(None if random else folder, config, seed),
     )
 
 

@@ -15,8 +15,8 @@ import torch
 
 from lipnb import recording
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models import Model, readings, whole_network
-from lipnb.models.network import why_no_logits
+from lipnb.models import Model, readings
+from lipnb.models.lm_head import why_no_logits
 from lipnb.scanning.catalogue import applicable
 from lipnb.scanning.folder import NEEDED, SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
 from lipnb.scanning.inputs import chosen_layers, prepare
@@ -152,7 +152,7 @@ def begin(model, text, options):
     first = model.attention(wanted[0], options.object, min(lengths))
     said = [read.pop("left_out"), _without_attention(model), options.masked and _causal_anyway(model)]
     left_out = " ".join(filter(None, said))
-    why = why_no_logits(model)
+    why = why_no_logits(model) if options.close else ""  # reads its output layer
     settings = {
         **model.describe(),
         **options.recorded,
@@ -223,7 +223,7 @@ def _units(reader, settings):
     units["whole"] += [
         unit(to, f"the network to its {ENDS[to]}", network, n, to, **seed)
         for to in ENDS
-        if to == "layers" or _reaches(reader, n, to)
+        if to != "logits" or not settings.get("no_logits")
     ]
     return units
 
@@ -234,15 +234,6 @@ def _or_gap(what, look):
     with tried(rows, what):
         rows += look()
     return rows
-
-
-def _reaches(reader, n, to):
-    """Whether the network has such an end."""
-    try:
-        whole_network(reader.model, reader.inputs[n][:1], to)
-    except ValueError:
-        return False
-    return True
 
 
 def _finished(path, settings):

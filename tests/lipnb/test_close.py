@@ -165,23 +165,6 @@ def test_the_whole_network_is_its_layers_one_after_another_at_any_tokens(bert):
     assert torch.equal(found, models.whole_network(model, ids.flip(1))(x))
 
 
-def test_logits_of_a_decoder_are_those_of_the_library(tmp_path):
-    from transformers import GPT2LMHeadModel
-
-    folder = tiny_gpt2(tmp_path / "gpt2")
-    model, whole = models.load(folder, dtype=torch.float64), GPT2LMHeadModel.from_pretrained(folder).double()
-    ids = torch.tensor([[3, 4, 5]])
-    x = models.readings(model, ids)[0].stream
-    assert torch.allclose(models.whole_network(model, ids, "logits")(x), whole(ids).logits, atol=1e-9)
-    with pytest.raises(ValueError, match="to must be one of"):
-        models.whole_network(model, ids, "tokens")
-
-
-def test_logits_that_are_more_than_a_matrix_are_refused(bert):
-    with pytest.raises(ValueError, match="has no logits here"):
-        models.whole_network(small(bert), torch.tensor([[3, 4]]), "logits")
-
-
 def test_windows_are_random_disjoint_and_of_the_text(bert):
     for seed in range(5):
         for special in [True, False]:
@@ -785,7 +768,7 @@ def test_of_one_token_nothing_is_said_of_others(bert, story, tmp_path):
 
 
 def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story):
-    """They were those of a block, and logits of an ESM were those of its embeddings' matrix, which it does not use."""
+    """They were those of a block."""
     from safetensors.torch import load_file, save_file
 
     model_types.written(tmp_path / "esm", "esm")
@@ -801,7 +784,7 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
     assert {*reasons} == {*report.TITLES} and len({*reasons.values()}) == 1
     assert page.count("Not applicable here:") == 1 and page.count(reasons["yudin"].partition("'")[0]) == 1
     assert "no look at single heads and tokens: lipnb knows no closed form of the attention of esm" in page
-    assert "No logits of esm: of esm models lipnb knows the attention as a map alone" in page
+    assert "No logits of esm: its checkpoint holds no output layer" in page
     del kept[next(key for key in kept if key.endswith("query.weight"))]
     save_file(kept, tmp_path / "esm" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
@@ -810,17 +793,9 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
         models.load(tmp_path / "esm")
 
 
-def test_why_there_are_no_logits_is_named(bert, found, tmp_path):
-    from lipnb.models.network import why_no_logits
-
+def test_why_there_are_no_logits_is_named(found):
     page = report.html(found[0])
-    assert "No logits of bert: it is an encoder, and what may follow its last hidden states is not read." in page
-    plain = models.load(tiny_gpt2(tmp_path / "plain"))
-    assert why_no_logits(plain) == ""
-    plain.module.config.logit_scale = 2.0
-    assert "its config.json has logit_scale" in why_no_logits(plain)
-    plain.module.config.tie_word_embeddings = False
-    assert "its output layer has a matrix of its own" in why_no_logits(plain)
+    assert "No logits of bert: its checkpoint holds no output layer (cls.predictions.bias, which" in page
 
 
 def test_one_layer_is_neither_roughest_nor_smoothest(found):
