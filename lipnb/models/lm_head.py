@@ -66,7 +66,9 @@ def language_model(model: Any) -> torch.nn.Module:
             raise NoLogits(f"the output layer of transformers' {name} could not be read ({_line(error)})") from error
     outside = {key for key, _ in whole.named_parameters(remove_duplicate=False) if not key.startswith(f"{place}.")}
     if lacking := sorted(key for key in missing if key in outside):
-        raise NoLogits(f"its checkpoint holds no output layer ({lacking[0]}, which transformers' {name} needs, is missing)")
+        raise NoLogits(
+            f"its checkpoint holds no output layer ({lacking[0]}, which transformers' {name} needs, is missing)"
+        )
     owners = {key.rpartition(".")[0] for key in outside}
     if more := sorted(key for key in unexpected if any(key.startswith(f"{one}.") for one in owners if one)):
         raise NoLogits(f"its checkpoint holds {more[0]}, of which transformers' {name} makes no use")
@@ -114,19 +116,20 @@ def _around(kind, network, architecture, source):
 
     # by these the library knows how checkpoints name their tensors, and that the code is its own
     Around.__name__, Around.__module__ = kind.__name__, kind.__module__
-    options = {"attn_implementation": "eager", "trust_remote_code": False}
+    config, report = deepcopy(source.config), dict[str, Any]()
     if source.folder is None:
         torch.default_generator.manual_seed(source.seed)
-        whole, report = Around._from_config(deepcopy(source.config), attn_implementation="eager", dtype=torch.float32), {}
+        whole = Around._from_config(config, attn_implementation="eager", dtype=torch.float32)
     else:
         whole, report = Around.from_pretrained(
             source.folder,
-            config=deepcopy(source.config),
+            config=config,
+            attn_implementation="eager",
+            trust_remote_code=False,
             dtype=network.dtype,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
-            **options,
         )
     whole.__class__ = kind  # that can be pickled
     return whole, found[0], report.get("missing_keys", ()), report.get("unexpected_keys", ())

@@ -279,10 +279,7 @@ def _part(architecture, part, name):
         return architecture.parts[part]
     if architecture.parts:
         known = " or ".join(f"part={part!r}" for part in architecture.parts)
-        raise ValueError(
-            f"{name!r} has more than one network: pass {known}, got part={part!r}. At a terminal there is no such "
-            "choice: give lipnb.scan in Python what lipnb.models.load(..., part=...) returns."
-        )
+        raise ValueError(f"{name!r} has more than one network: pass {known}, got part={part!r} (at a terminal --part).")
     if part is not None:
         raise ValueError(f"{architecture.title} has one network: leave part={part!r} out.")
     return architecture

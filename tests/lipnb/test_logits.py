@@ -111,7 +111,11 @@ def test_beside_the_network_there_is_its_output_layer_alone_and_it_can_be_pickle
 def test_of_a_tied_layer_the_network_s_own_matrix_is_used(tmp_path):
     """Embeddings that were changed, random weights and other positions: logits are those of these."""
     model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
-    for one in (model, models.random_twin(model, 3), models.with_positions(model, 0 * models.position_embeddings(model))):
+    for one in (
+        model,
+        models.random_twin(model, 3),
+        models.with_positions(model, 0 * models.position_embeddings(model)),
+    ):
         one.module.wte.weight.mul_(1.5)
         x, matrix = models.readings(one, IDS)[0].stream, one.module.wte.weight
         hidden, logits = (models.whole_network(one, IDS, to)(x) for to in ("hidden", "logits"))
@@ -130,7 +134,9 @@ def test_of_random_weights_the_output_layer_is_drawn_too(tmp_path):
 
 def test_where_there_are_no_logits_the_reason_is_a_true_one(tmp_path):
     bert = models.load(tiny_bert(tmp_path / "bert"))
-    with pytest.raises(ValueError, match="bert has no logits here: its checkpoint holds no output layer .*BertForMaskedLM"):
+    with pytest.raises(
+        ValueError, match="bert has no logits here: its checkpoint holds no output layer .*BertForMaskedLM"
+    ):
         models.whole_network(bert, IDS, "logits")
     with pytest.raises(ValueError, match="to must be one of"):
         models.whole_network(bert, IDS, "tokens")
@@ -151,7 +157,9 @@ def test_numbers_of_an_output_layer_that_its_class_does_not_use_are_named(tmp_pa
         model.network(to="logits")
     del weights["lm_head.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    assert why_no_logits(models.load(tmp_path)).startswith("its checkpoint holds no output layer (lm_head.weight, which")
+    assert why_no_logits(models.load(tmp_path)).startswith(
+        "its checkpoint holds no output layer (lm_head.weight, which"
+    )
 
 
 def test_a_scan_goes_to_the_logits_of_an_untied_layer(tmp_path):
