@@ -278,7 +278,7 @@ def _scanned(arguments, model, output):
     """The scan of a model, in a folder."""
     from lipnb.scanning import folder, scan
 
-    sums, options = output / folder.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
+    sums, options = output / folder.SUMS, {"again": arguments.again, "progress": True}
     before = sums.stat().st_mtime_ns if sums.is_file() else None
     try:
         found = scan(model, arguments.text, **_asked(arguments), output=output, **options)

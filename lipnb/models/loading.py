@@ -13,6 +13,7 @@ from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.generic import located, own_mask, unknown_family
+from lipnb.models.lm_head import Source
 from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
@@ -156,6 +157,7 @@ def load(
         tokenizer=found[0],
         architecture=architecture,
         unread="" if most is None or found[0] is not None else unread_tokenizer(folder),
+        source=Source(None if random else folder, config, seed),
     )
 
 
@@ -278,10 +280,7 @@ def _part(architecture, part, name):
         return architecture.parts[part]
     if architecture.parts:
         known = " or ".join(f"part={part!r}" for part in architecture.parts)
-        raise ValueError(
-            f"{name!r} has more than one network: pass {known}, got part={part!r}. At a terminal there is no such "
-            "choice: give lipnb.scan in Python what lipnb.models.load(..., part=...) returns."
-        )
+        raise ValueError(f"{name!r} has more than one network: pass {known}, got part={part!r} (at a terminal --part).")
     if part is not None:
         raise ValueError(f"{architecture.title} has one network: leave part={part!r} out.")
     return architecture

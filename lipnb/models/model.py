@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.models.layers import OBJECTS, Architecture, Block
+from lipnb.models.lm_head import Source, language_model
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import inputs_of, received, some_inputs, whole_network
 from lipnb.models.self_check import check_ids, check_length
@@ -49,7 +50,9 @@ class Model:
     module: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
     architecture: Architecture = field(repr=False)
+    source: Source = field(repr=False)
     unread: str = field(default="", repr=False)  # of a tokenizer that is there and not read: where it is
+    _language_model: Any = field(default=None, init=False, repr=False, compare=False)
 
     def token_ids(self, text: str) -> Tensor:
         """Token ids of a text, without special tokens.
@@ -121,6 +124,20 @@ class Model:
         layer = self._check_place(layer, object)
         with turn():
             return self.architecture.attention_object(self.module, layer, object, self.masked, n)
+
+    @property
+    def language_model(self) -> Any:
+        """The network with its output layer, as transformers' own class has it: of ``module``, read when first wanted.
+
+        Raises
+        ------
+        ValueError
+            A clause that says why it is not known, such as "its checkpoint holds no output layer (...)".
+        """
+        with turn():
+            if self._language_model is None:
+                self._language_model = language_model(self)
+            return self._language_model
 
     @property
     def attending(self) -> list[int]:

@@ -22,7 +22,6 @@ __all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings"
 
 ROUNDING = 1e-5  # relative change of outputs that rounding may make
 TO = ("hidden", "logits")
-SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # entries of a configuration that change logits
 
 
 def vocabulary(network: Any) -> int | None:
@@ -286,8 +285,9 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
         Token ids or images: they say how many tokens there are and what masks; their values play no part, but in
         networks that look at the ids again after their first layer.
     to : {"hidden", "logits"}
-        The last hidden states, final norm included, (b, n, d); or the logits of the next token, (b, n, vocabulary), of
-        decoders whose output matrix is that of the embeddings.
+        The last hidden states, final norm included, (b, n, d); or the logits, (b, n, vocabulary), as the model's own
+        class of transformers makes them (GPT2LMHeadModel, BertForMaskedLM, ...): its output layer is read from the
+        checkpoint when logits are first wanted; of random weights it is drawn too, as the library initialises it.
 
     Returns
     -------
@@ -310,11 +310,7 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
     """
     if to not in TO:
         raise ValueError(f"to must be one of {TO}, got {to!r}.")
-    matrix = None
-    if to == "logits":
-        if why := why_no_logits(model):
-            raise ValueError(f"{model.name} has no logits here: {why}; take to='hidden'.")
-        matrix = model.module.get_input_embeddings().weight.detach()
+    inner = model.module if to == "hidden" else _with_logits(model)
     inputs, first = inputs_of(model, inputs), model.architecture.layers_of(model.module)[0]
 
     def network(x):
@@ -322,10 +318,18 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
             return call.with_tokens(x) if call.number == 0 else None
 
         with capture(first, change=begun), _tables_of_its_own(model.module):
-            hidden = run(model.module, model.architecture.reads, inputs).last_hidden_state
-        return hidden if matrix is None else hidden @ matrix.mT
+            found = run(inner, model.architecture.reads, inputs)
+        return found.last_hidden_state if to == "hidden" else found.logits
 
     return network
+
+
+def _with_logits(model):
+    """The network with its output layer, or one sentence that says why it is not known."""
+    try:
+        return model.language_model
+    except ValueError as error:
+        raise ValueError(f"{model.name} has no logits here: {error}; take to='hidden'.") from error
 
 
 @contextmanager
@@ -357,21 +361,6 @@ def _tables_of_its_own(network):
             put_back()
 
 
-def why_no_logits(model: Any) -> str:
-    """Why the logits of a model are not read, in a clause; empty where they are the embeddings' matrix alone."""
-    config, architecture = model.module.config, model.architecture
-    if architecture.reads != "input_ids":
-        return f"it reads {'images' if architecture.reads == 'pixel_values' else 'sound'}, not text"
-    if architecture.matrices is None:  # what follows the layers may be more than a matrix, and nothing would check it
-        return f"of {architecture.title} models lipnb knows the attention as a map alone, and no output layer"
-    if not architecture.masks[0]:
-        return "it is an encoder, and what may follow its last hidden states is not read"
-    if not getattr(config, "tie_word_embeddings", False):
-        return "its output layer has a matrix of its own, not that of the embeddings, and is not read"
-    scaled = [name for name in SCALED if getattr(config, name, None)]
-    return f"its config.json has {scaled[0]}, by which logits are more than a matrix" if scaled else ""
-
-
 def random_twin(model: Any, seed: int = 0) -> Any:
     """The same network with weights drawn at random as its family draws them; the global random state stays."""
     with turn(), torch.random.fork_rng(devices=[]), quiet():
@@ -379,7 +368,8 @@ def random_twin(model: Any, seed: int = 0) -> Any:
         options = {"attn_implementation": "eager", "dtype": torch.float32, **model.architecture.options}
         network = type(model.module)._from_config(deepcopy(model.module.config), **options)
     network = network.to(device=model.module.device, dtype=model.module.dtype).eval().requires_grad_(False)
-    return replace(model, weights="random", module=network)
+    source = model.source._replace(folder=None, seed=seed)
+    return replace(model, weights="random", module=network, source=source)
 
 
 def position_embeddings(model: Any) -> Tensor:

@@ -7,6 +7,7 @@ measure all: its gaps stand in ``NAME.json``, the partial file stays, and the ne
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
@@ -24,6 +25,7 @@ with extra("scan"):
 
 __all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
 
+SELDOM = 10.0  # seconds between two lines of progress in a file
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 GAP = "gap"  # key of a row that is no row of the table: it says what could not be measured
 
@@ -210,8 +212,9 @@ def _timed(measure):
 
 
 def bar(total: int, unit: str, shown: bool = True) -> tqdm:
-    """A progress bar over `total` of what `unit` names, for `Recording.fill`."""
-    return tqdm(total=total, unit=unit, disable=not shown, smoothing=0.05)
+    """A progress bar over `total` of what `unit` names, for `Recording.fill`; in a file seldom."""
+    often = 0.1 if sys.stderr.isatty() else SELDOM
+    return tqdm(total=total, unit=unit, disable=not shown, smoothing=0.05, mininterval=often)
 
 
 def _differing(old, new):

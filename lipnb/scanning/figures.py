@@ -200,17 +200,18 @@ def heads(table, *, ax=None):
     )
 
 
-def tokens(table, *, ax=None):
+def tokens(table, *, by="moves", ax=None):
     """How far each token moves the others, over the most in its layer: one row for each layer, one column a token.
 
-    Its words stand below, turned; of more than `WORDS` tokens those that move the others most in some layer.
+    Or, `by` "in_steepest", how much of the steepest change lies on it. Its words stand below, turned; of more than
+    `WORDS` tokens those with most in some layer.
     """
-    grid = table.pivot(index="layer", columns="place", values="moves")
+    grid = table.pivot(index="layer", columns="place", values=by)
     grid = grid.div(grid.max(axis=1), axis=0)
     if ax is None:
         height = min(2.4 + 0.26 * len(grid), 9)
         ax = plt.subplots(figsize=(min(max(4.5, 2 + 0.22 * grid.shape[1]), 10.5), height))[1]
-    _map(grid, "token", "moves others (most: 1)", ax)
+    _map(grid, "token", "moves others (most: 1)" if by == "moves" else "in the steepest change (most: 1)", ax)
     words = table.drop_duplicates("place").set_index("place").written.sort_index()
     places, apart = range(len(words)), 1
     if len(words) > WORDS:  # the tops, the highest first, as far apart as their words are wide

@@ -2,7 +2,7 @@
 
 import math
 
-__all__ = ["many", "range_of", "short", "small", "times", "up"]
+__all__ = ["factor", "many", "range_of", "short", "small", "times", "up"]
 
 
 def many(count: int, what: str) -> str:
@@ -24,6 +24,17 @@ def short(value: float | None, digits: int = 3) -> str:
     if 10**digits <= said < 1e6:
         return f"{said:,.0f}"
     return f"{said:.{digits}g}".replace("e+0", "e").replace("e+", "e")
+
+
+def factor(value: float) -> str:
+    """A ratio in three digits, or in as many as tell it from 1.
+
+    Examples
+    --------
+    >>> factor(2.3456), factor(0.9997), factor(1.00012), factor(1.0)
+    ('2.35', '0.9997', '1.0001', '1')
+    """
+    return next((said for digits in range(3, 8) if (said := short(value, digits)) != "1"), "1")
 
 
 def small(value: float | None) -> str:

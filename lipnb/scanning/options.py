@@ -31,7 +31,7 @@ class ScanOptions:
         Whether each window stands between the special tokens of the model's own convention, which count among its n.
     object : {"heads+output", "heads", "block"}
         What is measured, see `lipnb.models`.
-    masked, random, tokenizer, device, dtype
+    masked, random, tokenizer, part, device, dtype
         For loading the model, see `lipnb.models.load`; `dtype` is "float32" or "float64".
     upper : bool
         Whether to certify.
@@ -74,6 +74,9 @@ class ScanOptions:
     masked: bool | None = _option(None, "make a causal decoder of a BERT", action="store_true")
     random: bool = _option(False, "draw the weights at random, with --seed", action="store_true")
     tokenizer: str | PathLike | None = _option(None, "read with another tokenizer than the model's own", metavar="NAME")
+    part: str | None = _option(
+        None, "of a model with two networks (CLIP, SigLIP) the one to measure", choices=("text", "vision")
+    )
     device: Any = _option(None, "such as cuda (default: the CPU)", metavar="NAME")
     dtype: str = _option("float32", "default float32", choices=("float32", "float64"))
     upper: bool = _option(True, "no certified bounds: they take most of the time")
@@ -109,7 +112,7 @@ class ScanOptions:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}.")
         for one in fields(self):
             known, given = one.metadata.get("choices"), getattr(self, one.name)
-            if known and given not in known:
+            if known and given not in (*known, one.default):
                 raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {given!r}.")
         if not 1e-6 <= self.rtol < 1:
             raise ValueError(f"rtol must lie between 1e-6 and 1, got {self.rtol}.")
@@ -119,7 +122,7 @@ class ScanOptions:
     @property
     def loading(self) -> dict[str, Any]:
         """What `lipnb.models.load` is given."""
-        names = ("masked", "random", "tokenizer", "device", "seed")
+        names = ("masked", "random", "tokenizer", "part", "device", "seed")
         return {name: getattr(self, name) for name in names}
 
     @property

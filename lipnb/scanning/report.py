@@ -58,8 +58,8 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
     environment.filters["linked"] = _linked
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
-    tokens = sentences.moving(found.tokens)
-    farthest = tokens.loc[tokens.groupby("layer").moves.idxmax()] if len(tokens) else tokens
+    tokens, by = _mapped(found.tokens)
+    farthest = tokens.loc[tokens.groupby("layer")[by].idxmax()] if len(tokens) else tokens
     return environment.get_template("report.html").render(
         settings=settings,
         about=found.about,
@@ -76,6 +76,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         plots=_plots(found, good),
         heads=_records(found.heads.sort_values("lipschitz", ascending=False).head(MOST)),
         tokens=_records(farthest),
+        moves=by == "moves",
         whole=_records(found.whole),
         columns=COLUMNS,
         answer=sentences.answer(found),
@@ -91,6 +92,12 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         sources=SOURCES,
         vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].min() > 3],
     )
+
+
+def _mapped(tokens):
+    """Rows of tokens that a map shows, and the column that it shows: how far they move others, else where known."""
+    moving = sentences.moving(tokens)
+    return (moving, "moves") if len(moving) else (sentences.steepest(tokens), "in_steepest")
 
 
 def _records(table):
@@ -138,10 +145,13 @@ def _plots(found, good):
             figures.heads,
             found.heads,
         )
-    if len(tokens := sentences.moving(found.tokens)):
-        said = f"How far each of {fmt.many(tokens.length.max(), 'token')} moves the outputs of the others"
+    tokens, by = _mapped(found.tokens)
+    if len(tokens):
         none = "; white: it moves none" * bool((tokens.moves == 0).any())  # the last one, under a mask
-        plot(f"{said}, over the most in its layer, logarithmic colours{none}.", figures.tokens, tokens)
+        said = f"How far each of {fmt.many(tokens.length.max(), 'token')} moves the outputs of the others"
+        if by == "in_steepest":
+            said = f"How much of each layer's steepest change lies on each of {fmt.many(tokens.length.max(), 'token')}"
+        plot(f"{said}, over the most in its layer, logarithmic colours{none}.", figures.tokens, tokens, by=by)
     return plots
 
 

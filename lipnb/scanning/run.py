@@ -15,19 +15,24 @@ import torch
 
 from lipnb import recording
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models import Model, readings, whole_network
-from lipnb.models.network import why_no_logits
+from lipnb.models import Model, readings
+from lipnb.models.lm_head import why_no_logits
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import NEEDED, SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
+from lipnb.scanning.folder import SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
 from lipnb.scanning.inputs import chosen_layers, prepare
-from lipnb.scanning.measure import closed_form_work, heads, layer, measure, network, tokens, tried
+from lipnb.scanning.measure import PAIRS, block_work, closed_form_work, heads, layer, measure, network, tokens, tried
 from lipnb.scanning.options import ScanOptions, in_words
 from lipnb.scanning.planning import Begun, shorter
 from lipnb.scanning.sentences import ENDS
+from lipnb.scanning.summary import COLUMNS
 
 __all__ = ["remeasure", "scan"]
 
-EXPLAIN = ("left_out", "no_logits", "reasons")  # settings on which no number depends
+EXPLAIN = ("left_out", "no_logits", "no_norms", "reasons", "token_ids")  # settings on which no number depends
+NO_NORMS = (
+    "How far each token moves the others was not measured: by automatic differentiation that is a pass for each number "
+    "that a layer gives; of each layer's steepest change tokens.csv has the part that lies on each token."
+)
 PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from what was asked for: where two settings differ that is named first
 ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
@@ -152,7 +157,7 @@ def begin(model, text, options):
     first = model.attention(wanted[0], options.object, min(lengths))
     said = [read.pop("left_out"), _without_attention(model), options.masked and _causal_anyway(model)]
     left_out = " ".join(filter(None, said))
-    why = why_no_logits(model)
+    why = why_no_logits(model) if options.close else ""  # reads its output layer
     settings = {
         **model.describe(),
         **options.recorded,
@@ -165,10 +170,17 @@ def begin(model, text, options):
         "certified": min(options.upper_windows, options.windows) if options.upper else 0,
         "reasons": applicable(first)[1],
         "work": {n: closed_form_work(first, n) for n in lengths},
+        **({"token_ids": _written(reader.inputs)} if model.architecture.reads == "input_ids" else {}),
         **({"left_out": left_out} if left_out else {}),
+        **({"no_norms": NO_NORMS} if options.close and block_work(first, min(lengths)) > PAIRS else {}),
         **({"no_logits": f"No logits of {model.name}: {why}."} if why else {}),
     }
     return Begun(reader, json.loads(json.dumps(settings)))
+
+
+def _written(windows):
+    """The token ids of windows: length -> one text of numbers for each, so that they can be read again."""
+    return {n: [" ".join(map(str, window.tolist())) for window in ids] for n, ids in windows.items()}
 
 
 def _without_attention(network):
@@ -191,7 +203,7 @@ def _causal_anyway(model):
 def _in_order(name, table):
     """A table as it is saved; one without rows, as of heads that no closed form tells apart, says its columns still."""
     if table.empty:
-        return pd.DataFrame(columns=NEEDED[name])
+        return pd.DataFrame(columns=[one for names in COLUMNS[f"{name}.csv"] for one in names.split(", ")])
     # what was missing and measured later came last
     by = {"scan": ["layer", "length", "window"], "whole": ["part", "layer"]}.get(name, ["layer"])
     places = {part: place for place, part in enumerate(PARTS)}
@@ -223,7 +235,7 @@ def _units(reader, settings):
     units["whole"] += [
         unit(to, f"the network to its {ENDS[to]}", network, n, to, **seed)
         for to in ENDS
-        if to == "layers" or _reaches(reader, n, to)
+        if to != "logits" or not settings.get("no_logits")
     ]
     return units
 
@@ -234,15 +246,6 @@ def _or_gap(what, look):
     with tried(rows, what):
         rows += look()
     return rows
-
-
-def _reaches(reader, n, to):
-    """Whether the network has such an end."""
-    try:
-        whole_network(reader.model, reader.inputs[n][:1], to)
-    except ValueError:
-        return False
-    return True
 
 
 def _finished(path, settings):

@@ -74,7 +74,8 @@ def findings(found: Any) -> list[Finding]:
     if len(good):
         said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, trained)]
         said += _bounds(good, trained)
-    said += [*_heads(found.heads), *_tokens(moving(found.tokens), trained), *_whole(found.whole, settings["layers"])]
+    said += [*_heads(found.heads), *_tokens(moving(found.tokens), trained), *_steepest(steepest(found.tokens))]
+    said += [*_whole(found.whole, settings["layers"])]
     if len(good) and not good.converged.all():
         sentence = f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge"
         means = "A larger --rtol, or --dtype float64, lets the solver end (12)."
@@ -120,8 +121,8 @@ def _how_unusual(good, top):
     random, shuffled = (top.get(name, float("nan")) for name in ("over_random", "over_shuffled"))
     parts = []
     if pd.notna(random):
-        why = "training made it so" if random > TWICE else "its shape alone makes it so"
-        why = "training made it smoother" if random < 1 / TWICE else why
+        why = "more than its usual initialisation gives" if random > TWICE else "about what its shape alone gives"
+        why = "less than its usual initialisation gives" if random < 1 / TWICE else why
         parts.append(f"it is {_times(random)} that of random weights of the same shape ({why})")
     if pd.notna(shuffled):
         little = 1 / LITTLE < shuffled < LITTLE
@@ -161,6 +162,16 @@ def moving(tokens: pd.DataFrame) -> pd.DataFrame:
     return tokens if (tokens.moves > 0).any() else tokens[:0]
 
 
+def steepest(tokens: pd.DataFrame) -> pd.DataFrame:
+    """Rows of tokens of which the part in the steepest change alone is known; none where more is."""
+    return tokens if len(tokens) and tokens.moves.isna().all() and tokens.place.max() > 0 else tokens[:0]
+
+
+def _share(token):
+    """The part of a change that lies on a token, of its squared length."""
+    return f"{100 * token.in_steepest**2:.3g} %"
+
+
 def _times(value):
     """How many times as large, in words that "that of" follows."""
     return "as large as" if short(value, 2) == "1" else f"{short(value)} times"
@@ -180,6 +191,9 @@ def _closely(found, top):
         parts.append(f"its roughest head is head {heads.loc[heads.lipschitz.idxmax(), 'head']}")
     if len(tokens):
         parts.append(f"the token that moves the others most is {_named(tokens.loc[tokens.moves.idxmax()])}")
+    elif len(tokens := steepest(found.tokens[found.tokens.layer == top.layer])):
+        most = tokens.loc[tokens.in_steepest.idxmax()]
+        parts.append(f"of its steepest change {_share(most)} lies on token {_named(most)}")
     if not parts:
         return ""
     length, said = (heads if len(heads) else tokens).length.iloc[0], " and ".join(parts)
@@ -230,7 +244,7 @@ def _baselines(there):
     """What the baselines of the roughest layer say."""
     said, random = "", there.get("over_random")
     if random is not None and random > TWICE:
-        said = "Training made it so, not its shape (43). "
+        said = "That is larger than its usual initialisation gives, and not of its shape alone (43). "
     elif random is not None:
         near = "come within a factor of two" if random > 1 / TWICE else "are rougher"
         said = f"Random weights of this shape {near}. "
@@ -326,6 +340,20 @@ def _tokens(tokens, trained=True):
     yield Finding(f"{sentence}.", f"{often} changes it changes what attends to it (43).")
 
 
+def _steepest(tokens):
+    """On which token the steepest change of layers lies, where no more is known of tokens."""
+    if not len(tokens):
+        return
+    first = tokens.loc[tokens.groupby("layer").in_steepest.idxmax()]
+    top = first.loc[first.in_steepest.idxmax()]
+    most = first[first.place == first.place.mode()[0]]
+    where = f"; in {len(most)} of {len(first)} layers most of it lies on number {most.place.iloc[0]}" * (len(first) > 1)
+    yield Finding(
+        f"Steepest change of layer {top.layer}: {_share(top)} of it lies on token {_named(top)}{where}.",
+        "Where nearly all of it lies on one token, the constant is about what a change of that token alone does (43).",
+    )
+
+
 def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
@@ -379,7 +407,7 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
             "network's own module by automatic differentiation"
         )
         close = settings["close"] is not None
-        said.append(f"No certified bounds{', and no look at single heads and tokens' if close else ''}: {why}.")
+        said.append(f"No certified bounds{', and no look at single heads' if close else ''}: {why}.")
     else:
         for n, operations in work.items():
             if operations > settings["upper_work"]:
@@ -399,8 +427,8 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     elif settings["tokenizer"]:
         said.append("No special tokens stand around the windows.")
     said += [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
-    if settings["close"] is not None and settings.get("no_logits"):
-        said.append(settings["no_logits"])
+    if settings["close"] is not None:
+        said += [settings[key] for key in ("no_norms", "no_logits") if settings.get(key)]
     if settings.get("left_out"):
         said.append(settings["left_out"])
     if 1 in settings["lengths"]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lipnb.scanning.catalogue import TITLES
-from lipnb.scanning.fmt import many, short
+from lipnb.scanning.fmt import factor, many, short
 from lipnb.scanning.options import in_words
 
 __all__ = ["COLUMNS", "TITLES", "compare", "summarise"]
@@ -53,7 +53,8 @@ TOKENS = {
     "layer, length, place, token": "at the first window of the shortest length: place from 0, and the token there",
     "written": "the same token as a reader would write it, in quotes: a space or the end of a line is seen",
     "radius": "norm of the token that the layer receives",
-    "own": "norm of the block of the Jacobian from the token to its own output",
+    "own": "norm of the block of the Jacobian from the token to its own output; this and the next four are blank where "
+    "they would take too long by automatic differentiation",
     "moves, moves_most": "root of the sum of squared norms of the blocks to other outputs; place of the largest",
     "moved, moved_most_by": "the same for the blocks from other tokens to this output",
     "in_steepest, out_steepest": "norm here of the top singular vector of inputs, and of outputs",
@@ -273,5 +274,5 @@ def compared(table: pd.DataFrame) -> list[str]:
         f"Of {len(table)} layers and lengths {' and '.join(parts)} in every window, by more than the solver may "
         "have left open" + ("; of the others not every window differs by so much." if len(told) < len(table) else "."),
         f"Farthest: layer {far.layer} at {many(far.length, 'token')}, from {short(far.before, 4)} to "
-        f"{short(far.after, 4)}, a factor of {short(far.ratio)}.",
+        f"{short(far.after, 4)}, a factor of {factor(far.ratio)}.",
     ]

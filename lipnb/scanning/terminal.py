@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from lipnb.scanning.fmt import short, small, times, up
+from lipnb.scanning.fmt import factor, short, small, times, up
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
 from lipnb.scanning.summary import closest, compared
@@ -90,13 +90,16 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     if of_first and settings["windows"] > 1:
         _say(console, [f"{', '.join(of_first)}: in the first window"])
     _say(console, as_sentences(found.gaps), style="red")
-    for finding in findings(found):
+    said = findings(found)
+    if any(finding.pages for finding in said):
+        _say(console, [WHERE])
+    for finding in said:
         _say(console, [finding.sentence])
         if console.is_terminal:
             console.print(Padding(escape(finding.means), (0, 0, 0, 4)))
         else:
             _say(console, [f"    {finding.means}"])
-    _say(console, [WHERE, *skipped(found.about, summary)])
+    _say(console, skipped(found.about, summary))
 
 
 def show_comparison(
@@ -112,7 +115,7 @@ def show_comparison(
     console = console_for(file, width)
     lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():
-        cells = [str(row.layer), str(row.length), *(short(one, 4) for one in (row.before, row.after, row.ratio))]
+        cells = [str(row.layer), str(row.length), short(row.before, 4), short(row.after, 4), factor(row.ratio)]
         cells += [small(row.error), short(row.relative_before), short(row.relative_after), row.differs]
         lines.append((cells, {}))
     headings = ["layer", "n", "before", "after", "ratio", "error", "relative", "after", "differs"]

@@ -20,7 +20,7 @@ from hub import tiny_bert, tiny_gpt2
 
 import lipnb
 from lab.verification import families, model_types
-from lipnb import corpora, local_lipschitz, models, scanning
+from lipnb import corpora, local_lipschitz, models, recording, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.network import some_inputs
@@ -67,6 +67,22 @@ def test_every_column_is_explained(found):
             generic = {"log10_NAME": "log10_", "over_NAME": "over_"}
             known = column in told or any(column.startswith(start) for name, start in generic.items() if name in told)
             assert known, (file, column)
+
+
+def test_the_windows_can_be_read_again_from_the_settings(bert, found):
+    settings, model = found[0].about["settings"], small(bert)
+    for n in settings["lengths"]:
+        ids = models.random_windows(model, WORDS, n, 2)
+        assert settings["token_ids"][str(n)] == [" ".join(map(str, window)) for window in ids.tolist()]
+
+
+def test_a_tower_is_chosen_at_a_terminal_and_progress_in_a_file_is_seldom():
+    assert options.ScanOptions(part="vision").loading["part"] == "vision"
+    with pytest.raises(ValueError, match="part must be one of text, vision, got 'audio'"):
+        options.ScanOptions(part="audio")
+    bar = recording.bar(3, "step")
+    bar.close()
+    assert bar.mininterval >= 1  # standard error is no terminal here
 
 
 def test_constants_are_those_of_the_network_itself(bert, found):
@@ -119,6 +135,41 @@ def test_tables_of_heads_and_tokens(bert, found):
     assert np.isclose((tokens.in_steepest**2).sum(), 1, rtol=1e-4)
 
 
+def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, monkeypatch):
+    """Families by autodiff had empty tables with other columns; a block of attention had none."""
+    model_types.written(tmp_path / "starcoder2", "starcoder2")
+    model = models.load(tmp_path / "starcoder2", dtype=torch.float64)
+    reader, options = Reader(model, {5: torch.tensor([[7, 3, 9, 4, 8]])}), {"rtol": 1e-4, "seed": 0}
+    x, f = reader.of("text", 5)[1][1].received, model.attention(1)
+    blocks = AutodiffJacobian(f, x[0]).dense().unflatten(0, (5, -1)).unflatten(2, (5, -1))
+    norms = torch.linalg.matrix_norm(blocks.movedim(1, 2), 2)
+    others = norms - norms.diag().diag()
+    rows = pd.DataFrame(measure.tokens(reader, 1, 5, object="heads+output", **options))
+    assert [*rows] == [name for names in summary.TOKENS for name in names.split(", ")]
+    for name, expected in (("own", norms.diag()), ("moves", others.norm(dim=0)), ("moved", others.norm(dim=1))):
+        assert np.allclose(rows[name], expected, rtol=1e-4), name
+    top = torch.linalg.svd(AutodiffJacobian(f, x[0]).dense())[2][0].view(5, -1).norm(dim=1)
+    assert np.allclose(rows.in_steepest, top, atol=1e-2)
+    monkeypatch.setattr(measure, "PAIRS", 0)
+    alone = pd.DataFrame(measure.tokens(reader, 1, 5, object="heads+output", **options))
+    assert [*alone] == [*rows] and alone[[*measure.MAPPED]].isna().all(axis=None)
+    assert alone.in_steepest.equals(rows.in_steepest)
+    told = [*sentences._steepest(sentences.steepest(alone))][0].sentence
+    most = alone.loc[alone.in_steepest.idxmax()]
+    assert told.startswith("Steepest change of layer 1: ") and f"lies on token number {most.place}" in told
+    assert f"{100 * most.in_steepest**2:.3g} %" in told and sentences.steepest(rows).empty
+    figures.tokens(alone, by="in_steepest")
+
+
+def test_tokens_of_a_block_are_those_of_the_block(bert):
+    model = small(bert)
+    reader = Reader(model, {4: torch.tensor([[7, 3, 9, 4]])})
+    rows = pd.DataFrame(measure.tokens(reader, 0, 4, object="block", rtol=1e-4, seed=0))
+    x = reader.of("text", 4)[1][0].stream[0]
+    norms = lipnb.block_norms(model.attention(0, "block"), x)
+    assert np.allclose(rows.own, norms.diag(), rtol=1e-5)
+
+
 def test_baselines_are_what_they_say(bert, found):
     scan, _ = found
     model = small(bert)
@@ -163,23 +214,6 @@ def test_the_whole_network_is_its_layers_one_after_another_at_any_tokens(bert):
     found = models.whole_network(model, ids)(x)
     assert torch.allclose(found, read[1].whole(read[0].whole(x)), rtol=0, atol=1e-12)
     assert torch.equal(found, models.whole_network(model, ids.flip(1))(x))
-
-
-def test_logits_of_a_decoder_are_those_of_the_library(tmp_path):
-    from transformers import GPT2LMHeadModel
-
-    folder = tiny_gpt2(tmp_path / "gpt2")
-    model, whole = models.load(folder, dtype=torch.float64), GPT2LMHeadModel.from_pretrained(folder).double()
-    ids = torch.tensor([[3, 4, 5]])
-    x = models.readings(model, ids)[0].stream
-    assert torch.allclose(models.whole_network(model, ids, "logits")(x), whole(ids).logits, atol=1e-9)
-    with pytest.raises(ValueError, match="to must be one of"):
-        models.whole_network(model, ids, "tokens")
-
-
-def test_logits_that_are_more_than_a_matrix_are_refused(bert):
-    with pytest.raises(ValueError, match="has no logits here"):
-        models.whole_network(small(bert), torch.tensor([[3, 4]]), "logits")
 
 
 def test_windows_are_random_disjoint_and_of_the_text(bert):
@@ -666,7 +700,7 @@ def test_the_first_screen_answers_in_three_sentences_from_the_tables(found):
     assert rough.endswith(f"of what layer {top.layer} receives comes out at least 2 times as large.")
     assert much == "This scan has no baseline and one length, so it does not say." and "end to end" not in does
     for random, order, said in (
-        (3, 1, "(training made it so)"),
+        (3, 1, "(more than its usual initialisation gives)"),
         (1.5, 1.3, "(its shape"),
         (0.4, 1, "smoother) and as large as that of the same"),
     ):
@@ -701,11 +735,21 @@ def test_words_stand_on_the_map_of_tokens_and_axes_say_1_10_100(found):
     assert written == ["0.001", "2.5", "100", "20,000", "$10^{6}$", r"$2.5 \times 10^{8}$"]
 
 
+def test_a_factor_near_one_is_told_from_one():
+    row = {"layer": 1, "length": 8, "before": 0.967, "after": 0.9667, "ratio": 0.99969, "differs": "lower"}
+    assert summary.compared(pd.DataFrame([row]))[1].endswith("a factor of 0.9997.")
+    assert [fmt.factor(one) for one in (1.0, 2.3456, 1.00012)] == ["1", "2.35", "1.0001"]
+
+
 def test_words_on_baselines_follow_their_numbers():
     for there, said, not_said in [
-        ({"over_random": 3.0, "over_shuffled": 1.05}, ["Training made it so", "order of the tokens plays little"], []),
+        (
+            {"over_random": 3.0, "over_shuffled": 1.05},
+            ["larger than its usual initialisation", "order of the tokens plays little"],
+            [],
+        ),
         ({"over_random": 1.5, "over_shuffled": 0.6}, ["within a factor of two", "some part, less than a factor"], []),
-        ({"over_random": 0.4, "over_shuffled": 0.3}, ["are rougher", "plays a part."], ["Training made"]),
+        ({"over_random": 0.4, "over_shuffled": 0.3}, ["are rougher", "plays a part."], ["usual initialisation"]),
         ({}, [], ["order", "andom"]),
     ]:
         words = sentences._baselines(there)
@@ -749,7 +793,7 @@ def test_nothing_is_said_of_training_where_there_was_none(found):
     assert sentences._as_random(scan.summary.assign(over_random=1.05))
     assert not sentences._as_random(scan.summary.assign(over_random=[1.0, 1.0, 1.0, 2.0]))
     assert "Usual on trained layers" in trained and "Trained layers often lean" in trained
-    assert "on trained layers" not in random and "often lean" not in random and "Training made" not in random
+    assert "on trained layers" not in random and "often lean" not in random and "usual initialisation" not in random
 
 
 def test_a_finding_names_head_and_token_and_what_is_usual(found):
@@ -785,7 +829,7 @@ def test_of_one_token_nothing_is_said_of_others(bert, story, tmp_path):
 
 
 def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story):
-    """They were those of a block, and logits of an ESM were those of its embeddings' matrix, which it does not use."""
+    """They were those of a block."""
     from safetensors.torch import load_file, save_file
 
     model_types.written(tmp_path / "esm", "esm")
@@ -796,12 +840,13 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
     options = {"tokenizer": tmp_path / "esm" / "tokenizer", "lengths": [6], "windows": 1, "progress": False}
     out = lipnb.scan(tmp_path / "esm", story, output=tmp_path / "out", **options)
     assert out.gaps.empty and out.table.passed.all() and {*out.whole.part} == {"layer", "layers", "hidden"}
+    assert {*out.tokens.layer} == {0, 1} and out.heads.empty and len(out.heads.columns) == 7
     page, reasons = report.html(out), out.about["settings"]["reasons"]
     assert "of this family lipnb runs the network" in page and "block with residual" not in page
     assert {*reasons} == {*report.TITLES} and len({*reasons.values()}) == 1
     assert page.count("Not applicable here:") == 1 and page.count(reasons["yudin"].partition("'")[0]) == 1
-    assert "no look at single heads and tokens: lipnb knows no closed form of the attention of esm" in page
-    assert "No logits of esm: of esm models lipnb knows the attention as a map alone" in page
+    assert "no look at single heads: lipnb knows no closed form of the attention of esm" in page
+    assert "No logits of esm: its checkpoint holds no output layer" in page
     del kept[next(key for key in kept if key.endswith("query.weight"))]
     save_file(kept, tmp_path / "esm" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
@@ -810,17 +855,9 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
         models.load(tmp_path / "esm")
 
 
-def test_why_there_are_no_logits_is_named(bert, found, tmp_path):
-    from lipnb.models.network import why_no_logits
-
+def test_why_there_are_no_logits_is_named(found):
     page = report.html(found[0])
-    assert "No logits of bert: it is an encoder, and what may follow its last hidden states is not read." in page
-    plain = models.load(tiny_gpt2(tmp_path / "plain"))
-    assert why_no_logits(plain) == ""
-    plain.module.config.logit_scale = 2.0
-    assert "its config.json has logit_scale" in why_no_logits(plain)
-    plain.module.config.tie_word_embeddings = False
-    assert "its output layer has a matrix of its own" in why_no_logits(plain)
+    assert "No logits of bert: its checkpoint holds no output layer (cls.predictions.bias, which" in page
 
 
 def test_one_layer_is_neither_roughest_nor_smoothest(found):

@@ -678,7 +678,10 @@ def test_a_run_at_work_is_seen_and_one_that_was_killed_is_told_apart(answered, c
     now = at_work(born=mine["born"] - 60)  # an earlier process of that number
     assert now.alive is False and now.points[1]["state"] == "left"
     assert cli.main(["status", "sweeps/small"]) == 0
-    assert "was killed: what is finished is kept, the same command continues" in capsys.readouterr().out
+    assert (
+        "ended before it was done (killed, or by an error that it named): what is finished is kept, the same"
+        in capsys.readouterr().out
+    )
     # a process that ended and was not waited for is no run
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     born = psutil.Process(zombie.pid).create_time()
