@@ -362,7 +362,7 @@ def why_no_logits(model: Any) -> str:
     config, architecture = model.module.config, model.architecture
     if architecture.reads != "input_ids":
         return f"it reads {'images' if architecture.reads == 'pixel_values' else 'sound'}, not text"
-    if architecture.matrices is None:  # what follows the layers may be more than a matrix, and nothing would check it
+    if architecture.known:  # what follows the layers may be more than a matrix, and nothing would check it
         return f"of {architecture.title} models lipnb knows the attention as a map alone, and no output layer"
     if not architecture.masks[0]:
         return "it is an encoder, and what may follow its last hidden states is not read"

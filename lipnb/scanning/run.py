@@ -27,7 +27,7 @@ from lipnb.scanning.sentences import ENDS
 
 __all__ = ["remeasure", "scan"]
 
-EXPLAIN = ("left_out", "no_logits", "reasons")  # settings on which no number depends
+EXPLAIN = ("attention", "left_out", "no_logits", "reasons")  # settings on which no number depends
 PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from what was asked for: where two settings differ that is named first
 ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
