@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.models.changes import Draws
 from lipnb.models.hooks import Call, capture
 from lipnb.models.layers import Architecture
 from lipnb.models.module_attention import HEADS
@@ -172,8 +173,9 @@ def tried(network: Any, architecture: Architecture, masked: bool) -> Architectur
     if architecture.reads != "input_ids" or not exact or not architecture.attending(network):
         return architecture
     try:
-        trials = (_Trial(network, place, masked).found() for place in _places(network, architecture))
-        return next(filter(None, trials), architecture)
+        with Draws():  # a module may draw as it is called alone, too
+            trials = (_Trial(network, place, masked).found() for place in _places(network, architecture))
+            return next(filter(None, trials), architecture)
     except FAILS:  # the code of a family is anybody's, and what cannot be read is not read
         return architecture
 
