@@ -155,8 +155,12 @@ plt.show()
 # ## A scan, live
 #
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
-# Some forty families are known in closed form, any other language model by automatic differentiation. Of a hybrid, such
-# as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. Decoders
+# Some forty families are known in closed form. The attention of any other language model is read as one of their
+# layouts, by the names and shapes of its tensors, and this closed form is kept only if the network's own modules agree
+# with it to rounding, in every layer: so Qwen3-MoE, gpt-oss, OLMo 3 or Cohere 2 have certified bounds, heads and tokens
+# as well, and the scan says that the closed form was found by trial. What agrees with no layout, such as attention with
+# gates or with keys of low rank, goes by automatic differentiation of these modules. Of a hybrid, such as Jamba, LFM2
+# or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. Decoders
 # that read in both directions are measured without a {term}`mask`: EmbeddingGemma, and embedding models built on Llama
 # or Qwen2, such as GTE and those of LLM2Vec, if their `config.json` says `"is_causal": false` or the call from Python
 # says `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:

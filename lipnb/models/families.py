@@ -1,7 +1,8 @@
 """The families of transformers whose attention is known here: one entry of ``ARCHITECTURES`` each.
 
 The key is ``model_type`` in config.json. To add a family, say where its parts lie and how its weights split into heads.
-Whatever is said here is compared with the network's own attention when a model is loaded.
+Whatever is said here is compared with the network's own attention when a model is loaded. A family without an entry is
+read by trial (`lipnb.models.trial`), or its own modules are differentiated (`lipnb.models.generic`).
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Families without an entry: where the attention of any network of transformers lies, found by its structure."""
+"""Families without an entry: where the attention of any network of transformers lies, found by its structure.
+
+It is then read by trial as a layout that is known (`lipnb.models.trial`); else its own modules are differentiated.
+"""
 
 from dataclasses import replace
 

@@ -57,7 +57,8 @@ class Architecture:
     required: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)  # keyword arguments of the network's class
     reads: str = "input_ids"  # or "pixel_values", or "input_features", spectra of sound
-    rotary: str | None = None  # from the network to the module that turns queries and keys by their places (RoPE)
+    # from the network to the module that turns queries and keys by their places (RoPE); or one for each layer
+    rotary: str | tuple[str | None, ...] | None = None
     turns: Callable = _always  # whether that layer turns them at all
     # which coordinates turn together: c and c + p ("halves"), or 2 c and 2 c + 1 ("neighbours")
     pairs: str = "halves"
@@ -73,6 +74,9 @@ class Architecture:
     parts: dict = field(default_factory=dict)  # of a model with two towers, name -> the architecture of each
     interpolates: bool = False  # whether it reads smaller images too, with its position embeddings interpolated
     attends: Callable = _always  # whether a layer holds attention: in hybrids others hold something else
+    # of a closed form that was found by trial: how, in words, and up to how many tokens it holds where that is not all
+    found: str = ""
+    reach: int | None = None
 
     def __reduce__(self):
         """A pickle names an entry of the table, whose functions have no name of their own; all else is copied."""
@@ -83,6 +87,11 @@ class Architecture:
                 if inner is self:
                     return _entry, (kind, part)
         return Architecture, tuple(getattr(self, entry.name) for entry in fields(self))
+
+    @property
+    def known(self):
+        """How its attention is known, in words; "" for what has an entry in `lipnb.models.ARCHITECTURES`."""
+        return self.found if self.matrices is not None else "automatic differentiation of the network's own modules"
 
     def network_of(self, loaded):
         """The network that is looked at, of what the library loads."""
@@ -120,19 +129,22 @@ class Architecture:
 
     def rotation(self, network, number, n):
         """The `Rotation` of a layer of `network` for n tokens, or None."""
-        module = None if self.rotary is None else attrgetter(self.rotary)(network)
-        if module is None or not self.turns(self.layers_of(network)[number]):
+        path = self.rotary[number] if isinstance(self.rotary, tuple) else self.rotary
+        if path is None or not self.turns(self.layers_of(network)[number]):
             return None
+        module = network.get_submodule(path)
         kind, prefix = None, ""
         if not hasattr(module, "inv_freq"):  # layers of different types have rotations of their own
             kind = network.config.layer_types[number]
             prefix = f"{kind}_"
-        rope = module.rope_type if kind is None else module.rope_type.get(kind)
+        rope = getattr(module, "rope_type", None) or "default"
+        rope = rope.get(kind) if isinstance(rope, dict) else rope
         if rope not in ROPES:
             raise ValueError(f"its rotary positions are of the type {rope!r}: known here are {', '.join(ROPES)}.")
-        gain = float(getattr(module, f"{prefix}attention_scaling"))
+        gain = float(getattr(module, f"{prefix}attention_scaling", 1.0))
         # as it was made: a network that has read a longer text keeps what it turned that one by
-        frequencies = getattr(module, f"{prefix}original_inv_freq").detach().clone()
+        kept = f"{prefix}original_inv_freq"
+        frequencies = getattr(module, kept if hasattr(module, kept) else f"{prefix}inv_freq").detach().clone()
         if rope == "longrope":
             frequencies = _of_length(network.config, kind, n, frequencies)
         return Rotation(frequencies, gain, self.pairs == "neighbours")
@@ -149,6 +161,23 @@ class Architecture:
                 raise ValueError(
                     f"the attention of {self.title} is known by automatic differentiation of its own module alone, "
                     f"which has no object={object!r}: take 'heads+output' (--object)."
+                )
+            return self.own_attention(network, number)
+        if self.found and object == "block":
+            raise ValueError(
+                f"the attention of {self.title} has a closed form found by trial, and what its layers do around it is "
+                "not known: take object='heads+output' (--object)."
+            )
+        if self.reach is not None and n is None:
+            raise ValueError(
+                f"the closed form of {self.title}, found by trial, holds up to {self.reach} tokens, and beyond its own "
+                "modules alone: say how many tokens are meant, model.attention(layer, n=...)."
+            )
+        if self.reach is not None and n is not None and n > self.reach:
+            if object != "heads+output":
+                raise ValueError(
+                    f"the closed form of {self.title}, found by trial, holds up to {self.reach} tokens, and its own "
+                    f"modules have no object={object!r}: take 'heads+output' (--object), or a shorter text."
                 )
             return self.own_attention(network, number)
         layer = self.layers_of(network)[number]

@@ -18,6 +18,7 @@ from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
 from lipnb.models.self_check import assert_causality, check_maps
 from lipnb.models.tokenizers import find_tokenizer, unread_tokenizer
+from lipnb.models.trial import tried
 from lipnb.threads import turn
 
 __all__ = ["load"]
@@ -142,6 +143,7 @@ def load(
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
         masked = own_mask(network, asked, name)
+        architecture = tried(network, architecture, masked)
     _refuse_empty_windows(network, architecture, name)
     assert_causality(network, masked, name, architecture.reads, architecture.small_side(network.config))
     heads, width = check_maps(network, architecture, masked, name)

@@ -107,7 +107,7 @@ class Model:
 
         Returns
         -------
-        Attention or Block, or OwnAttention of a family without an entry in `ARCHITECTURES`
+        Attention or Block, or OwnAttention of a family that has no closed form here (`describe` says so)
             A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device; with the
             sliding window of the layer, where it has one.
 
@@ -225,7 +225,12 @@ class Model:
         return network
 
     def describe(self) -> dict[str, Any]:
-        """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
+        """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device.
+
+        And, of a family without an entry in `ARCHITECTURES`, how its attention is known: "closed form found by trial:
+        ..." or "automatic differentiation of the network's own modules".
+        """
+        known = self.architecture.known
         return {
             "model": self.name,
             "architecture": self.architecture.title,
@@ -237,7 +242,13 @@ class Model:
             "width": self.width,
             "dtype": str(self.module.dtype).removeprefix("torch."),
             "device": str(self.module.device),
+            **({"attention": known} if known else {}),
         }
+
+    def __repr__(self) -> str:
+        said = ("name", "weights", "masked", "tokenizer_name", "layers", "heads", "width")
+        known = f", attention={self.architecture.known!r}" if self.architecture.known else ""
+        return f"Model({', '.join(f'{name}={getattr(self, name)!r}' for name in said)}{known})"
 
     def _check_place(self, layer, object):
         if object not in OBJECTS:

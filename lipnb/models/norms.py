@@ -29,11 +29,12 @@ class TokenNorm(NamedTuple):
         return rms_norm(rows, shape, self.weight, self.eps)
 
 
-def token_norm(module: torch.nn.Module) -> TokenNorm | Callable[[Tensor], Tensor]:
+def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | Callable[[Tensor], Tensor]:
     """A norm of a network, or the identity, as a function with a copy of its weights, differentiable in `torch.func`.
 
-    The module is LayerNorm or RMSNorm under any name, its gain kept as w or as w - 1: of these the one that gives what
-    the module gives of a row at random. ValueError: "the norm ... is none that is known here ...".
+    The module is LayerNorm or RMSNorm under any name, its gain kept as w or as w - 1, or of rows of `size` numbers
+    without one: of these the one that gives what the module gives of a row at random. ValueError: "the norm ... is none
+    that is known here ...".
 
     Examples
     --------
@@ -46,15 +47,17 @@ def token_norm(module: torch.nn.Module) -> TokenNorm | Callable[[Tensor], Tensor
         return _identity
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
-    if eps is None or (weight is None and not isinstance(module, torch.nn.LayerNorm)):
+    said = weight is not None or size is not None or isinstance(module, torch.nn.LayerNorm)
+    if eps is None or not said:
         raise ValueError(
             f"the norm {type(module).__name__} is none that is known here: it has no epsilon or no weight."
         )
-    shape = tuple(module.normalized_shape) if weight is None else tuple(weight.shape)
+    shape = getattr(module, "normalized_shape", (size,)) if weight is None else tuple(weight.shape)
     weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (weight, bias))
     candidates = [TokenNorm(True, weight, bias, shape[-1], eps)]
-    if bias is None and weight is not None:
-        candidates += [TokenNorm(False, gain, None, shape[-1], eps) for gain in (weight, 1 + weight)]
+    if bias is None:
+        gains = (None,) if weight is None else (weight, 1 + weight)
+        candidates += [TokenNorm(False, gain, None, shape[-1], eps) for gain in gains]
     row = 1 + torch.randn(shape, generator=torch.Generator().manual_seed(0))  # a mean away from 0 tells the two apart
     row = row if weight is None else row.to(weight)
     tolerance = max(1e-5, 3 * torch.finfo(row.dtype).eps ** 0.5)  # some compute in float32 whatever their type

@@ -89,21 +89,32 @@ def fused(
         h = attrgetter(heads)(module)
         g = h if groups is None else attrgetter(groups)(module)
 
-        def parts(rows):
-            if rows is None:
-                return None, None, None
-            if by_head:
-                return (part.flatten(0, 1) for part in rows.unflatten(0, (h, 3, -1)).unbind(1))
-            k = len(rows) // (h + 2 * g)
-            return rows.split([h * k, g * k, g * k])
-
         weight, last = (each.weight.T if columns else each.weight for each in (rows, output))
-        said = dict(zip(("query", "key", "value"), parts(weight), strict=True))
-        said |= dict(zip(("query_bias", "key_bias", "value_bias"), parts(rows.bias), strict=True))
+        said = cut(weight, rows.bias, h, g, by_head)
         said |= {"output": last, "output_bias": output.bias, "heads": h, "groups": g}
         return said | {"scale": attrgetter(scale)(module) if isinstance(scale, str) else scale(module)}
 
     return read
+
+
+def cut(weight: Tensor, bias: Tensor | None, h: int, g: int, by_group: bool) -> dict[str, Tensor | None]:
+    """Weights and biases of queries, keys and values, of the rows of one map that makes all three.
+
+    With `by_group` the queries of the heads that share the first keys come first, then those keys, then their values,
+    and so on; else all queries, all keys, all values.
+    """
+
+    def parts(rows):
+        if rows is None:
+            return None, None, None
+        if by_group:
+            each = rows.unflatten(0, (g, h // g + 2, -1))
+            return each[:, :-2].flatten(0, 2), each[:, -2].flatten(0, 1), each[:, -1].flatten(0, 1)
+        k = len(rows) // (h + 2 * g)
+        return rows.split([h * k, g * k, g * k])
+
+    said = dict(zip(("query", "key", "value"), parts(weight), strict=True))
+    return said | dict(zip(("query_bias", "key_bias", "value_bias"), parts(bias), strict=True))
 
 
 def arguments(said: dict[str, Any], rotation: Rotation | None = None) -> dict[str, Any]:
@@ -113,12 +124,13 @@ def arguments(said: dict[str, Any], rotation: Rotation | None = None) -> dict[st
     ----------
     said : dict
         "query", "key", "value" and "output": weights (h k, d), (g k, d), (g v, d) and (m, h v); "query_bias" and the
-        like; "heads" h, "groups" g, "scale"; and optionally "query_norm" and "key_norm", modules, and "cap".
+        like; "heads" h, "groups" g, "scale"; and optionally "query_norm" and "key_norm", modules, "cap" and "sinks".
     rotation : Rotation, optional
         What turns queries and keys.
     """
     h, g = said["heads"], said["groups"]
     given = {"scale": said["scale"], "cap": said.get("cap"), "output_bias": _copy(said["output_bias"])}
+    given["sinks"] = _copy(said.get("sinks"))
     given["output"] = said["output"].detach().unflatten(1, (h, -1)).movedim(1, 0).contiguous()
     for name in ("query", "key", "value"):
         for each in (name, f"{name}_bias"):
@@ -137,9 +149,9 @@ def _copy(tensor):
 
 def _normalise(given, *modules):
     """Norms in the head; LayerNorm there is RMSNorm of rows whose mean over the head is taken off first."""
-    found = [_head_norm(module) for module in modules]
-    if any(not isinstance(norm, TokenNorm) or norm.weight is None for norm in found):
-        raise ValueError("its queries and keys are normalised without weights, which is not known here.")
+    found = [_head_norm(module, given[name].shape[1]) for module, name in zip(modules, ("query", "key"), strict=True)]
+    if not all(isinstance(norm, TokenNorm) for norm in found):
+        raise ValueError("its norms of queries and keys change nothing: which others do is not known here.")
     if found[0].eps != found[1].eps:
         raise ValueError("its queries and keys are normalised with two epsilons, which is not known here.")
     given["norm_eps"], joint = found[0].eps, False
@@ -153,18 +165,19 @@ def _normalise(given, *modules):
                 raise ValueError("its queries and keys are centred over all heads together, which is not known here.")
         elif norm.size != k:
             raise ValueError(f"its norms of queries and keys are of {norm.size} numbers, heads of {k}.")
-        given[f"{name}_norm"] = norm.weight.reshape(-1, k).expand(heads, k).clone()
+        weight = given[name].new_ones(norm.size) if norm.weight is None else norm.weight
+        given[f"{name}_norm"] = weight.reshape(-1, k).expand(heads, k).clone()
         if norm.centred:
             for each in (name, f"{name}_bias"):
                 given[each] = None if given[each] is None else given[each] - given[each].mean(1, keepdim=True)
     given["joint_norm"] = joint
 
 
-def _head_norm(module):
-    """The norm of a module, or of the list of modules that it has, one a head, as one."""
+def _head_norm(module, k):
+    """The norm of a module, or of the list of modules that it has, one a head, as one; k numbers where it says none."""
     if not hasattr(module, "norms"):
-        return token_norm(module)
-    each = [token_norm(norm) for norm in module.norms]
+        return token_norm(module, k)
+    each = [token_norm(norm, k) for norm in module.norms]
     if len({(norm.centred, norm.size, norm.eps, norm.bias is None) for norm in each}) > 1:
         raise ValueError("its heads are normalised in different ways, which is not known here.")
     weight = torch.stack([norm.weight for norm in each])

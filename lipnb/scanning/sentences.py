@@ -396,6 +396,8 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     for row in failed.itertuples():
         what = f"(error {row.self_check:.1e}, leak {row.leak:.1e})"
         said.append(f"Layer {row.layer} at n = {row.length} failed its self-check {what}: not measured.")
+    if settings.get("attention", "").startswith("closed form"):
+        said.append(f"The attention of {settings['architecture']}: {settings['attention']}.")
     work = {int(n): operations for n, operations in settings["work"].items()}
     if not settings["certified"]:
         said.append("Certified upper bounds were not asked for.")

@@ -102,10 +102,9 @@ def test_what_the_closed_form_lacks_is_refused(model_type, changes, sentence, tm
 
 
 OTHERS = {
-    "falcon": {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "falcon": {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True},
     "deberta-v2": families.TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
     "umt5": {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
-    "cohere2": families.TODAY | {"sliding_window": 4},
     "qwen2_moe": families.TODAY | families.EXPERTS | {"shared_expert_intermediate_size": 16},
 }
 GATED = {f"linear_{name}_head_dim": 8 for name in ("key", "value")}
@@ -249,10 +248,10 @@ def test_a_window_of_zero_that_no_layer_has_is_none(tmp_path):
     assert_right(model, 1, 9)
 
 
-@pytest.mark.parametrize("model_type", ["falcon", "deberta-v2", "umt5", "cohere2"])
+@pytest.mark.parametrize("model_type", ["falcon", "deberta-v2", "umt5"])
 def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     model = load(tmp_path, model_type)
-    assert model.masked == (model_type in ("falcon", "cohere2")) and (model.heads, model.width) == (4, 32)
+    assert model.masked == (model_type == "falcon") and (model.heads, model.width) == (4, 32)
     inputs = some_inputs(model.module, "input_ids", 7, count=2, seed=3)
     for layer in range(model.layers):
         f, (x, y) = model.attention(layer), given(model, inputs, layer)
@@ -470,7 +469,7 @@ def test_calls_are_noted_changed_and_stopped():
 def test_a_layer_of_own_modules_is_scanned_to_its_report(tmp_path):
     from lab.verification import model_types
 
-    model_types.written(tmp_path / "it", "starcoder2")
+    model_types.written(tmp_path / "it", "afmoe")
     options = {"tokenizer": tmp_path / "it" / "tokenizer", "lengths": [5, 9], "progress": False}
     text = " ".join(model_types.WORDS * 4)
     found = scan(tmp_path / "it", text + "\n", output=tmp_path / "out", **options)
@@ -480,7 +479,7 @@ def test_a_layer_of_own_modules_is_scanned_to_its_report(tmp_path):
     assert (tmp_path / "out" / "heads.csv").read_text() == "layer,head,lipschitz\n"
     assert scan(tmp_path / "it", text + "\n", output=tmp_path / "out", **options).table.equals(found.table)
     weights = found.about["settings"]["weights_sha256"]
-    model_types.written(tmp_path / "it", "starcoder2", seed=2)
+    model_types.written(tmp_path / "it", "afmoe", seed=2)
     other = scan(tmp_path / "it", text + "\n", output=tmp_path / "other", **options)
     assert other.about["settings"]["weights_sha256"] != weights
 
