@@ -13,6 +13,7 @@ import lipnb
 from lipnb import models
 from lipnb.models.generic import located, unknown_family
 from lipnb.models.hooks import capture
+from lipnb.models.images import picture_shape
 from lipnb.models.network import inputs_of, one_call, run
 
 ALLOWED = 2e-3  # relative error of a constant: both sides are computed in float32, by a solver with tolerance 1e-4
@@ -42,6 +43,8 @@ SMALL = {
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "first_k_dense_replace"), 1),
     **dict.fromkeys(("sliding_window", "attention_chunk_size", "local_attention", "window_size"), 6),
     **dict.fromkeys(("num_mel_bins",), 8),
+    **dict.fromkeys(("num_frames", "num_detection_tokens"), 4),
+    **dict.fromkeys(("num_patches",), 16),
     **dict.fromkeys(("image_size",), 32),
     **dict.fromkeys(("patch_size",), 8),
     **dict.fromkeys(("index_topk", "index_n_heads"), 4),
@@ -158,6 +161,8 @@ def _shrunk(entries, special):
             value = (value * layers)[:layers]
         elif isinstance(value, list) and count > LAYERS and len(value) == count:
             value = [min(one, SMALL[name]) if type(one) is int and name in SMALL else one for one in value[:layers]]
+        elif isinstance(value, list) and name in ("image_size", "patch_size"):
+            value = [min(one, SMALL[name]) for one in value]
         elif name == "mrope_section" and value:
             value = [2, 1, 1][: len(value)]
         elif value is None and name in NEEDED:
@@ -267,8 +272,7 @@ def measure(model_type):
 def _inputs(model, text, images):
     if not images:
         return models.random_windows(model, text, TOKENS, 1, seed=0)
-    side, channels = model.module.config.image_size, model.module.config.num_channels
-    return torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0))
+    return torch.randn(1, *picture_shape(model.module.config), generator=torch.Generator().manual_seed(0))
 
 
 def constant(model, inputs, number):

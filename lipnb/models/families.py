@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import torch
 
+from lipnb.models.images import patches
 from lipnb.models.layers import ROPES, Architecture
 from lipnb.models.split_heads import fused, linear_maps, separate
 
@@ -64,14 +65,30 @@ def _in_self_attn(layer):
     return getattr(layer, "self_attn", None) is not None
 
 
-def _patches(config):
-    """Every image gives as many tokens as it has patches."""
-    return (config.image_size // config.patch_size) ** 2
+def _and_one(config):
+    """Every image gives as many tokens: its patches, and a class token."""
+    return patches(config) + 1
 
 
-def _patches_and_one(config):
-    """Every image gives as many tokens: its patches, and one more."""
-    return _patches(config) + 1
+def _and_two(config):
+    """The same, and a token for distillation."""
+    return patches(config) + 2
+
+
+def _and_registers(config):
+    """Patches, a class token, and registers, on which nothing else depends."""
+    return _and_one(config) + config.num_register_tokens
+
+
+def _and_many(config):
+    """Patches, class tokens, and RADIO's registers."""
+    count = getattr(config, "n_cls_tokens", None)
+    return patches(config) + (config.num_cls_tokens + config.num_registers if count is None else count)
+
+
+def _and_objects(config):
+    """Patches, a class token, and one token for each object that may be found."""
+    return _and_one(config) + config.num_detection_tokens
 
 
 def _of_alibi(slopes, longest):
@@ -137,7 +154,34 @@ VIT = Architecture(
     matrices=separate("attention", "q_proj k_proj v_proj o_proj", "num_attention_heads"),
     options={"add_pooling_layer": False},
     reads="pixel_values",
-    longest=_patches_and_one,
+    longest=_and_one,
+)
+DINOV2 = replace(
+    VIT,
+    title="DINOv2",
+    layers="encoder.layer",
+    norm="norm1",
+    after="layer_scale1",
+    positions=None,
+    options={},
+    imagenet=True,
+    interpolates=True,
+)
+# BERT's modules, with the norm before attention
+VIDEO_MAE = replace(
+    VIT,
+    title="VideoMAE",
+    layers="encoder.layer",
+    projected="attention.output.dense",
+    positions=None,
+    matrices=separate(
+        "attention",
+        "attention.query attention.key attention.value output.dense",
+        "attention.num_attention_heads",
+        "attention.scaling",
+    ),
+    options={},
+    longest=patches,
 )
 LLAMA = Architecture(
     title="Llama",
@@ -193,9 +237,17 @@ CLIP = replace(
     pre_norm=True,
     matrices=separate("self_attn", "q_proj k_proj v_proj out_proj", "num_heads", "scale"),
 )
-CLIP_VISION = replace(CLIP, title="CLIP vision", masks=(False,), reads="pixel_values", longest=_patches_and_one)
+CLIP_VISION = replace(CLIP, title="CLIP vision", masks=(False,), reads="pixel_values", longest=_and_one)
 SIGLIP = replace(CLIP, title="SigLIP text", masks=(False,))
-SIGLIP_VISION = replace(CLIP_VISION, title="SigLIP vision", longest=_patches)
+SIGLIP_VISION = replace(CLIP_VISION, title="SigLIP vision", longest=patches)
+SIGLIP2_VISION = replace(SIGLIP_VISION, title="SigLIP 2 vision", interpolates=True)
+AIMV2_VISION = replace(
+    SIGLIP_VISION,
+    title="AIMv2 vision",
+    attention="attention",
+    norm="rms_norm1",
+    matrices=separate("attention", "q_proj k_proj v_proj out_proj", "num_heads", "scale"),
+)
 
 
 def _towers(text, vision):
@@ -263,21 +315,32 @@ ARCHITECTURES = {
         BART, title="Whisper encoder", pre_norm=True, reads="input_features", longest=attrgetter("max_source_positions")
     ),
     "vit": VIT,
-    "dinov2": replace(
-        VIT,
-        title="DINOv2",
-        layers="encoder.layer",
-        norm="norm1",
-        after="layer_scale1",
-        positions=None,
-        options={},
-        interpolates=True,
+    "deit": replace(VIT, title="DeiT", imagenet=True, longest=_and_two),
+    "ijepa": replace(VIT, title="I-JEPA", imagenet=True, longest=patches),
+    "vit_msn": replace(VIT, title="ViT MSN", imagenet=True, options={}),
+    # all patches in place of a quarter of them, drawn at random
+    "vit_mae": replace(VIT, title="ViT MAE", imagenet=True, options={}, settings={"mask_ratio": 0.0}),
+    "vivit": replace(VIT, title="ViViT"),
+    "pixio": replace(
+        VIT, title="Pixio", imagenet=True, options={}, positions=None, interpolates=True, longest=_and_many
     ),
+    "dinov2": DINOV2,
+    "dinov2_with_registers": replace(DINOV2, title="DINOv2 with registers", longest=_and_registers),
+    "tipsv2_vision_model": replace(DINOV2, title="TIPSv2 vision", imagenet=False, longest=_and_registers),
+    "radio": replace(DINOV2, title="RADIO", imagenet=False, longest=_and_many),
+    "videomae": VIDEO_MAE,
+    "yolos": replace(VIDEO_MAE, title="YOLOS", options={"add_pooling_layer": False}, longest=_and_objects),
+    "dpt": replace(VIDEO_MAE, title="DPT", options={"add_pooling_layer": False}, longest=_and_one),
     "clip": replace(CLIP, title="CLIP", parts=_towers(CLIP, CLIP_VISION)),
     "clip_text_model": CLIP,
     "clip_vision_model": CLIP_VISION,
     "siglip": replace(SIGLIP, title="SigLIP", parts=_towers(SIGLIP, SIGLIP_VISION)),
     "siglip_vision_model": SIGLIP_VISION,
+    "siglip2": replace(SIGLIP, title="SigLIP 2", parts=_towers(replace(SIGLIP, title="SigLIP 2 text"), SIGLIP2_VISION)),
+    "siglip2_vision_model": SIGLIP2_VISION,
+    "metaclip_2": replace(CLIP, title="MetaCLIP 2", parts=_towers(CLIP, CLIP_VISION)),
+    "chinese_clip_vision_model": replace(CLIP_VISION, title="Chinese-CLIP vision"),
+    "aimv2_vision_model": AIMV2_VISION,
     "opt": replace(
         BART,
         title="OPT",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.models.images import patch_sides, picture_shape
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.norms import after_attention, token_norm
 from lipnb.models.split_heads import Rotation, arguments
@@ -72,6 +73,7 @@ class Architecture:
     # from what the library loads to the network that is looked at: the encoder, or one of two towers
     part: str | None = None
     parts: dict = field(default_factory=dict)  # of a model with two towers, name -> the architecture of each
+    imagenet: bool = False  # whether it was trained on pictures of ImageNet's mean and deviation, not of one half
     interpolates: bool = False  # whether it reads smaller images too, with its position embeddings interpolated
     attends: Callable = _always  # whether a layer holds attention: in hybrids others hold something else
     # of a closed form that was found by trial: how, in words, and up to how many tokens it holds where that is not all
@@ -97,9 +99,12 @@ class Architecture:
         """The network that is looked at, of what the library loads."""
         return loaded if self.part is None else loaded.get_submodule(self.part)
 
-    def small_side(self, config):
+    def small_sides(self, config):
         """Height and width of the smallest images to check a network on; None for those of its configuration."""
-        return 4 * config.patch_size if self.interpolates else None
+        if not self.interpolates:
+            return None
+        own, steps = picture_shape(config)[-2:], patch_sides(config)
+        return tuple(min(4, length // step) * step for length, step in zip(own, steps, strict=True))
 
     def layers_of(self, network):
         """The layers of `network` in the order of their use; one that is used again is there again."""
@@ -206,6 +211,11 @@ def _entry(kind, part):
 
     found = ARCHITECTURES[kind]
     return found if part is None else found.parts[part]
+
+
+def reads_other_keys(layer: torch.nn.Module) -> bool:
+    """Whether attention in a layer reads the keys and values of another layer, as the last ones of Gemma 3n do."""
+    return any(getattr(module, "is_kv_shared_layer", False) for module in layer.modules())
 
 
 def _of_length(config, kind, n, short):

@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from lipnb.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, ch
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
-from lipnb.models.generic import located, own_mask, unknown_family
+from lipnb.models.generic import counted, located, own_mask, unknown_family
 from lipnb.models.lm_head import Source
 from lipnb.models.model import Model
 from lipnb.models.network import vocabulary
@@ -142,10 +143,13 @@ def load(
         )
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
-        masked = own_mask(network, asked, name)
-        architecture = tried(network, architecture, masked)
+        masked = own_mask(network, asked, name, architecture.reads)
+        if architecture.reads == "pixel_values":
+            architecture = counted(network, architecture, name)
+        else:
+            architecture = tried(network, architecture, masked)
     _refuse_empty_windows(network, architecture, name)
-    assert_causality(network, masked, name, architecture.reads, architecture.small_side(network.config))
+    assert_causality(network, masked, name, architecture.reads, architecture.small_sides(network.config))
     heads, width = check_maps(network, architecture, masked, name)
     return Model(
         name=name,
@@ -355,23 +359,22 @@ def _configuration(entries, folder, architecture, masked, name):
         if hasattr(config, key):
             delattr(config, key)
     if architecture.matrices is not None:
-        _one_side(config, name)
+        _one_side(config)
     if architecture.mask_setting and masked != _own_mask(architecture, entries):
         setattr(config, architecture.mask_setting, masked)
     return config
 
 
-def _one_side(config, name):
-    """Write two equal sides of images or patches as one number; ValueError for two that differ."""
+def _one_side(config):
+    """Write two equal sides of images or patches as one number, where the library takes one: some networks want it."""
+    from huggingface_hub.errors import StrictDataclassError
+
     for inner in (config, *(getattr(config, part) for part in config.sub_configs)):
         for entry in ("image_size", "patch_size"):
             sides = getattr(inner, entry, None)
-            if isinstance(sides, (list, tuple)):
-                if len(set(sides)) != 1:
-                    raise ValueError(
-                        f"config.json of {name!r} has {entry} = {list(sides)}: only squares are read here."
-                    )
-                setattr(inner, entry, sides[0])
+            if isinstance(sides, (list, tuple)) and len(set(sides)) == 1:
+                with suppress(StrictDataclassError):
+                    setattr(inner, entry, sides[0])
 
 
 def _draw(config, architecture, seed, name, described):

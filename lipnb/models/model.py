@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.models.layers import OBJECTS, Architecture, Block
+from lipnb.models.layers import OBJECTS, Architecture, Block, reads_other_keys
 from lipnb.models.lm_head import Source, language_model
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import inputs_of, received, some_inputs, whole_network
@@ -17,6 +17,8 @@ from lipnb.models.self_check import check_ids, check_length
 from lipnb.threads import aside, turn
 
 __all__ = ["Model"]
+
+OTHER_KEYS = "the keys and values of another layer, beside tokens"
 
 
 @dataclass
@@ -141,8 +143,24 @@ class Model:
 
     @property
     def attending(self) -> list[int]:
-        """Numbers of the layers that hold attention: all, but in hybrids."""
+        """Numbers of the layers that hold attention: all, but in hybrids and where some read the keys of others."""
         return self.architecture.attending(self.module)
+
+    @property
+    def left_out(self) -> str:
+        """Which layers are not measured, and why, in sentences; empty where all hold attention."""
+        layers = self.architecture.layers_of(self.module)
+        others = [number for number in range(self.layers) if number not in self.attending]
+        reading = [number for number in others if reads_other_keys(layers[number])]
+        said = []
+        for numbers, (one, many) in (
+            ([number for number in others if number not in reading], ("holds no attention", "hold no attention")),
+            (reading, (f"reads {OTHER_KEYS}", f"read {OTHER_KEYS}")),
+        ):
+            if numbers:
+                which, does = ("Layer", one) if len(numbers) == 1 else ("Layers", many)
+                said.append(f"{which} {', '.join(map(str, numbers))} of {self.name} {does}: not measured.")
+        return " ".join(said)
 
     @property
     def longest(self) -> int:
@@ -225,7 +243,7 @@ class Model:
         return network
 
     def describe(self) -> dict[str, Any]:
-        """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device.
+        """What this model is, in plain values: name, weights, mask, tokenizer, sizes, type, device, layers left out.
 
         And, of a family without an entry in `ARCHITECTURES`, how its attention is known: "closed form found by trial:
         ..." or "automatic differentiation of the network's own modules".
@@ -243,6 +261,7 @@ class Model:
             "dtype": str(self.module.dtype).removeprefix("torch."),
             "device": str(self.module.device),
             **({"attention": known} if known else {}),
+            **({"left_out": self.left_out} if self.left_out else {}),
         }
 
     def __repr__(self) -> str:
@@ -261,5 +280,7 @@ class Model:
             raise ValueError(f"layer must be between 0 and {self.layers - 1} for {self.name}, got {layer}.")
         if layer not in self.attending:
             those = ", ".join(map(str, self.attending))
-            raise ValueError(f"layer {layer} of {self.name} holds no attention: those that do are {those}.")
+            read = reads_other_keys(self.architecture.layers_of(self.module)[layer])
+            why = f"reads {OTHER_KEYS}: those that do not" if read else "holds no attention: those that do"
+            raise ValueError(f"layer {layer} of {self.name} {why} are {those}.")
         return layer

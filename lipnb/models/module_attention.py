@@ -133,7 +133,13 @@ class OwnAttention:
             run(self._network, self._reads, inputs, draws)
         if draws.moved:
             refuse_draws(self._network, self._reads, inputs)
-        return _Text(one_call(calls, self._module, self._call), one_call(calls, self._giver, self._call).given)
+        call = one_call(calls, self._module, self._call)
+        if self._reads == "pixel_values" and call.tokens.shape[-2] != n:  # where they lie in a picture may matter
+            raise ValueError(
+                f"the attention of a {type(self._network).__name__} is known for the {call.tokens.shape[-2]} tokens of "
+                f"pictures of its own size alone, as its module is called within the network: not for {n}."
+            )
+        return _Text(call, one_call(calls, self._giver, self._call).given)
 
     def _texts(self, n):
         """The plainest text, read last, and others: what those leave behind in the network is not met again."""

@@ -16,6 +16,7 @@ from lipnb.checks import as_tensor, at_once
 from lipnb.models.changes import Changed, Draws, unchanged
 from lipnb.models.files import quiet
 from lipnb.models.hooks import Call, capture
+from lipnb.models.images import given, patch_sides, picture_shape
 from lipnb.threads import turn
 
 __all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "whole_network", "with_positions"]
@@ -37,9 +38,9 @@ def vocabulary(network: Any) -> int | None:
 
 
 def some_inputs(
-    network: Any, reads: str, n: int, count: int = 1, seed: int | None = None, side: int | None = None
+    network: Any, reads: str, n: int, count: int = 1, seed: int | None = None, sides: tuple[int, int] | None = None
 ) -> Tensor:
-    """Inputs that a network reads: random ones with a seed, else token ids 0, 1, ... or zeros; images of a `side`."""
+    """Inputs that a network reads: random ones with a seed, else token ids 0, 1, ... or zeros; images of `sides`."""
     config = network.config
     if reads == "input_ids":
         most = vocabulary(network)
@@ -49,8 +50,8 @@ def some_inputs(
             ids = torch.randint(most, ids.shape, generator=torch.Generator().manual_seed(seed))
         return without_padding(ids, network).to(network.device)
     if reads == "pixel_values":
-        side = side or config.image_size
-        shape: tuple[int, ...] = (count, config.num_channels, side, side)
+        own = picture_shape(config)
+        shape: tuple[int, ...] = (count, *own[:-2], *(sides or own[-2:]))
     else:
         shape = (count, config.num_mel_bins, 2 * config.max_source_positions)  # a convolution takes each second frame
     inputs = torch.zeros(shape)
@@ -101,18 +102,21 @@ def _ids(model, token_ids):
 
 def _images(model, images):
     config = model.module.config
-    channels, side, patch = config.num_channels, config.image_size, config.patch_size
-    shape = tuple(images.shape)
-    fits = len(shape) == 4 and shape[1] == channels and shape[0] > 0
+    own, patch, shape = picture_shape(config), patch_sides(config), tuple(images.shape)
+    before = ", ".join(map(str, own[:-2]))
+    fits = len(shape) == len(own) + 1 and shape[1:-2] == own[:-2] and shape[0] > 0
     if model.architecture.interpolates:
-        fits = fits and all(patch <= length <= side and length % patch == 0 for length in shape[2:])
-        wanted = f"(b, {channels}, h, w) with h, w multiples of {patch} up to {side}"
+        sides = [*zip(shape[-2:], own[-2:], patch, strict=True)] if fits else []
+        fits = fits and all(step <= length <= most and length % step == 0 for length, most, step in sides)
+        steps, most = (str(a) if a == b else f"{a} and {b}" for a, b in (patch, own[-2:]))
+        wanted = f"(b, {before}, h, w) with h, w multiples of {steps} up to {most}"
     else:
-        fits = fits and shape[2:] == (side, side)
-        wanted = f"(b, {channels}, {side}, {side})"
+        fits = fits and shape[1:] == own
+        wanted = f"(b, {', '.join(map(str, own))})"
     if not fits or not images.is_floating_point():
+        kind = "images" if len(own) == 3 else "videos"
         raise ValueError(
-            f"{model.name} reads images: a floating point tensor of shape {wanted}, got {shape} of {images.dtype}."
+            f"{model.name} reads {kind}: a floating point tensor of shape {wanted}, got {shape} of {images.dtype}."
         )
     return images.to(model.module.device, model.module.dtype)
 
@@ -136,8 +140,9 @@ def run(network: Any, reads: str, inputs: Tensor, draws: Draws | None = None) ->
     known = signature(getattr(network, "forward", network)).parameters.values()
     takes = any(one.name == "use_cache" or one.kind is one.VAR_KEYWORD for one in known)
     options = {"use_cache": False} if reads == "input_ids" and takes else {}
+    read = given(network, inputs) if reads == "pixel_values" else {reads: inputs}
     with turn(), draws or Draws(), unchanged(network):
-        return network(**{reads: inputs}, **options)
+        return network(**read, **options)
 
 
 @torch.no_grad()
@@ -168,8 +173,8 @@ def received(model: Any, inputs: Tensor, layer: int, object: str) -> Tensor:
     receiver = model.architecture.receiver(model.module, layer, object)
     number = model.architecture.call_of(model.module, layer, object)
     n = inputs.shape[1] if reads == "input_ids" else model.longest
-    if reads == "pixel_values":
-        n = math.prod(inputs.shape[2:]) // model.module.config.patch_size**2 + 1
+    if reads == "pixel_values":  # smaller images have fewer tokens; of those of full size the model says how many
+        n = n * math.prod(inputs.shape[-2:]) // math.prod(picture_shape(model.module.config)[-2:]) + 1
     for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.module.dtype)):
         with capture(before=(receiver, number)) as calls:
             run(model.module, reads, part)

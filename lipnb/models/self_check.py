@@ -42,7 +42,7 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
     n = min(n, architecture.longest(network.config))
-    inputs = some_inputs(network, architecture.reads, n, seed=0, side=architecture.small_side(network.config))
+    inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
     with capture(*(module for both in places for module in both)) as calls:
         run(network, architecture.reads, inputs)
@@ -146,7 +146,7 @@ def check_ids(model: Any, n: int) -> None:
 
 
 @torch.no_grad()
-def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = None) -> float:
+def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None) -> float:
     """How much changing the last tokens changes earlier outputs, relative to these; 0 for causal networks.
 
     A network that cannot be run, or whose outputs are not finite, is a ValueError of one sentence about `name`.
@@ -158,8 +158,8 @@ def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = N
         pair, same = some_inputs(network, reads, n, count=2), n // 2
         pair[1, same:] = without_padding((pair[1, same:] + 1) % vocabulary(network), network)
     elif reads == "pixel_values":
-        pair = some_inputs(network, reads, 0, count=2, side=side)
-        pair[1, :, pair.shape[2] // 2 :] = 1  # the lower half; the first token is no patch
+        pair = some_inputs(network, reads, 0, count=2, sides=sides)
+        pair[1, ..., pair.shape[-2] // 2 :, :] = 1  # the lower half; the first token is no patch
         same = 1
     else:
         pair = torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions, dtype=network.dtype)
@@ -168,12 +168,18 @@ def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = N
     pair, draws = pair.to(network.device), Draws()
     try:
         with unconverted(network):
-            states = run(network, reads, pair, draws).last_hidden_state
+            states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     except Changed:
         raise
     except Exception as error:  # entries that only a forward pass refuses; the code is anybody's
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the network of {name!r} cannot be run ({why}): see its config.json.") from error
+    if not isinstance(states, Tensor) or len(states) != len(pair):
+        found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
+        raise ValueError(
+            f"the network of {name!r} is not known here: it gives two inputs their last hidden states {found}, not one "
+            "sequence of them for each."
+        )
     if draws.moved:
         refuse_draws(network, reads, pair)
     states = states[:, :same].double()
@@ -185,13 +191,15 @@ def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = N
     return ((states[1] - states[0]).norm() / states[0].norm()).item()
 
 
-def assert_causality(network: Any, masked: bool, name: str, reads: str = "input_ids", side: int | None = None) -> None:
+def assert_causality(
+    network: Any, masked: bool, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None
+) -> None:
     """Raise RuntimeError unless the network is causal exactly when `masked` says so (castin2024smooth, Def. 2.5).
 
     Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
     change them when not.
     """
-    change = leak(network, name, reads, side)
+    change = leak(network, name, reads, sides)
     if (change <= ROUNDING) != masked:
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
         raise RuntimeError(

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from math import isqrt
 from pathlib import Path
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from lipnb import corpora, models
 from lipnb.models import PICTURES, Model, Reading, picture, random_twin, readings
+from lipnb.models.images import patch_sides, patches, picture_shape
 from lipnb.models.loading import check_device, layer_count, name_of
 from lipnb.scanning.fmt import many
 from lipnb.scanning.options import numbers_of
@@ -170,18 +170,20 @@ def _that_fit(lengths, windows, tokens, around, by_default):
     raise ValueError(f"{said}: take {' or '.join([*ways, 'a longer text'])}.")
 
 
-def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> dict[int, int]:
-    """Tokens n of an image -> pixels of its side; by default the largest squares of at most `default` tokens.
+def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+    """Tokens n of an image -> its height and width; by default the largest squares of at most `default` tokens.
 
     A model reads images of its own size alone or, as DINOv2, any square that its patches fill.
     """
     config, longest = model.module.config, model.longest
+    (*_, own_high, own_wide), (high, wide) = picture_shape(config), patch_sides(config)
     if not model.architecture.interpolates:
         if lengths is not None and list(lengths) != [longest]:
             raise ValueError(f"{model.name} reads images, each of {many(longest, 'token')}: leave the lengths out.")
-        return {longest: config.image_size}
-    rest = longest - (config.image_size // config.patch_size) ** 2  # tokens that are no part of the image
-    squares = {side**2 + rest: side * config.patch_size for side in range(1, isqrt(longest - rest) + 1)}
+        return {longest: (own_high, own_wide)}
+    rest = longest - patches(config)  # tokens that are no part of the image
+    most = min(own_high // high, own_wide // wide)
+    squares = {side**2 + rest: (side * high, side * wide) for side in range(1, most + 1)}
     largest = [max((n for n in squares if n <= most), default=min(squares)) for most in default]
     wanted = dict.fromkeys(largest if lengths is None else lengths)
     if wrong := [n for n in wanted if n not in squares]:
@@ -194,19 +196,21 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
 
 
 def windows_of_images(
-    model: Model, source: str, pixels: dict[int, int], windows: int, seed: int
+    model: Model, source: str, pixels: dict[int, tuple[int, int]], windows: int, seed: int
 ) -> tuple[str, str, dict[int, Tensor]]:
     """The same images at each size: what was read, its SHA-256 as the model reads it, n -> (windows, c, h, w).
 
     `source` is an image file, a folder of them, the name of one of `lipnb.models.PICTURES`, "pictures" for all of
     these, or "random".
     """
-    channels = model.module.config.num_channels
+    *frames, channels = picture_shape(model.module.config)[:-2]
     if source == "random":
         generator = torch.Generator().manual_seed(seed)
-        inputs = {n: torch.randn(windows, channels, side, side, generator=generator) for n, side in pixels.items()}
-        name = f"random images, seed {seed}"
+        inputs = {n: torch.randn(windows, *frames, channels, *side, generator=generator) for n, side in pixels.items()}
+        name = f"random {'videos' if frames else 'images'}, seed {seed}"
     else:
+        if frames:
+            raise ValueError(f"{model.name} reads videos of {frames[0]} images each, not single images: use 'random'.")
         if channels != 3:
             raise ValueError(f"{model.name} reads images of {channels} channels, not of three: use 'random'.")
         found = _images(source)
@@ -222,7 +226,7 @@ def windows_of_images(
                 "one image."
             )
         taken = found[:windows]
-        scale = {} if model.architecture.interpolates else {"mean": HALF, "deviation": HALF}
+        scale = {} if model.architecture.imagenet else {"mean": HALF, "deviation": HALF}
         inputs = {n: torch.cat([picture(each, side, **scale) for each in taken]) for n, side in pixels.items()}
         name = ", ".join(taken) if source in ("pictures", *PICTURES) else Path(source).name
     digest = hashlib.sha256(b"".join(images.numpy().tobytes() for images in inputs.values())).hexdigest()

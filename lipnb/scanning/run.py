@@ -155,7 +155,7 @@ def begin(model, text, options):
     model, lengths = reader.model, [*reader.inputs]
     wanted = chosen_layers(options.layers, model.layers, model.name, model.attending)
     first = model.attention(wanted[0], options.object, min(lengths))
-    said = [read.pop("left_out"), _without_attention(model), options.masked and _causal_anyway(model)]
+    said = [read.pop("left_out"), model.left_out, options.masked and _causal_anyway(model)]
     left_out = " ".join(filter(None, said))
     why = why_no_logits(model) if options.close else ""  # reads its output layer
     settings = {
@@ -181,15 +181,6 @@ def begin(model, text, options):
 def _written(windows):
     """The token ids of windows: length -> one text of numbers for each, so that they can be read again."""
     return {n: [" ".join(map(str, window.tolist())) for window in ids] for n, ids in windows.items()}
-
-
-def _without_attention(network):
-    """Which layers of a hybrid are not measured, in a sentence; empty where all hold attention."""
-    others = sorted({*range(network.layers)} - {*network.attending})
-    if not others:
-        return ""
-    which, verb = ("Layer", "holds") if len(others) == 1 else ("Layers", "hold")
-    return f"{which} {', '.join(map(str, others))} of {network.name} {verb} no attention: not measured."
 
 
 def _causal_anyway(model):

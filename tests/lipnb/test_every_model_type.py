@@ -12,7 +12,7 @@ import pytest
 
 from lab.verification import model_types
 
-# kinds of maps and of sentences: experts, rotations of its own, relative positions, a window, images, two towers ...
+# kinds of maps and of sentences: experts, rotations of its own, relative positions, a window, images, sound ...
 SAMPLE = {
     "esm": "right",
     "gpt_oss": "right",
@@ -27,7 +27,11 @@ SAMPLE = {
     "mobilebert": "called alone gives something else",
     "canine": "holds no vocab_size",
     "bigbird_pegasus": "changes itself as it reads",
-    "beit": "reads pixel_values, not tokens",
+    "beit": "right",  # positions in its logits, and no closed form
+    "siglip2_vision_model": "right",
+    "swin": "its layers stand in several lists",
+    "sam3_vit_model": "it maps no sequence of tokens",
+    "speecht5": "reads input_values, not tokens",
 }
 
 

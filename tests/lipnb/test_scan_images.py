@@ -16,9 +16,12 @@ def dino(tmp_path_factory):
 
 
 def test_lengths_of_a_model_that_interpolates_are_squares_and_one_token(dino):
-    assert inputs.sides(dino, [50, 5], ()) == {5: 8, 50: 28}
-    assert inputs.sides(dino, None, (11, 12, 10**6)) == {10: 12, 50: 28}  # the largest within; none twice, none beyond
-    assert inputs.sides(dino, None, (1,)) == {2: 4}
+    assert inputs.sides(dino, [50, 5], ()) == {5: (8, 8), 50: (28, 28)}
+    assert inputs.sides(dino, None, (11, 12, 10**6)) == {
+        10: (12, 12),
+        50: (28, 28),
+    }  # the largest within; none twice, none beyond
+    assert inputs.sides(dino, None, (1,)) == {2: (4, 4)}
     for n in (1, 6, 65):
         with pytest.raises(ValueError, match=f"not {n} tokens?; take lengths such as 26,50, at most 50"):
             inputs.sides(dino, [n], (32, 128))
@@ -42,12 +45,12 @@ def test_too_few_images_and_other_channels_are_answered(dino, tmp_path):
         with pytest.raises(
             ValueError, match="(holds fewer than 2|is none, and no folder) of them.*--windows 1 for one image"
         ):
-            inputs.windows_of_images(dino, source, {5: 8}, 2, 0)
+            inputs.windows_of_images(dino, source, {5: (8, 8)}, 2, 0)
     written(tmp_path / "grey", "Dinov2", dict(SIZES, image_size=28, patch_size=4, num_channels=1))
     grey = models.load(tmp_path / "grey")
-    assert inputs.windows_of_images(grey, "random", {5: 8}, 2, 0)[2][5].shape == (2, 1, 8, 8)
+    assert inputs.windows_of_images(grey, "random", {5: (8, 8)}, 2, 0)[2][5].shape == (2, 1, 8, 8)
     with pytest.raises(ValueError, match="images of 1 channels, not of three: use 'random'"):
-        inputs.windows_of_images(grey, "flower", {5: 8}, 1, 0)
+        inputs.windows_of_images(grey, "flower", {5: (8, 8)}, 1, 0)
 
 
 def test_a_picture_is_read_at_every_side():
