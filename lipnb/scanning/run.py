@@ -28,7 +28,14 @@ from lipnb.scanning.summary import COLUMNS
 
 __all__ = ["remeasure", "scan"]
 
-EXPLAIN = ("attention", "left_out", "no_logits", "no_norms", "reasons", "token_ids")  # settings on which no number depends
+EXPLAIN = (
+    "attention",
+    "left_out",
+    "no_logits",
+    "no_norms",
+    "reasons",
+    "token_ids",
+)  # settings on which no number depends
 NO_NORMS = (
     "How far each token moves the others was not measured: by automatic differentiation that is a pass for each number "
     "that a layer gives; of each layer's steepest change tokens.csv has the part that lies on each token."
