@@ -381,6 +381,10 @@ class AutodiffJacobian:
         apart, most = _lengths(slope - image), torch.maximum(_lengths(slope), other)
         moved = _lengths(torch.cat([wide, close]) - slope).amax(0)
         settled = (KINKS * moved <= torch.minimum(_lengths(slope), apart)) & (apart > near * most)
+        # values that stay the same, as those of a quantised map between two of its steps, say nothing; nor does what a
+        # step would change by less than the values are rounded to
+        rounded = KINKS * torch.finfo(self.precision).eps * _lengths(once) / (near / 8 * unit[..., 0, 0])
+        settled &= (_lengths(slope) > 0) & (apart > rounded)
         if not settled.any():
             return False
         far = torch.stack([slopes(share).mean(0) for share in FAR])

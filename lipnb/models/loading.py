@@ -413,8 +413,9 @@ def _read(folder, config, architecture, dtype, name, held, empty):
     with quiet():
         from transformers import AutoModel
 
-        described, there = _numbers(empty), sum(math.prod(one.shape) for one in held.values())
-        check_size(described, dtype.itemsize, name)
+        check_size(_numbers(empty), dtype.itemsize, name)
+        # of an encoder with a decoder the encoder alone need be there
+        described, there = _numbers(architecture.network_of(empty)), sum(math.prod(one.shape) for one in held.values())
         if described > 2 * there:
             raise ValueError(
                 f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
@@ -440,7 +441,9 @@ def _read(folder, config, architecture, dtype, name, held, empty):
         except Exception as error:  # the library has many ways to refuse a file
             raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
     missing = sorted(report["missing_keys"])
-    for key in [key for key in missing if BEHIND.search(key)]:  # checkpoints of a task often lack them
+    beside = f"{architecture.part}." if architecture.part else ""
+    for key in [key for key in missing if BEHIND.search(key) or _other_part(key, beside, network)]:
+        # checkpoints of a task often lack what no layer of ours reads
         network.get_parameter(key).data.fill_(torch.nan)  # nothing that is measured may depend on them
         missing.remove(key)
     if missing:  # the library would fill them with random numbers
@@ -449,6 +452,12 @@ def _read(folder, config, architecture, dtype, name, held, empty):
             f"config.json are missing, such as {missing[0]}."
         )
     return network
+
+
+def _other_part(key, part, network):
+    """Whether a tensor lies in another part of the network than ours, as in the decoder beside an encoder."""
+    place = key.partition(".")[0]
+    return bool(part) and not key.startswith(part) and place == "decoder" and hasattr(network, place)
 
 
 def _line(error, number):

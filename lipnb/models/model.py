@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.checks import whole
 from lipnb.models.layers import OBJECTS, Architecture, Block, reads_other_keys
 from lipnb.models.lm_head import Source, language_model
 from lipnb.models.module_attention import OwnAttention
@@ -104,8 +105,9 @@ class Model:
             Concatenated heads before the output projection; with the output projection and its bias
             (default); the attention sub-layer with its residual and LayerNorm.
         n : int, optional
-            Tokens of the sequences; needed where rotary positions depend on it (longrope: one table up to the original
-            length, another beyond).
+            Tokens of the sequences, at most `longest`; needed where rotary positions depend on it (longrope: one table
+            up to the original length, another beyond). A map made without it is that of up to `longest` tokens: with
+            dynamic rotary positions the network turns longer texts in another way.
 
         Returns
         -------
@@ -117,13 +119,15 @@ class Model:
         ------
         ValueError
             "layer must be between 0 and ...", "object must be one of ...", "layer ... holds no attention ...", "... say
-            how many tokens are meant ..."
+            how many tokens are meant ...", "... has ... positions, got n = ..."
 
         Notes
         -----
         castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
         """
         layer = self._check_place(layer, object)
+        if n is not None and whole("n", n, 1) > self.longest:
+            raise ValueError(f"{self.name} has {self.longest} positions, got n = {n}: ask for fewer tokens.")
         with turn():
             return self.architecture.attention_object(self.module, layer, object, self.masked, n)
 

@@ -210,3 +210,12 @@ def test_two_networks_or_two_tensors_for_one_place_are_refused(tmp_path):
     with pytest.raises(ValueError, match=f"hold two tensors for {key}, .*, which differ"):
         models.load(write(tmp_path / "twice", config, held | {f"model.{key}": held[key] + 1}))
     assert models.load(write(tmp_path / "same", config, held | {f"model.{key}": held[key].clone()})).layers == 2
+
+
+def test_an_encoder_needs_no_decoder_beside_it(tmp_path):
+    config, held = tensors("t5", "T5EncoderModel")
+    whole = models.load(write(tmp_path / "whole", config, held))
+    assert whole.attention(0).query.abs().sum() > 0
+    name = "encoder.block.1.layer.0.SelfAttention.q.weight"
+    with pytest.raises(ValueError, match="are not complete: 1 tensors .* SelfAttention.q.weight"):
+        models.load(write(tmp_path / "less", config, {key: one for key, one in held.items() if key != name}))

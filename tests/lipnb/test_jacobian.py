@@ -548,3 +548,24 @@ class Tenth(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, u):
         return u * ctx.saved_tensors[0].cos()
+
+
+def test_values_that_a_step_cannot_move_speak_against_no_backward_pass():
+    """A quantised map between two of its steps, and one that is saturated up to rounding."""
+    x = 0.01 * normal(4, 5)
+    found = local_lipschitz(lambda t: torch.fake_quantize_per_tensor_affine(t, 0.1, 0, -128, 127), x.float())
+    assert found.value.item() == pytest.approx(1)
+
+    class Exponential(torch.autograd.Function):
+        @staticmethod
+        def forward(context, t):
+            context.save_for_backward(t.exp())
+            return t.exp()
+
+        @staticmethod
+        def backward(context, change):
+            return change * context.saved_tensors[0]
+
+    weight = normal(5, 5)
+    for scale in (1e-3, 1):
+        assert local_lipschitz(lambda t: torch.tanh(Exponential.apply(5 * t @ weight)), scale * normal(4, 5)).value >= 0

@@ -176,3 +176,12 @@ def test_a_network_that_looks_at_token_ids_again_is_refused_without_them(tmp_pat
         model.network()(x[:, :5])
     expected = model.module(input_ids=ids).last_hidden_state
     assert relative(model.network(inputs=ids)(x), expected) < 1e-10
+
+
+def test_a_map_of_more_tokens_than_a_model_has_positions_is_refused(tmp_path):
+    """Dynamic rotary positions: the network turns longer texts by another table."""
+    rotary = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    model = loaded(tmp_path, "Llama", num_hidden_layers=1, max_position_embeddings=16, rope_parameters=rotary)
+    assert model.attention(0, n=16).heads == 2
+    with pytest.raises(ValueError, match="has 16 positions, got n = 17"):
+        model.attention(0, n=17)
