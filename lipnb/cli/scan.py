@@ -109,7 +109,8 @@ def add(verbs):
         "--output",
         type=folder_named,
         metavar="FOLDER",
-        help="default scan-MODEL; with --against, the scan of OTHER lies in scan-OTHER, within FOLDER where that is "
+        help="default scan-MODEL (with --part scan-MODEL-PART); with --against, the scan of OTHER lies in scan-OTHER, "
+        "within FOLDER where that is "
         "given or both have one name; two folders are compared in FIRST-against-SECOND",
     )
     verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
@@ -147,7 +148,7 @@ def run(arguments):
             f"finished scans are shown as they are ({' and '.join(places)}); --text, --lengths, --layers, --again and "
             "the like are of a scan to be made: leave them out, or name the model"
         )
-    first = Path(model) if stored[0] is not None else output or folder_of(model)
+    first = Path(model) if stored[0] is not None else output or folder_of(model, options.part)
     if arguments.again and against is not None and stored[1] is not None and Path(against).resolve() == first.resolve():
         raise ValueError(
             f"--again would delete the scan {against}, with which {model} is to be compared: name another folder for "
@@ -155,12 +156,14 @@ def run(arguments):
         )
     folder = first
     if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
-        folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
+        folder = output or Path(
+            f"{Path(model).resolve().name}-against-{folder_of(against, options.part).name.removeprefix('scan-')}"
+        )
     refuse_foreign(first)
     refuse_foreign(folder)
     folders = [first]
     if against is not None:
-        second = folder_of(against)
+        second = folder_of(against, options.part)
         if output is not None or second.resolve() == first.resolve():  # two of one name have two folders
             second = folder / second
         folders.append(second)

@@ -75,9 +75,10 @@ class Scan:
         return write_report(self, path, against)
 
 
-def folder_of(model: str | os.PathLike) -> Path:
-    """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
+def folder_of(model: str | os.PathLike, part: str | None = None) -> Path:
+    """Where a scan of a model goes by default: ``scan-<model>`` or ``scan-<model>-<part>``, in plain characters."""
     name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
+    name = f"{name}-{part}" if part else name
     return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
 
 

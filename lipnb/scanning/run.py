@@ -74,7 +74,7 @@ def scan(
         A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a
         model of images an image, a folder of them, "pictures", one of `lipnb.models.PICTURES`, or "random".
     output : str or path, optional
-        Folder of the result, default ``scan-<model>``.
+        Folder of the result, default ``scan-<model>``, or ``scan-<model>-<part>``.
     again : bool
         Whether to measure anew what the folder holds already.
     progress : bool
@@ -99,7 +99,7 @@ def scan(
         refuse_foreign(Path(output))
     begun = begin(model, text, ScanOptions(**options))
     name, settings = begun.reader.model.name, begun.settings
-    output = folder_of(name) if output is None else Path(output)
+    output = folder_of(name, options.get("part")) if output is None else Path(output)
     refuse_foreign(output)
     if again:
         clear(output, bool(_others(output, settings)))

@@ -374,6 +374,13 @@ def _cluster(kind, jobs, options):
     except (TypeError, ValueError) as error:
         raise ValueError(f"'cluster': {kind} could not be started: {error}") from None
     if kind != "LocalCluster":
+        submit = there[kind].job_cls.submit_command
+        if shutil.which(submit.split()[0]) is None:  # else it would wait for workers without end
+            cluster.close()
+            raise ValueError(
+                f"'cluster': {kind} gives its jobs to the command {submit!r}, which is not on this machine: start the "
+                "sweep where it is, or leave 'cluster' out."
+            )
         cluster.scale(jobs=jobs)
     return cluster
 

@@ -520,6 +520,7 @@ def test_a_cluster_named_in_the_spec(place):
     [
         ("{kind: SlurmCluster}", "there is no kind 'SlurmCluster': it is one of .*LocalCluster, .*SLURMCluster"),
         ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}", "SLURMCluster could not be started: "),
+        ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB}}", "SLURMCluster gives its jobs to .* 'sbatch', which"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_said(place, spec, sentence):
