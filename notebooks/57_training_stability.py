@@ -72,6 +72,7 @@ seeds, depths = sorted(set(ends.seed.tolist())), sorted(set(ends.layers.tolist()
 deepest = depths[-1]
 corpus = corpora.available("alice", "python_reference")  # of the steps that are trained live
 (text, _, _), vocabulary = language_model.texts(corpus)
+glue("page-57-corpus", corpora.describe(corpus), display=False)
 settings_of = results.provenance("training-factorial")["settings"]
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-57-stability", "caption": "Test loss by depth at three fixed rates: a dot for each run, lines through the means. At the outer rates there is one run for each kind at {glue:text}`rate-depths` layers, and none of untied L2. Grey: no attention. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed: frequencies after the character before, which need no attention. In the middle panel tied and contractive networks lie above the dashed line at every depth, beside those without attention. With {glue:text}`deepest` layers {glue:text}`dot-fails` runs of dot products lie above it too; {glue:text}`dot-above` end above all runs without attention, the others below all."}, "image": {"alt": "three panels, one for each fixed rate, of the test loss against depth. In the middle panel only dot products and untied L2 attention lie below the dashed line of the bigram; at the largest depth all but one run of dot products lie above it, some of them higher than all other kinds. Tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey marks of networks without attention."}}
@@ -495,7 +496,6 @@ assert effect.high.iloc[0] < 0 < effect.low.iloc[1] and effect.change.iloc[1] > 
 assert list(ends[(ends.layers == deepest) & (ends.nats < pairs)].attention) == ["dot"]
 assert whole.loc[depths[:-1], kinds[:2]].astype(bool).all(axis=None)
 assert (effect.seeds == 5).all() and abs(effect.change.iloc[-2:].sum()) < 1e-3
-glue("page-57-corpus", corpora.describe(corpus), display=False)
 assert live["dot"].iloc[-1] < 0.1 * min(live["l2-tied"].iloc[-1], live.iloc[-1, 2])
 assert live["dot"].is_monotonic_decreasing, "the spread of dot products falls at every step"
 assert (live.iloc[1] < live.iloc[0]).all() and (live.iloc[-1, 1:] > 2 * live.iloc[:, 1:].min()).all(), "part again"

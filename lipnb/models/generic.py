@@ -96,8 +96,10 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
 def _read(network, path, above):
     """The network around a list of layers, and what it reads: None for tokens of which it says no number."""
     around = [place for place in above if place == "" or path.startswith(f"{place}.")]
-    own = [place for place in around if _takes_its_input(network.get_submodule(place))]
-    part = max(own or around, key=len)
+    part = max(around, key=len)
+    if network.get_submodule(part).main_input_name == "pixel_values":  # an encoder may stand in what reads pictures
+        own = [place for place in around if _takes_its_input(network.get_submodule(place))]
+        part = max(own or around, key=len)
     inner = network.get_submodule(part)
     if inner.main_input_name == "input_ids" and vocabulary(inner) is None:
         return part, None

@@ -137,6 +137,7 @@ def test_tables_of_heads_and_tokens(bert, found):
 
 def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, monkeypatch):
     """Families by autodiff had empty tables with other columns; a block of attention had none."""
+    monkeypatch.setattr("lipnb.models.loading.tried", lambda network, architecture, masked: architecture)
     model_types.written(tmp_path / "starcoder2", "starcoder2")
     model = models.load(tmp_path / "starcoder2", dtype=torch.float64)
     reader, options = Reader(model, {5: torch.tensor([[7, 3, 9, 4, 8]])}), {"rtol": 1e-4, "seed": 0}
@@ -554,8 +555,8 @@ def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_
         model = models.load(tmp_path / name)
         if name == "qwen3":
             model.module.norm.weight.mul_(100)
-        side = model.architecture.small_side(model.module.config)
-        reader = Reader(model, {6: some_inputs(model.module, model.architecture.reads, 6, seed=1, side=side)})
+        sides = model.architecture.small_sides(model.module.config)
+        reader = Reader(model, {6: some_inputs(model.module, model.architecture.reads, 6, seed=1, sides=sides)})
         rows = [row for layer in range(model.layers) for row in measure.layer(reader, layer, 6, seed=0)]
         rows += [row for to in ("layers", "hidden") for row in measure.network(reader, 6, to, seed=0)]
         whole = pd.DataFrame(rows)
@@ -828,10 +829,11 @@ def test_of_one_token_nothing_is_said_of_others(bert, story, tmp_path):
     assert "<h3>Which token" not in page and "moves the outputs of the others" not in page
 
 
-def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story):
+def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story, monkeypatch):
     """They were those of a block."""
     from safetensors.torch import load_file, save_file
 
+    monkeypatch.setattr("lipnb.models.loading.tried", lambda network, architecture, masked: architecture)
     model_types.written(tmp_path / "esm", "esm")
     weights = load_file(tmp_path / "esm" / "model.safetensors")
     kept = {key: value for key, value in weights.items() if not key.startswith(("pooler.", "contact_head."))}

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import subprocess
 import tarfile
 import zipfile
@@ -20,6 +21,7 @@ from lipnb.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
 from lipnb.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
+CACHE = os.environ.get("LIPNB_CACHE")  # before the tests have one of their own
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +211,8 @@ def test_another_book_is_not_taken_for_nltks(tmp_path):
 
 
 @needs.ALICE
-def test_nltks_edition_is_made_of_the_whole_one_to_the_byte(tmp_path):
+def test_nltks_edition_is_made_of_the_whole_one_to_the_byte(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPNB_CACHE", CACHE) if CACHE else monkeypatch.delenv("LIPNB_CACHE")
     title, book = corpora.read("alice").split("\n\n", 1)
     book = book.replace(f"{'':13}CHAPTER XII\n\n{'':11}Alice's Evidence", "\nCHAPTER XII. Alice's Evidence")
     book = book.replace("became alive the strange creatures of\nher", "became alive with the strange creatures\nof her")

@@ -258,7 +258,7 @@ def test_a_parameter_arrives_as_the_spec_says_it(place):
         "record(here=os.getcwd(), omp=os.environ['OMP_NUM_THREADS'], gpu=os.environ['CUDA_VISIBLE_DEVICES'])"
     )
     text = (
-        "parameters:\n  a: [1, [null, {b: .inf, 'c d': [-.inf, yes, 2.0]}], 'null', \"q\\\"\\\\ \\né\"]\n  b: .nan\n"
+        "parameters:\n  a: [1, [null, {b: .inf, 'c d': [-.inf, true, 2.0]}], 'null', \"q\\\"\\\\ \\né\"]\n  b: .nan\n"
         "  c: null\ngrid: {d: ['2024-01-01', 1e-3]}\ngpus: [4, MIG-7]\nthreads: 3"
     )
     sweep = sweeps.run(written("notebook: odd.py\n" + text), progress=False)
