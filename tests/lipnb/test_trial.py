@@ -163,3 +163,10 @@ def test_a_scan_says_that_the_closed_form_was_found_by_trial(tmp_path):
     assert len(found.heads) == 2 * 4 and len(found.tokens) == 2 * 5
     said = " ".join(skipped(found.about, found.summary))
     assert "The attention of qwen3_moe: closed form found by trial: read as separate projections" in said
+
+
+def test_of_a_model_that_reads_pictures_too_the_layers_of_its_texts_are_read(tmp_path):
+    model_types.written(tmp_path, "qwen3_vl")
+    model = models.load(tmp_path, dtype=torch.float64)
+    assert (model.architecture.part, model.architecture.layers) == ("language_model", "layers")
+    assert model.architecture.found and relative_at(model, 1, 9)[0] < 1e-6
