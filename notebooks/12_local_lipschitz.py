@@ -429,8 +429,8 @@ def train(share):
 alone, penalised = train(0), train(0.1)
 
 # %% tags=["hide-input"]
-glue("page-12-alone", alone.constant.iloc[-1], display=False)
-glue("page-12-penalised", penalised.constant.iloc[-1], display=False)
+glue("page-12-alone", float(alone.constant.iloc[-1]), display=False)
+glue("page-12-penalised", float(penalised.constant.iloc[-1]), display=False)
 steps_taken = pd.concat({"alone": alone, "penalised": penalised}, axis=1)[::2]
 steps_taken.columns = [" ".join(names) for names in steps_taken.columns]
 headings = {"alone error": "error", "alone constant": "constant", "penalised error": "error, with the penalty"}
