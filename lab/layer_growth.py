@@ -246,7 +246,7 @@ def differences(rates, limit):
     DataFrame
         One row for each change: changed, pairs (layers, or for depth models), median, largest, beyond (number above
         `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
-        and place, that of the largest.
+        place, that of the largest; and each, all of them (ndarray).
     """
     from lipnb.models.pictures import PICTURES  # only here: figures are drawn where there is no torch
 
@@ -274,5 +274,6 @@ def differences(rates, limit):
         place = sizes.idxmax()
         line = {"changed": changed, "pairs": len(sizes), "median": sizes.median(), "largest": sizes.max()}
         where = place if isinstance(place, str) else f"{place[0]}, layer {place[1]}"
-        lines.append(line | {"beyond": int((sizes > limit).sum()), "place": where})
+        line |= {"beyond": int((sizes > limit).sum()), "place": where, "each": sizes.to_numpy()}
+        lines.append(line)
     return pd.DataFrame(lines)

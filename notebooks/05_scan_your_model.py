@@ -18,15 +18,16 @@
 # lipnb scan smollm2 --text alice --lengths 32,128,512
 # ```
 #
-# (*Alice* is a text that NLTK fetches once. Without `--text` the command reads one that Python itself carries.)
+# (They need the extras `scan` and `weights`. *Alice* is a text that `lipnb` fetches once. Without `--text` the command
+# reads one that Python itself carries.)
 #
 # Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-05-layers`). The {term}`attention`
 # layer of SmolLM2 with the largest constant can amplify a small change by a factor of up to
 # {glue:text}`smollm2_most:,.0f` at one of them and {glue:text}`smollm2_other:,.0f` at the other. In the layer with the
 # smallest constant the factor is at most {glue:text}`smollm2_least:.1f` at both. In all layers of the five models
 # below, the certified bound of this book ({doc}`62_certified_bracket`) is at most {glue:text}`certified_high:.1f` times
-# too high, wherever it was computed. No bound in closed form is less than {glue:text}`closed_low:.0f` times too high on
-# average over the layers of a model.
+# too high, wherever it was computed. None of the other bounds in {numref}`fig-05-layers` is less than
+# {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"

@@ -20,11 +20,11 @@
 # ({numref}`fig-41-atlas`). And the released code does not measure the constant ({doc}`46_released_code`). The
 # {term}`released quantity` of attention alone is that close in {glue:text}`minilm_released_near:.0f` of the layers of
 # MiniLM, and in a random GPT-2, where no slope of the constant is, in {glue:text}`random_released_near:.0f` of
-# {glue:text}`random_layers:.0f` ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with residual connection and
-# {term}`layer normalisation`. Up to 512 tokens, its released quantity is that close in
+# {glue:text}`random_layers:.0f` ({numref}`fig-41-two-quantities`). On BERT the code measures the whole sub-layer, with
+# residual connection and {term}`layer normalisation`. Up to 512 tokens, its released quantity is that close in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-released:.0f` of
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post:.0f` layers that are built like BERT's, with the norm last,
-# where its constant is in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f`; of all
+# where the constant of that sub-layer is in {glue:text}`../notebooks/43_why_it_grows.ipynb::why-post-near:.0f`; of all
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-sub:.0f` layers in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-released:.0f`, the constant in
 # {glue:text}`../notebooks/43_why_it_grows.ipynb::why-all-near:.0f`. So for layers like BERT's the one index by which
@@ -110,8 +110,8 @@ print(f"as released, the root of the norm of J^T f(X): {(J.T @ f(x).flatten()).n
 #
 # ## What was measured
 #
-# The weights of BERT are not available to us. The table lists what we used instead, with the lengths on its first text
-# or picture. SmolLM2 is the model as it is shipped, in 4 bits, computed in float32.
+# The weights of BERT are not available to us. The table lists what we used instead, with the lengths over all its texts
+# or pictures. SmolLM2 is the model as it is shipped, in 4 bits, computed in float32.
 
 # %% tags=["hide-input"]
 own = every_length[(every_length.case == "as read") | (every_length.model == "gpt2")]
@@ -131,8 +131,8 @@ figures.table(design.reset_index(), names=headings)
 # %% [markdown]
 # Lengths are powers of two, for pictures squares of patches. At each length the windows of a text lie at random places,
 # without overlap, and are drawn anew for every length; each carries the special tokens that its model was trained with.
-# So windows are independent draws of one text, and the intervals say how well a slope is known *for that text*. Each
-# holds by itself, not all of them at once: of {glue:text}`growth-layers:.0f` intervals some
+# So windows are nearly independent draws of one text, and the intervals say how well a slope is known *for that text*.
+# Each holds by itself, not all of them at once: of {glue:text}`growth-layers:.0f` intervals some
 # {glue:text}`growth-miss:.0f` should miss their slope.
 #
 # Pictures are another matter. Their windows are squares of at least half the side of one picture, which overlap, and a
@@ -152,7 +152,7 @@ plt.show()
 # %% [markdown]
 # Choose a model and a layer:
 
-# %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. Windows of one length differ little beside what length does, so bends are no noise. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
+# %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. In most layers the windows of one length differ little beside what length does; where a bend exceeds their noise, the table below says so. All lengths are fitted. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
 figures.movable.growth(own[own.corpus == own["map"].map(first_texts)])
 
 # %% [markdown]
@@ -176,8 +176,8 @@ figures.table(shown, names=headings)
 # Of the {glue:text}`growth-layers:.0f` trained layers {glue:text}`all_constant_near:.0f` have a slope within
 # {glue:text}`growth-closeness:.1f` of 1/4: those of MiniLM but the first, which is nearly flat up to
 # {glue:text}`minilm_trained_to:.0f` tokens, and {glue:text}`others_constant_near:.0f` of the
-# {glue:text}`others_layers:.0f` of other models. So $n^{1/4}$ describes MiniLM and is no law: layers of one model
-# differ by up to {glue:text}`growth-depth:.2f`. In {glue:text}`growth-apart-map` the slopes lie
+# {glue:text}`others_layers:.0f` of other models. So $n^{1/4}$ describes MiniLM on *Alice* and is not a law: layers of
+# one model differ by up to {glue:text}`growth-depth:.2f`. In {glue:text}`growth-apart-map` the slopes lie
 # {glue:text}`growth-apart:.2f` apart, so that by the fitted lines the constant of its steepest layer grows, from
 # {glue:text}`growth-apart-first:.0f` to {glue:text}`growth-apart-longest:,.0f` tokens, by a factor that is
 # {glue:text}`growth-factor:.0f` times that of its flattest. SmolLM2, the largest language model here, is mostly
@@ -455,7 +455,7 @@ def alike(changed, few=0.05):
     if 0 < row.beyond <= few * row.pairs:
         why = f"on the layer: {counted}; {most}"
         return ledger.depends("castin.sec-5.3-text", form, why, seen=ours["seen"], cases=row.pairs, variant=True)
-    ratios = [row["median"] / TOLERANCE, row.largest / TOLERANCE]
+    ratios = row.each / TOLERANCE
     return ledger.upper(
         "castin.sec-5.3-text", form, ratios, **ours, grounds=counted, counter_example=f"{counted}; {most}"
     )

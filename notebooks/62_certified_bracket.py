@@ -10,12 +10,11 @@
 # # A certified bracket of the local constant
 #
 # A solver approaches the {term}`local Lipschitz constant` $\norm{D_X f}_2$ from below. Published upper
-# {term}`bounds <bound>` hold, but lie hundreds to thousands of times too high on trained layers. This page proves a
-# bound from
-# above that can be computed, so that `lipnb.certify` gives two numbers with the constant between them. On the
-# {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most {glue:text}`bracket-worst-up:.2f`
-# times the lower one (rounded up), where the published bounds are {glue:text}`bracket-published-low:.0f` to
-# {glue:text}`bracket-published-high:,.0f` times the lower one, and at least
+# {term}`bounds <bound>` hold, but lie hundreds to tens of thousands of times too high on trained layers. This page
+# proves a bound from above that can be computed, so that `lipnb.certify` gives two numbers with the constant between
+# them. On the {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most
+# {glue:text}`bracket-worst-up:.2f` times the lower one (rounded up), where the published bounds are
+# {glue:text}`bracket-published-low:.0f` to {glue:text}`bracket-published-high:,.0f` times the lower one, and at least
 # {glue:text}`bracket-certified-low:.0f` times the upper one ({numref}`fig-62-brackets`).
 
 # %% tags=["parameters", "hide-input"]
@@ -92,9 +91,9 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 # ## The bracket
 #
 # A head has matrices $Q, K, V$, biases $b_Q, b_K, b_V$ and an output matrix $W$. With the scale $\beta = 1/\sqrt k$
-# of heads of width $k$ taken into the queries, $q_i = \beta (Q x_i + b_Q)$, $k_j = K x_j + b_K$ and $v_j = V x_j + b_V$. Row $P_i$ of the
-# {term}`attention matrix` is the softmax of the {term}`logits <logit>` $q_i \cdot k_j$ of the tokens that $i$ sees, and
-# $o_i = \sum_j P_{ij} v_j$. Let
+# of heads of width $k$ taken into the queries, $q_i = \beta (Q x_i + b_Q)$, $k_j = K x_j + b_K$ and $v_j = V x_j +
+# b_V$. Row $P_i$ of the {term}`attention matrix` is the softmax of the {term}`logits <logit>` $q_i \cdot k_j$ of the
+# tokens that $i$ sees, and $o_i = \sum_j P_{ij} v_j$. Let
 #
 # $$b_i = K^\top q_i, \qquad z_{ij} = P_{ij}\,(v_j - o_i), \qquad
 #   C_i = \sum_l z_{il}\,k_l^\top ,$$

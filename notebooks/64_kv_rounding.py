@@ -94,8 +94,8 @@ figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), 
 # Keys or values of one layer at a time, rounded after rotation, one scale for each vector, in gpt2-mini
 # ({glue:text}`page-64-mini-layers:d` layers) and SmolLM2-135M as shipped ({glue:text}`page-64-layers:d` layers, weights
 # of four bits). Windows of {glue:text}`page-64-length:d` tokens, {glue:text}`page-64-windows:d` from each of
-# {glue:text}`page-64-texts:d` texts. For each predictor we compute Spearman's rank correlation with the KL over the
-# layers, both averaged over windows.
+# {glue:text}`page-64-texts:d` texts ({glue:text}`page-64-names`). For each predictor we compute Spearman's rank
+# correlation with the KL over the layers, both averaged over windows.
 # :::
 #
 # Two yardsticks stand beside a correlation, and they answer different questions. The 95 % interval says what other
@@ -151,11 +151,11 @@ figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for nam
 # ranks the keys ({glue:text}`page-64-error-keys:.2f`) and puts the values in nearly the opposite order
 # ({glue:text}`page-64-error-values:.2f`). Multiplied by the constant it ranks neither, and dividing by the norm of the
 # residual stream does not mend that. Only the relative error has the right sign in all four columns, weakly for keys
-# ({glue:text}`page-64-relative-keys:.2f`); on gpt2-mini it has the wrong one there.
+# ({glue:text}`page-64-relative-keys:.2f`); on gpt2-mini it has the wrong sign for keys.
 #
-# The gain of the layers above in a random direction makes the order worse. In the direction of the change itself it
-# predicts the hidden states (correlations of at least {glue:text}`page-64-hidden:.2f`, as it should: it is their change
-# to first order), but it ranks the KL no better than the change of the stream alone.
+# In SmolLM2 the gain of the layers above in a random direction makes the order worse. In the direction of the change
+# itself it predicts the hidden states (correlations of at least {glue:text}`page-64-hidden:.2f`, as it should: it is
+# their change to first order), but it ranks the KL no better than the change of the stream alone.
 #
 # ## Why the constant fails
 
@@ -221,6 +221,7 @@ told |= {"token-low": norms.residual_token.min(), "token-high": norms.residual_t
 glue("page-64-corpus", corpora.describe(corpus), display=False)
 counts = {"layers": smol.layer.nunique(), "mini-layers": table[table.model == "gpt2-mini"].layer.nunique()}
 told |= {"chance": ranking.by_chance(counts["layers"]), "mini-chance": ranking.by_chance(counts["mini-layers"])}
+glue("page-64-names", ", ".join(sorted(table.corpus.unique())), display=False)
 counts["draws"] = math.comb(2 * table.corpus.nunique() - 1, table.corpus.nunique())  # multisets of texts
 counts |= {"windows": table.window.nunique(), "texts": table.corpus.nunique(), "bits": bits, "length": length}
 for key, value in told.items():

@@ -250,13 +250,13 @@ if text == "alice":  # whose windows the stored rows are made of
 # %% [markdown]
 # No greedy search shows that other words come no farther; this is one window of one text, and one model.
 #
-# ## At which radius the growth halves
+# ## At which radius the exponent halves
 #
-# A fork needs the gap $(c - k \cdot v)\, \norm A_2 R^2$ between the logits of prongs and bulk to exceed $\log n$. The
+# A fork needs the gap $(c - k \cdot v)\, \sigma R^2$ between the logits of prongs and bulk to exceed $\log n$. The
 # paper leaves small scaling factors, that is small radii, to future work. *Measured*: the radius at which the constant
 # at forks grows like $n^{1/4}$ from {glue:text}`page-66-length` to {glue:text}`page-66-growing` tokens, half of the
 # {term}`exponent` at large radii. *Predicted*: the exponent of the stated bound is $\frac14$ where $n e^{-gap} =
-# \frac23$, with the geometric mean of the two lengths for $n$, and there the best $c$ solves $c / (1 - c^2) = \norm A_2
+# \frac23$, with the geometric mean of the two lengths for $n$, and there the best $c$ solves $c / (1 - c^2) = \sigma
 # R^2 / 4$.
 
 
@@ -278,7 +278,7 @@ def predicted_radius(A, V, R):
     n = math.sqrt(length * growing)
 
     def gap(t):
-        c = (math.sqrt(4 + t * t / 4) - 2) / (t / 2)
+        c = (math.sqrt(4 + t * t) - 2) / t  # the root of c / (1 - c^2) = t / 4
         return (c - (k @ v).item()) * t - math.log(1.5 * (n - 2))
 
     return math.sqrt(brentq(gap, 1e-3, 1e4) / size)
@@ -357,23 +357,6 @@ for key, value in spread.items():
 # %% tags=["hide-input", "nbval-check-output"]
 print(f"✓ {len(heads) + len(gpt2)} heads and {len(layers) + len(gpt2_layers)} layers below their bounds")
 
-# %% [markdown]
-# ## What this shows and does not show
-#
-# - On the ball, the constant of a trained head is known up to the room of the table. No search shows that the input
-#   found is the worst; the upper bound limits what was missed.
-# - A ball is more than a layer normalisation lets through. The heads of MiniLM and gpt2-mini were searched on their
-#   balls only; for one of them the smaller set is tried above.
-# - No text that was tried comes near a worst input; whether one can is not settled.
-# - For GPT-2 no text is measured, so nothing is said about the constants of its texts but an upper limit. The ascent
-#   was not run there.
-# - The radii at which growth ends are those of forks, without query biases; another input may keep the growth longer.
-#   The prediction is too high by {glue:text}`page-66-radius-least:.0%` to {glue:text}`page-66-radius-most:.0%`.
-#
-# **One thing to try.** Set `head = 2` and `layer = 0`: the head of MiniLM's first layer with the largest constant.
-#
-# **Next:** {doc}`67_every_bound`.
-
 # %% tags=["hide-input"]
 heuristic = "castin.sec-5.2-heuristic"
 rougher = {
@@ -400,3 +383,20 @@ ledger.record(
         "castin.sec-5.2-radius", "radius at which forks lose half of the exponent", thresholds.ratio - 1, **radius
     ),
 )
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - On the ball, the constant of a trained head is known up to the room of the table. No search shows that the input
+#   found is the worst; the upper bound limits what was missed.
+# - A ball is more than a layer normalisation lets through. The heads of MiniLM and gpt2-mini were searched on their
+#   balls only; for one of them the smaller set is tried above.
+# - No text that was tried comes near a worst input; whether one can is not settled.
+# - For GPT-2 no text is measured, so nothing is said about the constants of its texts but an upper limit. The ascent
+#   was not run there.
+# - The radii at which the exponent halves are those of forks, without query biases; another input may keep the growth
+#   longer. The prediction is too high by {glue:text}`page-66-radius-least:.0%` to {glue:text}`page-66-radius-most:.0%`.
+#
+# **One thing to try.** Set `head = 2` and `layer = 0`: the head of MiniLM's first layer with the largest constant.
+#
+# **Next:** {doc}`67_every_bound`.
