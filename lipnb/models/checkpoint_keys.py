@@ -28,12 +28,13 @@ FOREIGN = re.compile(r"(?:(?:base_model|model|module|transformer|_orig_mod|_fsdp
 COMPUTED = re.compile(
     r"""(?:^|\.)(?:
         (?:original_|long_|short_)?inv_freq | (?:rope|rotary_emb|rotary_pos_emb)\.freqs | freqs_cis | cos_sin_cache |
-        (?:cos|sin)_cached | position_ids | token_type_ids | masked_bias | causal_mask | relative_position_index |
-        relative_coords_table | num_batches_tracked | version | _float_tensor | mask_token
-    )$""",
+        (?:cos|sin)_cached | position_ids | token_type_ids | masked_bias | relative_position_index |
+        relative_coords_table | num_batches_tracked | version | _float_tensor
+    )$ | ^(?:[a-z_]+\.)*mask_token$""",
     re.VERBOSE,
 )
-MASK = re.compile(r"(?:^|\.)attn\.bias$|(?:^|\.)(?:attn\.)?attention\.bias$")  # of GPT-2, GPT-Neo and GPT-NeoX
+# of GPT-2, GPT-J, CodeGen, GPT-Neo and GPT-NeoX: one table for all texts, which their layers read once
+MASK = re.compile(r"(?:^|\.)(?:attn|attention)\.(?:bias|causal_mask)$")
 # heads and towers beside the network, where no prefix parts them from it
 BESIDE = re.compile(
     r"""(?:
@@ -142,7 +143,7 @@ def refuse_left_over(
     found = {
         key: inner for key, bare in assigned.left.items() if (inner := _inside(bare, assigned, empty, architecture))
     }
-    found = {key: inner for key, inner in found.items() if not _harmless(inner, held[key].shape, empty, network)}
+    found = {key: inner for key, inner in found.items() if not _harmless(inner, key, held[key], empty, network)}
     _refuse_more_layers(found.values(), network, architecture.layers, name)
     for place, keys in assigned.places.items():
         if len(keys) > 1 and not _equal([held[key] for key in keys], keys):
@@ -181,6 +182,11 @@ SAID = {
         "give the entry of config.json that switches them on (such as attention_bias = true), or the model_type of a "
         "family that has them (such as qwen2); if the network runs without them, take them out of the file",
     ),
+    "mask": (
+        "Its maker's layers mask tokens in a way that is not that of this family",
+        "give the config.json and model_type that these weights were saved with; if the network runs without it, take "
+        "it out of the file",
+    ),
     "other": (
         "Its maker probably runs something that this configuration does not describe",
         "give the config.json and model_type that these weights were saved with; if the network runs without them, "
@@ -194,6 +200,8 @@ def _kind(inner, network):
     path, _, last = inner.rpartition(".")
     if LORA.search(inner):
         return "lora"
+    if MASK.search(inner):
+        return "mask"
     if SCALE.search(inner) or last.startswith("weight_"):
         return "scale"
     if "bias" in last and (not NORM.search(inner) or path in dict(network.named_modules())):
@@ -218,12 +226,12 @@ def _inside(bare, assigned, empty, architecture):
     return None if inner.partition(".")[0] in dict(empty.named_children()) else inner
 
 
-def _harmless(inner, shape, empty, network):
+def _harmless(inner, key, one, empty, network):
     """Whether no number of the network's hidden states depends on this tensor."""
-    if COMPUTED.search(inner) or BEHIND.search(inner) or not math.prod(shape):
+    if COMPUTED.search(inner) or BEHIND.search(inner) or not math.prod(one.shape):
         return True
-    if MASK.search(inner) and len(shape) > 2 and {*shape[:-2]} == {1} and shape[-1] == shape[-2]:
-        return True
+    if MASK.search(inner) and len(one.shape) > 1 and one.shape[-1] == one.shape[-2]:
+        return inner.rpartition(".")[0] in dict(network.named_modules()) and _is_causal(_tensor(one, key), empty.config)
     if inner in dict(network.named_buffers()):  # computed from the configuration
         return True
     if BESIDE.match(inner) and inner.partition(".")[0] not in dict(network.named_children()):
@@ -247,13 +255,24 @@ def _refuse_more_layers(inside, network, layers, name):
         )
 
 
+def _is_causal(mask, config):
+    """Whether each token sees those before it and itself: all of them or, in some layers of GPT-Neo, the last few."""
+    n = mask.shape[-1]
+    seen, earlier = mask.expand(1, *mask.shape).flatten(0, -3) != 0, torch.ones(n, n, dtype=torch.bool).tril()
+    windows = {n, getattr(config, "window_size", None)} - {None}
+    return any((seen == earlier ^ earlier.tril(-window)).all() for window in windows)
+
+
 def _equal(held, keys):
     """Whether tensors of a checkpoint are the same."""
+    first, *others = (_tensor(one, key) for one, key in zip(held, keys, strict=True))
+    return all(torch.equal(first, other) for other in others)
+
+
+def _tensor(one, key):
+    """A tensor of a checkpoint."""
     with extra("models"):
         from safetensors import safe_open
 
-    found = []
-    for one, key in zip(held, keys, strict=True):
-        with safe_open(one.file, framework="pt") as file:
-            found.append(file.get_tensor(key))
-    return all(torch.equal(found[0], other) for other in found[1:])
+    with safe_open(one.file, framework="pt") as file:
+        return file.get_tensor(key)

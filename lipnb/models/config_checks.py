@@ -338,8 +338,9 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
 
 def refuse_adapter(folder: str | os.PathLike, name: str) -> None:
     """Refuse the weights of PEFT, such as LoRA: the library would load the model that they name."""
-    if (Path(folder) / "adapter_config.json").exists():
+    names = ("adapter_config.json", "adapter_model.safetensors")
+    if found := [one for one in names if (Path(folder) / one).exists()]:
         raise ValueError(
-            f"the folder {name!r} holds an adapter (adapter_config.json), whose weights belong to another model: "
+            f"the folder {name!r} holds an adapter ({found[0]}), whose weights belong to another model: "
             "merge them into that one first (in PEFT merge_and_unload, then save_pretrained) and load the result."
         )

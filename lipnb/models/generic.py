@@ -70,8 +70,8 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
     )
     if reads is None:
         raise ValueError(
-            f"{name!r} is a {architecture.title} model, which is not supported: its configuration holds no vocab_size "
-            "and it has no table of embeddings, so that there are no token ids to give it."
+            f"{name!r} is a {architecture.title} model, which is not supported: it reads neither token ids (its "
+            "configuration holds no vocab_size, and it has no table of embeddings) nor whole pictures."
         )
     if reads == "pixel_values":
         lists = sorted(one[0] for one in read if one[3][1] == reads)

@@ -128,7 +128,14 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
     if missing := NEEDED - found.keys() - held.keys():
         raise ValueError(f"{name!r} lacks {sorted(missing)[0]}: download or copy it again.")
     config = {entry: found.pop(key) for key, entry in SIZES.items() if key in found}
+    for key, entry in SIZES.items():
+        if entry in config and (isinstance(config[entry], bool) or not isinstance(config[entry], (int, float))):
+            raise ValueError(
+                f"{name!r} has {family}.{key} = {config[entry]!r:.40}: it must be one number for all layers."
+            )
     rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
+    if isinstance(base, bool) or not isinstance(base, (int, float)):
+        raise ValueError(f"{name!r} has {family}.{BASE} = {base!r:.40}: it must be one number for all layers.")
     found.pop("attention.value_length", None)  # else the shapes disagree, which is said when the network is read
     found.pop("pooling_type", None)  # what is made of the last hidden states
     factor = _stretch(found, config, family, name)
@@ -139,6 +146,8 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
             "in Hugging Face format that it was made of."
         )
     causal = found.pop("attention.causal", True)
+    if not isinstance(causal, bool):
+        raise ValueError(f"{name!r} has {family}.attention.causal = {causal!r:.40}: it must be true or false.")
     found = {key: value for key, value in found.items() if key not in ("expert_count", "expert_used_count") or value}
     if found:
         key, value = next(iter(found.items()))
@@ -147,6 +156,8 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
     if rotary not in (None, head):
         raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    if head is not None:
+        config["head_dim"] = head  # else the library takes its family's own
     config.setdefault("vocab_size", int(held["token_embd.weight"].shape[-1]))  # shapes are stated columns first
     ids = {f"{ENDS[end]}_token_id": entries.get(f"tokenizer.ggml.{end}_token_id") for end in ("bos", "eos", "padding")}
     return {
@@ -168,7 +179,7 @@ def _stretch(found, config, family, name):
     """
     kind = found.pop(f"{SCALING}type", "linear")
     factors = [found.pop(key) for key in FACTORS if key in found]
-    for key, neutral in (("finetuned", (True, False)), ("attn_factor", (0, 1)), ("original_context_length", None)):
+    for key, neutral in (("finetuned", (True, False)), ("attn_factor", (1,)), ("original_context_length", None)):
         value = found.pop(SCALING + key, None)
         if neutral is not None and value is not None and value not in neutral:
             found[SCALING + key] = value  # refused with the rest

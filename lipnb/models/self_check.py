@@ -173,7 +173,10 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
         raise
     except Exception as error:  # entries that only a forward pass refuses; the code is anybody's
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"the network of {name!r} cannot be run ({why}): see its config.json.") from error
+        why = f"{type(error).__name__}: {why}" if isinstance(error, KeyError) else why
+        plain = next(network.parameters()).dtype == torch.float32
+        mend = "see its config.json" if plain else "load it in float32, or see its config.json"
+        raise ValueError(f"the network of {name!r} cannot be run ({why}): {mend}.") from error
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
         raise ValueError(

@@ -52,7 +52,8 @@ def write(folder, config, held, shards=1):
 def planted(folder, kind, head, extra, shards=1):
     """The network with tensors more, by name and shape."""
     config, held = tensors(kind, head)
-    more = {key: torch.ones(shape) * 1.5 for key, shape in extra.items()}
+    more = {key: torch.ones(shape).mul(1.5).tril() if len(shape) == 4 else torch.ones(shape) * 1.5
+            for key, shape in extra.items()}  # fmt: skip
     return write(folder, config, more | held, shards)
 
 
@@ -83,6 +84,7 @@ PLANTED = [
     ("llama", CAUSAL, {"model.layers.0.post_self_attn_layernorm.weight": (32,)}, NORM),
     ("llama", None, {"layers.0.mlp.experts.0.up_proj.weight": (48, 32)}, OTHER),
     ("llama", None, {"norm.bias": (32,)}, BIAS),
+    ("llama", None, {"layers.0.mask_token": (1, 1, 32)}, OTHER),
     ("llama", CAUSAL, {"model.embed_norm.weight": (32,)}, NORM),
     ("llama", None, {"embed_positions.weight": (40, 32)}, OTHER),
     ("llama", None, {f"model.{A}q_proj.bias": (32,)}, BIAS),
@@ -162,6 +164,30 @@ def test_heads_masks_and_frequencies_are_no_hindrance(number, tmp_path):
     own = models.load(write(tmp_path / "own", *tensors(kind, head)))
     theirs = own.module.state_dict()
     assert all(torch.equal(value, theirs[key]) for key, value in model.module.state_dict().items())
+
+
+MASKS = {
+    "h.{}.attn.bias": ("gpt2", None),
+    "transformer.h.{}.attn.attention.bias": ("gpt_neo", "GPTNeoForCausalLM"),
+    "gpt_neox.layers.{}.attention.bias": ("gpt_neox", "GPTNeoXForCausalLM"),
+}
+
+
+def test_a_mask_is_dropped_where_it_is_that_of_the_family(tmp_path):
+    """A table of zeros and ones that old releases read as the mask: its numbers decide, not its name."""
+    whole = torch.ones(1, 1, 40, 40)
+    for number, (key, (kind, head)) in enumerate(MASKS.items()):
+        config, held = tensors(kind, head)
+        windows = [config["window_size"]] if kind == "gpt_neo" else []
+        for kept in [whole.tril(), whole.tril().to(torch.uint8), *(whole.tril() - whole.tril(-w) for w in windows)]:
+            models.load(write(tmp_path / f"{number}", config, held | {key.format(1): kept}))
+        for other in (whole, whole.triu(), whole.tril() - whole.tril(-7), whole.cumsum(-1) / 40, whole.tril(-1)):
+            with pytest.raises(ValueError, match=f"{key.format(1)}. .*mask tokens"):
+                models.load(write(tmp_path / f"{number}", config, held | {key.format(1): other}))
+    with pytest.raises(ValueError, match="mask tokens"):
+        models.load(
+            write(tmp_path / "llama", *(tensors("llama")[0], tensors("llama")[1] | {f"{A}attn.bias": whole.tril()}))
+        )
 
 
 @pytest.mark.parametrize("kind, head", [("llama", CAUSAL), ("llama", None), ("bert", MASKED), ("t5", None)])

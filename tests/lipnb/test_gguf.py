@@ -69,11 +69,11 @@ def write(path, network, *, kind="F32", entries=(), leave=(), more=()):
     }
     for key, value in stated.items():
         if key not in leave:
-            add = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string}
+            add = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
             add.get(type(value), writer.add_uint32)(f"{family}.{key}", value)
     writer.add_float32(f"{family}.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_float32(f"{family}.rope.freq_base", 1e4)
-    if hasattr(network.config, "head_dim"):
+    if hasattr(network.config, "head_dim") and "attention.key_length" not in leave:
         writer.add_uint32(f"{family}.attention.key_length", network.config.head_dim)
     writer.add_string("tokenizer.ggml.model", "gpt2")
     writer.add_string("tokenizer.ggml.pre", "smollm")
@@ -166,6 +166,15 @@ def test_rotations_are_those_of_the_network_a_file_was_made_of(kind, tmp_path):
     torch.testing.assert_close(model.attention(1)(x), y, rtol=1e-4, atol=1e-5)
 
 
+def test_without_a_width_of_heads_the_width_is_shared_among_them(tmp_path):
+    made = network("qwen3", head_dim=SIZES["hidden_size"] // SIZES["num_attention_heads"])
+    model = models.load(write(tmp_path / "tiny.gguf", made, leave=("attention.key_length",)))
+    ids = torch.arange(50)[None]
+    with torch.no_grad():
+        expected = made.model(ids).last_hidden_state
+    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
+
+
 def test_a_file_of_attention_in_both_directions(tmp_path):
     model = models.load(write(tmp_path / "tiny.gguf", network("llama"), entries={"attention.causal": False}))
     assert not model.masked
@@ -209,6 +218,9 @@ OTHERS = {
     "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "turns 8 numbers of each head"),
     "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': of a GGUF file none and linear are read"),
     "a factor below": (dict(entries={FACTOR: -1.0}), "rope.scaling.factor = -1.0: it must be a positive number"),
+    "a word for no": (dict(entries={"attention.causal": "false"}), "causal = 'false': it must be true or false"),
+    "heads by layer": (dict(entries={"attention.head_count": [4, 4]}), r"head_count = \[4, 4\]: it must be one number"),
+    "no gain": (dict(entries={"rope.scaling.attn_factor": 0.0}), "rope.scaling.attn_factor = 0.0"),
     "a gain": (dict(entries={"rope.scaling.attn_factor": 1.2}), "rope.scaling.attn_factor = 1.2"),
     "a window": (dict(entries={"attention.sliding_window": 8}), "has a sliding window of 8 tokens, which is not read"),
     "few frequencies": (dict(more={"rope_freqs.weight": np.ones(4, np.float32)}), "rope_freqs.weight of shape"),

@@ -328,6 +328,8 @@ def test_an_adapter_brings_no_other_models_weights(sound, folder):
     refused(folder, "holds an adapter .* merge them into that one first")
     with pytest.raises(ValueError, match="holds an adapter .* merge them into that one first"):
         scan(folder, progress=False)
+    (folder / "adapter_config.json").rename(folder / "adapter_model.safetensors")
+    refused(folder, r"holds an adapter \(adapter_model.safetensors\)")
 
 
 def test_pickles_are_not_opened(folder):

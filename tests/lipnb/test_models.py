@@ -127,6 +127,7 @@ def test_activations_do_not_depend_on_the_chunks_and_stop_at_their_layer(checkpo
     network = loaded(checkpoints, "bert", torch.float64)
     ids = some_ids(network, b=5)
     whole = network.activations(ids, 0)
+    network.activations(ids, 1)  # the first time at this length the layer's map is held against the network
     monkeypatch.setattr("lipnb.checks.TILE", 1)
     later = []
     hook = network.module.encoder.layer[1].register_forward_pre_hook(lambda module, args: later.append(args[0]))
@@ -260,7 +261,7 @@ def test_tensor_names_of_the_well_known_checkpoints_are_understood(checkpoints, 
         return "bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
     bert = hub_layout(checkpoints, tmp_path / "bert", "bert", old, {"cls.predictions.bias": torch.zeros(len(WORDS))})
-    gpt2 = hub_layout(checkpoints, tmp_path / "gpt2", "gpt2", str, {"h.0.attn.bias": torch.ones(1, 1, 40, 40)})
+    gpt2 = hub_layout(checkpoints, tmp_path / "gpt2", "gpt2", str, {"h.0.attn.bias": torch.ones(1, 1, 40, 40).tril()})
     for name, folder in (("bert", bert), ("gpt2", gpt2)):
         expected = loaded(checkpoints, name, torch.float32).module.state_dict()
         for key, tensor in models.load(folder).module.state_dict().items():
