@@ -367,7 +367,7 @@ rougher = {
 below = {"seen": "ours", "effort": "ascended", "grounds": f"{len(heads)} heads at the roughest input found"}
 any_text = {"seen": "ours", "effort": "structured", "grounds": f"{len(gpt2)} heads of GPT-2 at forks, any text"}
 ours = {"seen": "ours", "effort": "proved", "grounds": f"{len(ratios)} forks of random layers, dense Jacobian"}
-radius = {"seen": "ours", "effort": "structured", "grounds": "six heads of MiniLM, constants at forks", "within": 0.25}
+radius = {"seen": "ours", "effort": "structured", "grounds": "six heads of MiniLM, constants at forks", "within": 0.1}
 poor = f"adds a factor of at most {heads.gain.max():.2f} to a fork, median {heads.gain.median():.4f}"
 ledger.record(
     ledger.lower(heuristic, "a rougher input is found at every head", heads.over_heuristic, **rougher),
