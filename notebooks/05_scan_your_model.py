@@ -26,8 +26,8 @@
 # {glue:text}`smollm2_most:,.0f` at one of them and {glue:text}`smollm2_other:,.0f` at the other. In the layer with the
 # smallest constant the factor is at most {glue:text}`smollm2_least:.1f` at both. In all layers of the five models
 # below, the certified bound of this book ({doc}`62_certified_bracket`) is at most {glue:text}`certified_high:.1f` times
-# too high, wherever it was computed. None of the other bounds in {numref}`fig-05-layers` is less than
-# {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+# too high, wherever it was computed. None of the other bounds in the table of the five is less
+# than {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"

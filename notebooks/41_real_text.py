@@ -152,7 +152,7 @@ plt.show()
 # %% [markdown]
 # Choose a model and a layer:
 
-# %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. In most layers the windows of one length differ little beside what length does; where a bend exceeds their noise, the table below says so. All lengths are fitted. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
+# %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. Where a bend exceeds the noise of the windows, the table below says so. All lengths are fitted. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
 figures.movable.growth(own[own.corpus == own["map"].map(first_texts)])
 
 # %% [markdown]

@@ -287,7 +287,7 @@ figures.table(pd.DataFrame(rows), names=heads | {"end": "test loss, nats", "firs
 # Every run of dot products is below the bigram by step {glue:text}`longer-dot-first`, every one of tied L2 attention by
 # step {glue:text}`longer-tied-first`, and so the counts above show how fast these kinds learn, not how deep they can
 # be. (The curves are losses of validation windows, the bigram's is that of the test text. At the end of these runs the
-# validation loss is {glue:text}`longer-harder-least:.2f` to {glue:text}`longer-harder-most:.2f` nats higher, so that a
+# validation loss is {glue:text}`longer-harder-least:.3f` to {glue:text}`longer-harder-most:.3f` nats higher, so that a
 # run may pass the bigram earlier than is shown.) Dot products stay ahead, by {glue:text}`longer-ahead:.2f` nats at
 # least. Tied L2 attention gains {glue:text}`longer-tied-gain:.2f` nats or more over no attention; contractive attention
 # gains {glue:text}`longer-contractive-least:.4f` to {glue:text}`longer-contractive-gain:.4f` over its own control, in
