@@ -9,7 +9,8 @@ import zipfile
 from pathlib import Path
 
 from lipnb import hub
-from lipnb.origin import cache_folder, extra
+from lipnb.extras import extra
+from lipnb.origin import cache_folder
 from lipnb.registry import Source, fetch_into
 from lipnb.windows import disjoint, windows
 

@@ -1,11 +1,9 @@
-"""Where this package comes from: a checkout of its own or an installation, with which extras, versions and commit."""
+"""Where this package comes from: a checkout of its own or an installation, with which versions and commit."""
 
 import os
 import platform
 import subprocess
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import lipnb
 
-__all__ = ["cache_folder", "checkout", "extra", "versions"]
+__all__ = ["cache_folder", "checkout", "versions"]
 
 
 def cache_folder() -> Path:
@@ -22,31 +20,6 @@ def cache_folder() -> Path:
     if chosen:
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lipnb"
-
-
-@contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Say which extra of lipnb brings a package that is imported inside, where it is not installed.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        "... is not installed: pip install '.[NAME]' in a clone of lipnb."
-
-    Examples
-    --------
-    >>> with extra("scan"):
-    ...     import no_such_package
-    Traceback (most recent call last):
-    ModuleNotFoundError: no_such_package is not installed: pip install '.[scan]' in a clone of lipnb.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "lipnb":
-            raise
-        sentence = f"{error.name.split('.')[0]} is not installed: pip install '.[{name}]' in a clone of lipnb."
-        raise ModuleNotFoundError(sentence, name=error.name) from None
 
 
 @cache

@@ -14,7 +14,7 @@ import lipnb
 ROOT = Path(__file__).parent.parent
 FLOORS = {  # rooms by floor, the lowest first
     "lipnb": [
-        "checks hub origin threads windows scaling",
+        "checks extras hub origin threads windows scaling",
         "registry",
         "attention corpora recording spectral",
         "bounds jacobian models reference",

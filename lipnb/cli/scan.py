@@ -64,7 +64,7 @@ class Explain(Action):
 
     def __call__(self, parser, namespace, values, option=None):
         """Print it and end, as `--help` does."""
-        from lipnb.origin import extra
+        from lipnb.extras import extra
 
         try:
             with extra("scan"):
@@ -129,7 +129,7 @@ def run(arguments):
     if output is not None and output.is_file():
         raise FileExistsError(f"--output {output} is a file: name a folder.")
 
-    from lipnb.origin import extra
+    from lipnb.extras import extra
 
     with extra("scan"):
         from lipnb.scanning import compare, terminal

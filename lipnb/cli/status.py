@@ -71,7 +71,7 @@ def _no_sweep(folder):
     if (Path(folder) / "sweep.json").is_file():
         return ""
     if any((Path(folder) / f"scan.{ending}").is_file() for ending in ("json", "partial.jsonl")):
-        from lipnb.origin import extra
+        from lipnb.extras import extra
 
         with extra("scan"):
             from lipnb.scanning.folder import state

@@ -141,7 +141,7 @@ def _point(parameters):
 def run(arguments):
     """One call of the library; the exit code."""
     from lipnb import sweeps
-    from lipnb.origin import extra
+    from lipnb.extras import extra
 
     with extra("sweeps"):
         from lipnb.sweeps.running import plan

@@ -66,7 +66,7 @@ def parameter(text):
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise argparse.ArgumentTypeError(f"give a parameter and its value, such as -p layer=3; got {text!r}")
-    from lipnb.origin import extra
+    from lipnb.extras import extra
 
     try:
         with extra("sweeps"):

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
+from lipnb.extras import extra
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.split_heads import arguments
-from lipnb.origin import extra
 
 __all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention", "load_positions"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from lipnb.extras import extra
 from lipnb.models.config_checks import Held
 from lipnb.models.layers import Architecture
-from lipnb.origin import extra
 
 __all__ = ["refuse_left_over", "renamed"]
 

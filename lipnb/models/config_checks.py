@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from lipnb.origin import extra
+from lipnb.extras import extra
 
 LONGEST = 50_000_000  # bytes of config.json or of an index; thousands of shards take fewer
 LONGEST_READ = 200_000_000  # bytes of another file of text, such as a tokenizer's

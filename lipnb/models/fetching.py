@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from lipnb.corpora import TEXTS, text_folder
+from lipnb.extras import extra
 from lipnb.models.gguf_files import unpack_gguf
-from lipnb.origin import cache_folder, extra
+from lipnb.origin import cache_folder
 from lipnb.registry import Source, digest, fetch_into, made
 
 __all__ = ["SOURCES", "fetch"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lipnb.extras import extra
 from lipnb.hub import ABSENT, snapshot
 from lipnb.models.config_checks import (
     INDEX,
@@ -23,7 +24,7 @@ from lipnb.models.config_checks import (
     refuse_mark,
     shards_of,
 )
-from lipnb.origin import checkout, extra
+from lipnb.origin import checkout
 from lipnb.threads import Shared
 
 __all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipnb.origin import extra
+from lipnb.extras import extra
 
 __all__ = ["PICTURES", "Picture", "picture"]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lipnb.origin import extra
+from lipnb.extras import extra
 
 with extra("scan"):
     from filelock import FileLock, Timeout

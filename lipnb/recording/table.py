@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lipnb.origin import extra, versions
+from lipnb.extras import extra
+from lipnb.origin import versions
 from lipnb.recording.files import Lines, alone, kept, replacing
 
 with extra("scan"):

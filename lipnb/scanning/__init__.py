@@ -19,7 +19,7 @@ __all__ = [*HOMES]
 def __getattr__(name):
     """Imported when first named: the look of its figures serves others that have no model, and no torch."""
     if name in HOMES:
-        from lipnb.origin import extra
+        from lipnb.extras import extra
 
         with extra("scan"):
             return getattr(import_module(f"lipnb.scanning.{HOMES[name]}"), name)

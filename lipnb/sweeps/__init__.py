@@ -6,7 +6,7 @@ heavy. Outside: `run` makes or continues a sweep, `load` gives the table of one 
 
 from importlib import import_module
 
-from lipnb.origin import extra
+from lipnb.extras import extra
 from lipnb.sweeps.recorded import record
 
 HOMES = {

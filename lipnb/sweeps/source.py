@@ -7,7 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 import lipnb
-from lipnb.origin import checkout, extra
+from lipnb.extras import extra
+from lipnb.origin import checkout
 from lipnb.sweeps import cells
 
 FLAGS = ("y", "n", "yes", "no", "on", "off", "t", "f", "true", "false")  # texts that are meant as true or false
