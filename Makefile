@@ -102,7 +102,7 @@ test: setup text  ## style, types, unit tests, every page run (once) and compare
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests lipnb lipscan --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
 	$(PAGES) execute
 	$(PAGES) compare
 

@@ -74,7 +74,8 @@ def main():
     with TemporaryDirectory() as place:
         tree, wheels, home = (Path(place, name) for name in ("tree", "wheels", "home"))
         # a copy, so that building leaves nothing in the tree
-        shutil.copytree(ROOT / "lipnb", tree / "lipnb", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("lipnb", "lipscan"):
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, tree)
         run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, tree, stdout=subprocess.DEVNULL)
