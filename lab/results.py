@@ -9,7 +9,7 @@ import pandas as pd
 
 import lipnb.recording
 from lab import described
-from lipnb.origin import checkout
+from lipscan.origin import checkout
 
 FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
 

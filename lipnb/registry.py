@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipnb.origin import cache_folder
+from lipscan.origin import cache_folder
 
 __all__ = ["Source", "digest", "fetch_into", "made"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jupytext
 
-from lipnb.origin import cache_folder
+from lipscan.origin import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "_build/notebooks"

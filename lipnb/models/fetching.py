@@ -12,8 +12,8 @@ import numpy as np
 from lipnb.corpora import TEXTS, text_folder
 from lipnb.extras import extra
 from lipnb.models.gguf_files import unpack_gguf
-from lipnb.origin import cache_folder
 from lipnb.registry import Source, digest, fetch_into, made
+from lipscan.origin import cache_folder
 
 __all__ = ["SOURCES", "fetch"]
 

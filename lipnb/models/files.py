@@ -24,8 +24,8 @@ from lipnb.models.config_checks import (
     refuse_mark,
     shards_of,
 )
-from lipnb.origin import checkout
 from lipnb.threads import Shared
+from lipscan.origin import checkout
 
 __all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]
 

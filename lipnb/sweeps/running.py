@@ -23,10 +23,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lipnb.origin import versions
 from lipnb.sweeps import source
 from lipnb.sweeps import spec as specs
 from lipnb.sweeps.folder import Folder, claimed, load, now_utc, sign
+from lipscan.origin import versions
 
 __all__ = ["Plan", "Sweep", "plan", "run"]
 

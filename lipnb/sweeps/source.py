@@ -8,8 +8,8 @@ from pathlib import Path
 
 import lipnb
 from lipnb.extras import extra
-from lipnb.origin import checkout
 from lipnb.sweeps import cells
+from lipscan.origin import checkout
 
 FLAGS = ("y", "n", "yes", "no", "on", "off", "t", "f", "true", "false")  # texts that are meant as true or false
 

@@ -18,7 +18,7 @@ from lipnb import corpora, models, registry
 from lipnb.cli import main
 from lipnb.corpora import TEXTS
 from lipnb.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
-from lipnb.origin import cache_folder
+from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
 CACHE = os.environ.get("LIPNB_CACHE")  # before the tests have one of their own

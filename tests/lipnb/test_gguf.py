@@ -9,7 +9,7 @@ import torch
 from hub import given
 
 from lipnb import models
-from lipnb.origin import cache_folder
+from lipscan.origin import cache_folder
 
 gguf = pytest.importorskip("gguf")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import lipnb
-from lipnb import origin
+from lipscan import origin
 
 HERE = Path(lipnb.__file__).parent
-ASKED = "import json; from lipnb.origin import versions; print(json.dumps(versions()))"
+ASKED = "import json; from lipscan.origin import versions; print(json.dumps(versions()))"
 
 
 def git(folder, *words):

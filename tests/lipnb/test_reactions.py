@@ -13,7 +13,7 @@ import torch
 from lipnb import corpora, models
 from lipnb.models import fetching
 from lipnb.models.fetching import ENTRIES, unpack_albert
-from lipnb.origin import cache_folder
+from lipscan.origin import cache_folder
 
 WORDS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "Cl", "Br", "c", "1", "(", ")", "=", "O", "N"]
 WORDS += [".", ">>", "[Na+]", "[nH]", "%11", "@"]
