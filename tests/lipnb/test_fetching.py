@@ -14,10 +14,11 @@ import pytest
 import torch
 from hub import tiny_bert
 
-from lipnb import corpora, models, registry
+from lipnb import corpora, models
 from lipnb.cli import main
 from lipnb.corpora import TEXTS
 from lipnb.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
+from lipscan import registry
 from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
