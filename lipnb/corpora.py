@@ -8,9 +8,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from lipnb import hub
 from lipnb.extras import extra
 from lipnb.windows import disjoint, windows
+from lipscan import hub
 from lipscan.origin import cache_folder
 from lipscan.registry import Source, fetch_into
 

@@ -39,7 +39,7 @@ FLOORS = {
 DOORS = {
     # the second holds the maps against its modules, the third makes a twin of GPT-2 with rotary positions
     "transformers": {"lipnb.models", "lab.verification", "lab.training"},
-    "huggingface_hub": {"lipnb.models", "lipnb.hub"},
+    "huggingface_hub": {"lipnb.models", "lipscan.hub"},
     "nltk": {"lipnb.corpora"},
     "matplotlib": {"lipnb.scanning", "lab.figures"},
     "seaborn": {"lipnb.scanning", "lab.figures"},

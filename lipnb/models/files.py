@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from lipnb.extras import extra
-from lipnb.hub import ABSENT, snapshot
 from lipnb.models.config_checks import (
     INDEX,
     WEIGHTS,
@@ -25,6 +24,7 @@ from lipnb.models.config_checks import (
     shards_of,
 )
 from lipnb.threads import Shared
+from lipscan.hub import ABSENT, snapshot
 from lipscan.origin import checkout
 
 __all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]
@@ -93,7 +93,7 @@ def minilm_folder() -> Path:
 
 @extra("models")
 def from_hub(name: str, weights: bool = True) -> Path:
-    """Folder of the Hugging Face cache that holds a model, downloaded first where needed; see `lipnb.hub.snapshot`.
+    """Folder of the Hugging Face cache that holds a model, downloaded first where needed; see `lipscan.hub.snapshot`.
 
     A complete cached copy is used without asking the network; otherwise the hub is asked once. With `weights`,
     model.safetensors or the shards that its index names are there too.
