@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path
 
 from lipnb.extras import extra
-from lipnb.windows import disjoint, windows
 from lipscan import hub
 from lipscan.origin import cache_folder
 from lipscan.registry import Source, fetch_into
+from lipscan.windows import disjoint, windows
 
 __all__ = ["NAMES", "available", "describe", "disjoint", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 

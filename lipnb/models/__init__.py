@@ -22,7 +22,7 @@ from lipnb.models.network import (
     with_positions,
 )
 from lipnb.models.pictures import PICTURES, picture
-from lipnb.windows import first_tokens, random_windows, special_tokens
+from lipscan.windows import first_tokens, random_windows, special_tokens
 
 __all__ = [
     "load",

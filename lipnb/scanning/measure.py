@@ -18,7 +18,7 @@ from lipnb.models.hooks import capture
 from lipnb.recording.table import GAP
 from lipnb.scanning import catalogue
 from lipnb.scanning.inputs import Reader
-from lipnb.windows import decoded
+from lipscan.windows import decoded
 
 __all__ = ["relative"]
 
