@@ -17,8 +17,8 @@ from lab.experiments.loading import edition, load, place
 from lab.experiments.table import by_window, table
 from lipnb import AttentionJacobian, corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 from lipnb.spectral import lanczos, start_vectors
+from lipscan.recording import Unit
 
 __all__ = ["LENGTHS", "composed", "sublayer", "sublayers"]
 

@@ -22,9 +22,9 @@ from lipnb.attention import Attention
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.pictures import PICTURES, picture
-from lipnb.recording import Unit
 from lipnb.scanning.inputs import shuffled
 from lipnb.scanning.measure import relative
+from lipscan.recording import Unit
 
 __all__ = ["Condition", "crops", "lengths_of", "prepared", "windows_of"]
 

@@ -22,7 +22,7 @@ from lab.experiments.table import SOLVE, by_window, table
 from lab.growth import slope
 from lipnb import corpora, models
 from lipnb.attention import Attention
-from lipnb.recording import Unit
+from lipscan.recording import Unit
 
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS = (16, 32, 64, 128, 256)

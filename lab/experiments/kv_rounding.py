@@ -198,7 +198,7 @@ def layer_rows(model, corpus, layer):
 
 
 def again(row):
-    """A stored row measured again, for `lipnb.recording.remeasure`; None without its model or its text."""
+    """A stored row measured again, for `lipscan.recording.remeasure`; None without its model or its text."""
     try:
         rows = layer_rows(*(row[name] for name in PLACE))
     except FileNotFoundError:

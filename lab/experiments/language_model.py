@@ -28,7 +28,7 @@ from lab.training import (
     windows_of,
 )
 from lipnb import bounds, corpora
-from lipnb.recording import Recording, Unit
+from lipscan.recording import Recording, Unit
 
 __all__ = ["CHECK", "DEPTH", "FIXED", "first_steps", "texts", "train_run"]
 

@@ -13,7 +13,7 @@ from lab.training.gpt2 import load_gpt2
 from lab.training.text import END
 from lipnb import models
 from lipnb.corpora import fingerprint, read
-from lipnb.recording import Unit
+from lipscan.recording import Unit
 
 SHORT = 64
 MODELS = ("network", f"network, {SHORT} tokens", "unigram", "bigram", "kneser-ney 3", "kneser-ney 4")

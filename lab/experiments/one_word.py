@@ -187,7 +187,7 @@ def window_rows(model, corpus, layer, window):
 
 
 def again(row):
-    """A stored row measured again, for `lipnb.recording.remeasure`; None where its text is not here as it was.
+    """A stored row measured again, for `lipscan.recording.remeasure`; None where its text is not here as it was.
 
     The word is not searched again: the stored one is put in its place.
     """

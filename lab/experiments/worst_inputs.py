@@ -192,7 +192,7 @@ def layer_row(model, masked, layer, *, effort=1, seed=0):
 
 
 def again(row):
-    """Constants of a row of heads measured again, without the ascent; for `lipnb.recording.remeasure`."""
+    """Constants of a row of heads measured again, without the ascent; for `lipscan.recording.remeasure`."""
     place = place_of(row["model"], row["masked"], row["layer"])
     one = place.of_head(row["head"])
     found = measure(one, two_clusters_of(place, [row["head"]], LENGTH), LENGTH, effort=0)

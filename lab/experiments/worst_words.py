@@ -166,7 +166,7 @@ def text_of(row):
 
 
 def again(row):
-    """The constant at the greedily changed text of a stored row, measured again; for `lipnb.recording.remeasure`."""
+    """The constant at the greedily changed text of a stored row, measured again; for `lipscan.recording.remeasure`."""
     text = text_of(row)
     return {"greedy": _constants(text, text.ids[None]).item()}
 

@@ -295,10 +295,10 @@ def _scanned(arguments, model, output):
 
 def _compare(scans, places, folder):
     """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
-    from lipnb import recording
     from lipnb.scanning import compare, terminal
     from lipnb.scanning.report import write_report
     from lipnb.scanning.summary import unpaired
+    from lipscan import recording
 
     names = [Path(place).resolve().name if Path(place).exists() else place for place in places]  # no path in a report
     names = names if names[0] != names[1] else places

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lipnb import recording
-from lipnb.recording.table import GAP
 from lipnb.scanning.fmt import many
 from lipnb.scanning.summary import summarise
+from lipscan import recording
+from lipscan.recording.table import GAP
 
 __all__ = ["Scan", "load"]
 

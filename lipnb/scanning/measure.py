@@ -15,9 +15,9 @@ from lipnb.jacobian import block_norms, singular_pair
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model, Reading, answer, whole_network
 from lipnb.models.hooks import capture
-from lipnb.recording.table import GAP
 from lipnb.scanning import catalogue
 from lipnb.scanning.inputs import Reader
+from lipscan.recording.table import GAP
 from lipscan.windows import decoded
 
 __all__ = ["relative"]

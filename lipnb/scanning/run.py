@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from lipnb import recording
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model, readings
 from lipnb.models.lm_head import why_no_logits
@@ -25,6 +24,7 @@ from lipnb.scanning.options import ScanOptions, in_words
 from lipnb.scanning.planning import Begun, shorter
 from lipnb.scanning.sentences import ENDS
 from lipnb.scanning.summary import COLUMNS
+from lipscan import recording
 
 __all__ = ["remeasure", "scan"]
 

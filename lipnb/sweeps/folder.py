@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from lipnb.recording import kept, write
-from lipnb.recording.files import Lines, alone
 from lipnb.sweeps import source
 from lipnb.sweeps.spec import Point, canonical
+from lipscan.recording import kept, write
+from lipscan.recording.files import Lines, alone
 
 if TYPE_CHECKING:
     import pandas as pd

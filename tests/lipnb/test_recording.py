@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lipnb.recording import Unit, bar, make, recording, remeasure, replacing, write
+from lipscan.recording import Unit, bar, make, recording, remeasure, replacing, write
 
 SETTINGS = {"seed": 0, "lengths": [2, 4]}
 
@@ -25,7 +25,7 @@ def fill(record, units):
 
 def test_importing_it_asks_for_no_widgets():
     """tqdm.auto warns in a notebook without ipywidgets: a page whose outputs are compared would differ."""
-    code = "import sys, lipnb.recording, lab.figures; print('tqdm.auto' in sys.modules, 'tqdm' in sys.modules)"
+    code = "import sys, lipscan.recording, lab.figures; print('tqdm.auto' in sys.modules, 'tqdm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False True\n"
 

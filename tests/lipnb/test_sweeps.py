@@ -19,9 +19,10 @@ import psutil
 import pytest
 import torch
 
-from lipnb import cli, recording, sweeps
+from lipnb import cli, sweeps
 from lipnb.cli import words
 from lipnb.sweeps import folder, recorded, running, source, spec
+from lipscan import recording
 
 NOTEBOOK = """\
 # %% tags=["parameters"]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lipnb.extras import extra
-from lipnb.recording.files import Lines, alone, kept, replacing
 from lipscan.origin import versions
+from lipscan.recording.files import Lines, alone, kept, replacing
 
 with extra("scan"):
     import pandas as pd
