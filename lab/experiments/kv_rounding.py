@@ -11,10 +11,11 @@ import torch
 
 from lab.experiments.loading import edition, load
 from lab.experiments.table import by_window, table
-from lipnb import corpora, models
+from lipnb import models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
 from lipnb.models.network import one_call
+from lipscan import corpora
 
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from lipnb import corpora, models
+from lipnb import models
+from lipscan import corpora
 
 
 @lru_cache(maxsize=2)

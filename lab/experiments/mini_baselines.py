@@ -12,7 +12,7 @@ from lab.training.baselines import bigram_losses, unigram_losses
 from lab.training.gpt2 import load_gpt2
 from lab.training.text import END
 from lipnb import models
-from lipnb.corpora import fingerprint, read
+from lipscan.corpora import fingerprint, read
 from lipscan.recording import Unit
 
 SHORT = 64

@@ -77,7 +77,7 @@ class Explain(Action):
 
 def _epilog():
     """The end of the help: the built-in texts, how to read the table, examples."""
-    from lipnb import corpora
+    from lipscan import corpora
 
     texts = "\n".join(f"  {name:18}{about}" for name, about in corpora.NAMES.items())
     return f"built-in texts, for --text:\n{texts}\n\n{READING}\nexamples:\n{EXAMPLES}"
@@ -225,8 +225,8 @@ def _asked(arguments):
 
 def _check_text(text):
     """Refuse a text that is there under no name, before a model is loaded."""
-    from lipnb import corpora
     from lipnb.models import PICTURES
+    from lipscan import corpora
 
     if Path(text).exists():
         return

@@ -8,12 +8,11 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from lipnb import corpora
 from lipnb.scanning import figures, fmt, sentences
 from lipnb.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipnb.scanning.folder import TABLES
 from lipnb.scanning.summary import COLUMNS, closest, compare, compared, first_window, measured, unpaired
-from lipscan import recording
+from lipscan import corpora, recording
 
 __all__ = ["html", "write_report"]
 

@@ -16,7 +16,8 @@ from hub import tiny_bert
 
 from lab import cli, experiments, layer_growth, results, training
 from lab.experiments import real_text
-from lipnb import corpora, lipschitz, models
+from lipnb import lipschitz, models
+from lipscan import corpora
 from lipscan.recording import Unit
 
 

@@ -20,13 +20,13 @@ from hub import tiny_bert, tiny_gpt2
 
 import lipnb
 from lab.verification import families, model_types
-from lipnb import corpora, local_lipschitz, models, scanning
+from lipnb import local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.network import some_inputs
 from lipnb.scanning import figures, fmt, measure, options, planning, report, run, sentences, summary, terminal
 from lipnb.scanning.inputs import Reader, shuffled
-from lipscan import recording
+from lipscan import corpora, recording
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)

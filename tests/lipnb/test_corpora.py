@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipnb import corpora
+from lipscan import corpora
 
 
 def test_the_embedded_text_is_always_there_and_always_the_same():

@@ -14,11 +14,11 @@ import pytest
 import torch
 from hub import tiny_bert
 
-from lipnb import corpora, models
+from lipnb import models
 from lipnb.cli import main
-from lipnb.corpora import TEXTS
 from lipnb.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
-from lipscan import registry
+from lipscan import corpora, registry
+from lipscan.corpora import TEXTS
 from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]

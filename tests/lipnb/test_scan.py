@@ -23,7 +23,7 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify, cli, corpora, models, scanning
+from lipnb import certify, cli, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
@@ -34,6 +34,7 @@ from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.measure import self_check
 from lipnb.scanning.options import ScanOptions
 from lipnb.scanning.summary import TITLES, closest, first_window, summarise
+from lipscan import corpora
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 QUIET = {"progress": False}
