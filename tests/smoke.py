@@ -54,7 +54,7 @@ heavy = {name.split(".")[0] for name in sys.modules} & {"pandas", "tqdm", "trans
 assert not heavy, heavy
 """
 # where the embedded model lies: a folder like anybody's
-FOLDER = "from lipnb.models.files import minilm_folder; print(minilm_folder())"
+FOLDER = "from lipscan.models.files import minilm_folder; print(minilm_folder())"
 
 
 def run(*command, **options):

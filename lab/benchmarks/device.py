@@ -34,9 +34,9 @@ from lab.benchmarks.layers import layer, wide_tokens
 from lab.benchmarks.peers import released_fed_back
 from lab.benchmarks.references import reference
 from lab.benchmarks.workload import RELEASED
-from lipnb import Attention, AttentionJacobian, block_norms, certify, local_lipschitz, models, scan, singular_pair
+from lipnb import Attention, AttentionJacobian, block_norms, certify, local_lipschitz, scan, singular_pair
 from lipnb.cli.words import count
-from lipscan import corpora
+from lipscan import corpora, models
 
 EXAMPLES = """examples:
   python -m lab bench device              all (minutes)

@@ -33,7 +33,7 @@ def add(verbs):
 def run(arguments):
     """Train, unless the checkpoint is there."""
     from lab.training.gpt2_mini import STEPS, make_gpt2_mini
-    from lipnb import models
+    from lipscan import models
 
     folder = arguments.folder or models.mini_folder()
     if arguments.folder:  # a trial is no result: its table goes with it

@@ -20,9 +20,8 @@ from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
 from lab.experiments.table import SOLVE, by_window, table
 from lab.growth import slope
-from lipnb import models
 from lipnb.attention import Attention
-from lipscan import corpora
+from lipscan import corpora, models
 from lipscan.recording import Unit
 
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})

@@ -11,11 +11,10 @@ import torch
 
 from lab.experiments.loading import edition, load
 from lab.experiments.table import by_window, table
-from lipnb import models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.hooks import capture
-from lipnb.models.network import one_call
-from lipscan import corpora
+from lipscan import corpora, models
+from lipscan.models.hooks import capture
+from lipscan.models.network import one_call
 
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")

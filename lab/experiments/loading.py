@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lipnb import models
-from lipscan import corpora
+from lipscan import corpora, models
 
 
 @lru_cache(maxsize=2)

@@ -22,9 +22,8 @@ from lab.training import (
     train_tokenizer,
     validation_loss,
 )
-from lipnb import models
 from lipnb.lipschitz import local_lipschitz
-from lipscan import corpora
+from lipscan import corpora, models
 from lipscan.recording import Recording, Unit
 
 SIZES = {"length": 512, "width": 128, "layers": 6, "heads": 4}

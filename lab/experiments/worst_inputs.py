@@ -14,11 +14,11 @@ from lab.experiments.loading import gpt2_attention
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
-from lipnb import Attention, bounds, models
+from lipnb import Attention, bounds
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks, on_ball
 from lipnb.worst_case.region import domain_of
-from lipscan import corpora
+from lipscan import corpora, models
 
 CORPUS, WINDOWS, LENGTH = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 MODELS = (("minilm", False), ("gpt2-mini", True))

@@ -10,12 +10,12 @@ import torch
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
-from lipnb import AttentionJacobian, models
+from lipnb import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.hooks import capture
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
-from lipscan import corpora
+from lipscan import corpora, models
+from lipscan.models.hooks import capture
 
 MODEL = "minilm"
 COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words

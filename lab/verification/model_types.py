@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 import lipnb
-from lipnb import models
-from lipnb.models.generic import located, unknown_family
-from lipnb.models.hooks import capture
-from lipnb.models.images import picture_shape
-from lipnb.models.network import inputs_of, one_call, run
+from lipscan import models
+from lipscan.models.generic import located, unknown_family
+from lipscan.models.hooks import capture
+from lipscan.models.images import picture_shape
+from lipscan.models.network import inputs_of, one_call, run
 
 ALLOWED = 2e-3  # relative error of a constant: both sides are computed in float32, by a solver with tolerance 1e-4
 TOKENS = 9

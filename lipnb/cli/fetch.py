@@ -48,7 +48,7 @@ def add(verbs):
 
 def run(arguments):
     """Fetch the models that were named, one after another, or list those there are."""
-    from lipnb.models.fetching import SOURCES, TEXTS, fetch, fetched_folder
+    from lipscan.models.fetching import SOURCES, TEXTS, fetch, fetched_folder
     from lipscan.origin import cache_folder
 
     known = SOURCES | TEXTS

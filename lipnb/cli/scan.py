@@ -225,8 +225,8 @@ def _asked(arguments):
 
 def _check_text(text):
     """Refuse a text that is there under no name, before a model is loaded."""
-    from lipnb.models import PICTURES
     from lipscan import corpora
+    from lipscan.models import PICTURES
 
     if Path(text).exists():
         return
@@ -241,8 +241,8 @@ def _check_text(text):
 
 def _check_model(place, random, other):
     """Say that a model is not there before anything is measured, with the nearest name that lipnb knows."""
-    from lipnb.models.fetching import SOURCES
-    from lipnb.models.loading import PLAIN, layer_count
+    from lipscan.models.fetching import SOURCES
+    from lipscan.models.loading import PLAIN, layer_count
 
     names = ["minilm", "gpt2-mini", *SOURCES]
     try:

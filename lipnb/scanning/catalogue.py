@@ -9,7 +9,7 @@ from torch import Tensor
 from lipnb.attention import Attention, Feature
 from lipnb.bounds import HeadNorms, head_norms
 from lipnb.bounds.catalogue import CATALOGUE, Case
-from lipnb.models import OwnAttention
+from lipscan.models import OwnAttention
 
 MOST_TERMS = 128  # tokens up to which `rotary_terms`, a norm for each token and head, is computed
 FEW = {"rotary_terms": f" First window, up to {MOST_TERMS} tokens.", "rotary_upper": " First window."}

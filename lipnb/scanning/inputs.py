@@ -7,13 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipnb import models
-from lipnb.models import PICTURES, Model, Reading, picture, random_twin, readings
-from lipnb.models.images import patch_sides, patches, picture_shape
-from lipnb.models.loading import check_device, layer_count, name_of
 from lipnb.scanning.fmt import many
 from lipnb.scanning.options import numbers_of
-from lipscan import corpora
+from lipscan import corpora, models
+from lipscan.models import PICTURES, Model, Reading, picture, random_twin, readings
+from lipscan.models.images import patch_sides, patches, picture_shape
+from lipscan.models.loading import check_device, layer_count, name_of
 
 __all__ = ["shuffled"]
 

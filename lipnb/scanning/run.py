@@ -14,8 +14,6 @@ import pandas as pd
 import torch
 
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models import Model, readings
-from lipnb.models.lm_head import why_no_logits
 from lipnb.scanning.catalogue import applicable
 from lipnb.scanning.folder import SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
 from lipnb.scanning.inputs import chosen_layers, prepare
@@ -25,6 +23,8 @@ from lipnb.scanning.planning import Begun, shorter
 from lipnb.scanning.sentences import ENDS
 from lipnb.scanning.summary import COLUMNS
 from lipscan import recording
+from lipscan.models import Model, readings
+from lipscan.models.lm_head import why_no_logits
 
 __all__ = ["remeasure", "scan"]
 

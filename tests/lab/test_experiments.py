@@ -16,8 +16,8 @@ from hub import tiny_bert
 
 from lab import cli, experiments, layer_growth, results, training
 from lab.experiments import real_text
-from lipnb import lipschitz, models
-from lipscan import corpora
+from lipnb import lipschitz
+from lipscan import corpora, models
 from lipscan.recording import Unit
 
 

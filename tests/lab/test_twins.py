@@ -6,7 +6,7 @@ from cases import constant
 
 from lab import results, training
 from lab.experiments import twins
-from lipnb import models
+from lipscan import models
 
 SIZES = {"length": 24, "width": 16, "layers": 2, "heads": 2}
 IDS = torch.randint(50, (3, 20), generator=torch.Generator().manual_seed(0))

@@ -4,8 +4,8 @@ import needs
 import pytest
 import torch
 
-from lipnb import models, scan
-from lipscan import corpora
+from lipnb import scan
+from lipscan import corpora, models
 
 NAMES = ["minilm", "gpt2-mini", pytest.param("gpt2", marks=needs.GPT2_TOKENIZER)]
 WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57"]

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from lab.verification import model_types
 from lab.verification.families import SMALL
-from lipnb import models
-from lipnb.models.files import quiet
+from lipscan import models
+from lipscan.models.files import quiet
 
 SETTINGS = {kind: settings for kind, (settings, _) in SMALL.items()}
 

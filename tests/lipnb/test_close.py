@@ -20,13 +20,13 @@ from hub import tiny_bert, tiny_gpt2
 
 import lipnb
 from lab.verification import families, model_types
-from lipnb import local_lipschitz, models, scanning
+from lipnb import local_lipschitz, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.models.network import some_inputs
 from lipnb.scanning import figures, fmt, measure, options, planning, report, run, sentences, summary, terminal
 from lipnb.scanning.inputs import Reader, shuffled
-from lipscan import corpora, recording
+from lipscan import corpora, models, recording
+from lipscan.models.network import some_inputs
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -138,7 +138,7 @@ def test_tables_of_heads_and_tokens(bert, found):
 
 def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, monkeypatch):
     """Families by autodiff had empty tables with other columns; a block of attention had none."""
-    monkeypatch.setattr("lipnb.models.loading.tried", lambda network, architecture, masked: architecture)
+    monkeypatch.setattr("lipscan.models.loading.tried", lambda network, architecture, masked: architecture)
     model_types.written(tmp_path / "starcoder2", "starcoder2")
     model = models.load(tmp_path / "starcoder2", dtype=torch.float64)
     reader, options = Reader(model, {5: torch.tensor([[7, 3, 9, 4, 8]])}), {"rtol": 1e-4, "seed": 0}
@@ -834,7 +834,7 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
     """They were those of a block."""
     from safetensors.torch import load_file, save_file
 
-    monkeypatch.setattr("lipnb.models.loading.tried", lambda network, architecture, masked: architecture)
+    monkeypatch.setattr("lipscan.models.loading.tried", lambda network, architecture, masked: architecture)
     model_types.written(tmp_path / "esm", "esm")
     weights = load_file(tmp_path / "esm" / "model.safetensors")
     kept = {key: value for key, value in weights.items() if not key.startswith(("pooler.", "contact_head."))}

@@ -8,8 +8,8 @@ import torch
 from cases import relative
 from hub import WORDS, given, tiny_bert, tiny_gpt2
 
-from lipnb import models
-from lipnb.models import files
+from lipscan import models
+from lipscan.models import files
 
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 TEXT = dict(vocab_size=len(WORDS), max_position_embeddings=40, **SIZES)

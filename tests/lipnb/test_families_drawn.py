@@ -16,13 +16,14 @@ from transformers.models.starcoder2 import modeling_starcoder2
 
 from lab import results
 from lab.verification import families
-from lipnb import local_lipschitz, models, scan
-from lipnb.models import loading
-from lipnb.models.changes import unconverted
-from lipnb.models.hooks import Call, capture
-from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import run, some_inputs
+from lipnb import local_lipschitz, scan
 from lipnb.scanning.measure import self_check
+from lipscan import models
+from lipscan.models import loading
+from lipscan.models.changes import unconverted
+from lipscan.models.hooks import Call, capture
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.network import run, some_inputs
 
 
 def load(folder, model_type, changes=None, **options):
@@ -83,7 +84,7 @@ def test_a_map_that_is_not_the_networks_is_not_loaded(model_type, tmp_path, monk
 def test_the_comparison_sees_a_wrong_map_by_itself(monkeypatch):
     monkeypatch.setitem(models.ARCHITECTURES, "cohere", replace(models.ARCHITECTURES["cohere"], pairs="halves"))
     monkeypatch.setattr(loading, "check_maps", lambda *given: (4, 32))
-    monkeypatch.setattr("lipnb.models.model.check_length", lambda *given: None)
+    monkeypatch.setattr("lipscan.models.model.check_length", lambda *given: None)
     assert families.measure("cohere", 0)["outcome"] == "wrong"
 
 

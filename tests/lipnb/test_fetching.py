@@ -14,11 +14,10 @@ import pytest
 import torch
 from hub import tiny_bert
 
-from lipnb import models
 from lipnb.cli import main
-from lipnb.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
-from lipscan import corpora, registry
+from lipscan import corpora, models, registry
 from lipscan.corpora import TEXTS
+from lipscan.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
 from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
@@ -279,7 +278,7 @@ def test_what_is_no_picture_is_answered(tmp_path, monkeypatch):
         models.picture("sunset")
     with pytest.raises(ValueError, match="size must be pixels"):
         models.picture("china", 0)
-    monkeypatch.setattr("lipnb.models.pictures.find_spec", lambda name: None)
+    monkeypatch.setattr("lipscan.models.pictures.find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="comes with matplotlib, which is not installed"):
         models.picture("grace_hopper")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hub import given
 
-from lipnb import models
+from lipscan import models
 from lipscan.origin import cache_folder
 
 gguf = pytest.importorskip("gguf")
@@ -200,7 +200,7 @@ def test_a_folder_is_made_once(sound, monkeypatch):
     models.load(sound)
     [folder] = (cache_folder() / "models").iterdir()
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr("lipnb.models.fetching.unpack_gguf", None)
+    monkeypatch.setattr("lipscan.models.fetching.unpack_gguf", None)
     models.load(sound)
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
@@ -297,7 +297,7 @@ def test_a_header_that_lies_is_named(tmp_path):
 
 
 def test_a_list_without_end_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("lipnb.models.gguf_files.READS", 1000)
+    monkeypatch.setattr("lipscan.models.gguf_files.READS", 1000)
     (tmp_path / "model.gguf").write_bytes(file(entries=[text(b"a") + struct.pack("<IIQ", 9, 0, 2000)], data=4000))
     refused(tmp_path / "model.gguf", "states more than 1,000 values")
 

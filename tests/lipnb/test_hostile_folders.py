@@ -10,9 +10,9 @@ import torch
 from hub import given, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
-from lipnb import models
-from lipnb.models import config_checks, files
 from lipnb.scanning import scan
+from lipscan import models
+from lipscan.models import config_checks, files
 
 NAN = float("nan")
 KEY = "encoder.layer.1.attention.self.query.weight"
@@ -45,7 +45,7 @@ def refused(place, sentence, early=True, **options):
 
     with pytest.MonkeyPatch.context() as patch:
         if early:
-            patch.setattr("lipnb.models.loading._read", read)
+            patch.setattr("lipscan.models.loading._read", read)
         with pytest.raises((ValueError, OSError), match=sentence) as caught:
             models.load(place, **options)
     assert len(str(caught.value).splitlines()) == 1

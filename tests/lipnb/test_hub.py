@@ -12,7 +12,7 @@ import torch
 from hub import COMMIT, serve, tiny_bert, tiny_gpt2
 from safetensors.torch import load_file
 
-from lipnb import models
+from lipscan import models
 
 # Run in a process of its own, because the hub client reads its address when imported.
 CLIENT = """

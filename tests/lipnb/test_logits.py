@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 import lipnb
 from lab.verification import families, model_types
-from lipnb import models
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.models.files import quiet
-from lipnb.models.lm_head import why_no_logits
+from lipscan import models
+from lipscan.models.files import quiet
+from lipscan.models.lm_head import why_no_logits
 
 IDS = torch.tensor([[5, 9, 7, 12]])
 UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}

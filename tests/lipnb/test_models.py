@@ -13,9 +13,9 @@ from cases import normal, relative
 from hub import WORDS, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
-from lipnb import models
-from lipnb.models import files, tokenizers
-from lipnb.models.loading import assert_causality
+from lipscan import models
+from lipscan.models import files, tokenizers
+from lipscan.models.loading import assert_causality
 
 TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do."
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

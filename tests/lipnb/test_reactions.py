@@ -10,10 +10,9 @@ import needs
 import pytest
 import torch
 
-from lipnb import models
-from lipnb.models import fetching
-from lipnb.models.fetching import ENTRIES, unpack_albert
-from lipscan import corpora
+from lipscan import corpora, models
+from lipscan.models import fetching
+from lipscan.models.fetching import ENTRIES, unpack_albert
 from lipscan.origin import cache_folder
 
 WORDS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "Cl", "Br", "c", "1", "(", ")", "=", "O", "N"]

@@ -23,10 +23,9 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify, cli, models, scanning
+from lipnb import certify, cli, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.models.loading import layer_count
 from lipnb.scanning import figures, inputs, measure, report, run, sentences, terminal
 from lipnb.scanning.fmt import times
 from lipnb.scanning.folder import state
@@ -34,7 +33,8 @@ from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.measure import self_check
 from lipnb.scanning.options import ScanOptions
 from lipnb.scanning.summary import TITLES, closest, first_window, summarise
-from lipscan import corpora
+from lipscan import corpora, models
+from lipscan.models.loading import layer_count
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 QUIET = {"progress": False}
@@ -524,7 +524,7 @@ def test_a_name_of_the_hub_is_no_slip(monkeypatch):
     def absent(*given):
         raise FileNotFoundError("could not be found on the hub.")
 
-    monkeypatch.setattr("lipnb.models.loading.layer_count", absent)
+    monkeypatch.setattr("lipscan.models.loading.layer_count", absent)
     with pytest.raises(FileNotFoundError, match="on the hub.$"):
         cli.scan._check_model("gpt2", False, other=False)
 

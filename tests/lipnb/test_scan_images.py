@@ -4,8 +4,9 @@ import pytest
 import torch
 from test_families import SIZES, written
 
-from lipnb import models, scan
+from lipnb import scan
 from lipnb.scanning import inputs, report
+from lipscan import models
 
 
 @pytest.fixture(scope="module")

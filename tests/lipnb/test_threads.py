@@ -14,13 +14,14 @@ import torch
 import transformers
 from cases import relative
 
-from lipnb import AutodiffJacobian, local_lipschitz, models
+from lipnb import AutodiffJacobian, local_lipschitz
 from lipnb.jacobian.autodiff import plain_kernels
-from lipnb.models import files
-from lipnb.models.changes import unchanged
-from lipnb.models.hooks import capture
-from lipnb.models.network import run
 from lipnb.threads import Shared, aside, turn
+from lipscan import models
+from lipscan.models import files
+from lipscan.models.changes import unchanged
+from lipscan.models.hooks import capture
+from lipscan.models.network import run
 
 SIZES = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
 TEXT = dict(vocab_size=40, max_position_embeddings=64, **SIZES)

@@ -9,12 +9,13 @@ from hub import given
 from transformers.models.starcoder2 import modeling_starcoder2
 
 from lab.verification import families, model_types
-from lipnb import Attention, certify, local_lipschitz, models, scan
+from lipnb import Attention, certify, local_lipschitz, scan
 from lipnb.jacobian import AttentionJacobian
-from lipnb.models.hooks import capture
-from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import one_call, some_inputs
 from lipnb.scanning.sentences import skipped
+from lipscan import models
+from lipscan.models.hooks import capture
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.network import one_call, some_inputs
 
 LOCAL = {"layer_types": families.LOCAL, "sliding_window": 4}
 # model_type -> what is changed of its small configuration, and words of what must have been read

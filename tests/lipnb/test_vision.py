@@ -12,8 +12,8 @@ from test_families import SIZES
 import lipnb
 from lab.verification import families
 from lab.verification.model_types import constant
-from lipnb import models
-from lipnb.models import files
+from lipscan import models
+from lipscan.models import files
 
 SINGLE = 1e-6  # relative error: the library computes softmax in float32
 IMAGE = SIZES | {"image_size": 16, "patch_size": 4}

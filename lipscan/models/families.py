@@ -2,7 +2,7 @@
 
 The key is ``model_type`` in config.json. To add a family, say where its parts lie and how its weights split into heads.
 Whatever is said here is compared with the network's own attention when a model is loaded. A family without an entry is
-read by trial (`lipnb.models.trial`), or its own modules are differentiated (`lipnb.models.generic`).
+read by trial (`lipscan.models.trial`), or its own modules are differentiated (`lipscan.models.generic`).
 """
 
 from dataclasses import replace
@@ -10,9 +10,9 @@ from operator import attrgetter
 
 import torch
 
-from lipnb.models.images import patches
-from lipnb.models.layers import ROPES, Architecture
-from lipnb.models.split_heads import fused, linear_maps, separate
+from lipscan.models.images import patches
+from lipscan.models.layers import ROPES, Architecture
+from lipscan.models.split_heads import fused, linear_maps, separate
 
 __all__ = ["ARCHITECTURES"]
 

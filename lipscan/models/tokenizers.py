@@ -4,9 +4,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from lipnb.models.config_checks import check_folder, json_of
-from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
-from lipnb.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
+from lipscan.models.config_checks import check_folder, json_of
+from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
+from lipscan.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
 
 KNOWN = ("minilm", "gpt2-mini", *SOURCES)
 # ends of names of files with words that are not read: Mistral's, SentencePiece's, OpenAI's, code, halves of a pair

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.models.norms import TokenNorm, token_norm
+from lipscan.models.norms import TokenNorm, token_norm
 
 
 class Rotation(NamedTuple):

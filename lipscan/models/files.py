@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from lipnb.extras import extra
-from lipnb.models.config_checks import (
+from lipnb.threads import Shared
+from lipscan.hub import ABSENT, snapshot
+from lipscan.models.config_checks import (
     INDEX,
     WEIGHTS,
     below,
@@ -23,8 +25,6 @@ from lipnb.models.config_checks import (
     refuse_mark,
     shards_of,
 )
-from lipnb.threads import Shared
-from lipscan.hub import ABSENT, snapshot
 from lipscan.origin import checkout
 
 __all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]

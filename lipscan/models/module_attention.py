@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from lipnb.models.changes import Draws, equal
-from lipnb.models.hooks import Call, capture
-from lipnb.models.network import allowed, one_call, refuse_draws, run, some_inputs
 from lipnb.threads import aside
+from lipscan.models.changes import Draws, equal
+from lipscan.models.hooks import Call, capture
+from lipscan.models.network import allowed, one_call, refuse_draws, run, some_inputs
 
 __all__ = ["OwnAttention"]
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lipnb.models.changes import Draws
-from lipnb.models.files import quiet
-from lipnb.models.hooks import capture
-from lipnb.models.network import ROUNDING, run, vocabulary
 from lipnb.threads import turn
+from lipscan.models.changes import Draws
+from lipscan.models.files import quiet
+from lipscan.models.hooks import capture
+from lipscan.models.network import ROUNDING, run, vocabulary
 
 TOKENS = 9  # of the text on which the class is run when its output layer is read
 TEXTS = {"input_ids": "text", "pixel_values": "images", "input_features": "sound"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from lipnb.extras import extra
-from lipnb.models.gguf_files import unpack_gguf
 from lipscan.corpora import TEXTS, text_folder
+from lipscan.models.gguf_files import unpack_gguf
 from lipscan.origin import cache_folder
 from lipscan.registry import Source, digest, fetch_into, made
 

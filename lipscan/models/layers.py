@@ -1,7 +1,7 @@
 """Self-attention layers, cut into heads: what an architecture says of them, and the maps made of them.
 
 An `Architecture` says where the layers lie, where attention reads its input, how the weights split into heads, and
-whether the norm comes before or after the residual. Those known are in `lipnb.models.families`.
+whether the norm comes before or after the residual. Those known are in `lipscan.models.families`.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.models.images import patch_sides, picture_shape
-from lipnb.models.module_attention import OwnAttention
-from lipnb.models.norms import after_attention, token_norm
-from lipnb.models.split_heads import Rotation, arguments
+from lipscan.models.images import patch_sides, picture_shape
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.norms import after_attention, token_norm
+from lipscan.models.split_heads import Rotation, arguments
 
 __all__ = ["OBJECTS", "Block"]
 
@@ -82,7 +82,7 @@ class Architecture:
 
     def __reduce__(self):
         """A pickle names an entry of the table, whose functions have no name of their own; all else is copied."""
-        from lipnb.models.families import ARCHITECTURES
+        from lipscan.models.families import ARCHITECTURES
 
         for kind, one in ARCHITECTURES.items():
             for part, inner in ((None, one), *one.parts.items()):
@@ -207,7 +207,7 @@ class Architecture:
 
 def _entry(kind, part):
     """The entry of the table of families that a pickle names."""
-    from lipnb.models.families import ARCHITECTURES
+    from lipscan.models.families import ARCHITECTURES
 
     found = ARCHITECTURES[kind]
     return found if part is None else found.parts[part]

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.models.changes import Draws
-from lipnb.models.hooks import Call, capture
-from lipnb.models.layers import Architecture
-from lipnb.models.module_attention import HEADS
-from lipnb.models.network import ROUNDING, allowed, one_call, run, some_inputs
-from lipnb.models.split_heads import cut, linear_maps
+from lipscan.models.changes import Draws
+from lipscan.models.hooks import Call, capture
+from lipscan.models.layers import Architecture
+from lipscan.models.module_attention import HEADS
+from lipscan.models.network import ROUNDING, allowed, one_call, run, some_inputs
+from lipscan.models.split_heads import cut, linear_maps
 
 LENGTHS = (10, 14)  # tokens, no multiples of a window to which a network would pad
 SEEDS = (1, 2)  # of the two texts

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from lipnb.extras import extra
-from lipnb.models.config_checks import Held
-from lipnb.models.layers import Architecture
+from lipscan.models.config_checks import Held
+from lipscan.models.layers import Architecture
 
 __all__ = ["refuse_left_over", "renamed"]
 

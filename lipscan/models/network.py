@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from lipnb.checks import as_tensor, at_once
-from lipnb.models.changes import Changed, Draws, unchanged
-from lipnb.models.files import quiet
-from lipnb.models.hooks import Call, capture
-from lipnb.models.images import given, patch_sides, picture_shape
 from lipnb.threads import turn
+from lipscan.models.changes import Changed, Draws, unchanged
+from lipscan.models.files import quiet
+from lipscan.models.hooks import Call, capture
+from lipscan.models.images import given, patch_sides, picture_shape
 
 __all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "whole_network", "with_positions"]
 

@@ -39,7 +39,7 @@ def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | 
     Examples
     --------
     >>> import torch
-    >>> from lipnb.models.norms import token_norm
+    >>> from lipscan.models.norms import token_norm
     >>> token_norm(torch.nn.LayerNorm(3)).centred, token_norm(torch.nn.RMSNorm(3, eps=1e-6)).centred
     (True, False)
     """

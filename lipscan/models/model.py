@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import whole
-from lipnb.models.layers import OBJECTS, Architecture, Block, reads_other_keys
-from lipnb.models.lm_head import Source, language_model
-from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import inputs_of, received, some_inputs, whole_network
-from lipnb.models.self_check import check_ids, check_length
 from lipnb.threads import aside, turn
+from lipscan.models.layers import OBJECTS, Architecture, Block, reads_other_keys
+from lipscan.models.lm_head import Source, language_model
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.network import inputs_of, received, some_inputs, whole_network
+from lipscan.models.self_check import check_ids, check_length
 
 __all__ = ["Model"]
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import torch
 
 from lipnb.checks import whole
-from lipnb.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
-from lipnb.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
-from lipnb.models.families import ARCHITECTURES
-from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
-from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
-from lipnb.models.generic import counted, located, own_mask, unknown_family
-from lipnb.models.lm_head import Source
-from lipnb.models.model import Model
-from lipnb.models.network import vocabulary
-from lipnb.models.self_check import assert_causality, check_maps
-from lipnb.models.tokenizers import find_tokenizer, unread_tokenizer
-from lipnb.models.trial import tried
 from lipnb.threads import turn
+from lipscan.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
+from lipscan.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
+from lipscan.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipscan.models.generic import counted, located, own_mask, unknown_family
+from lipscan.models.lm_head import Source
+from lipscan.models.model import Model
+from lipscan.models.network import vocabulary
+from lipscan.models.self_check import assert_causality, check_maps
+from lipscan.models.tokenizers import find_tokenizer, unread_tokenizer
+from lipscan.models.trial import tried
 
 __all__ = ["load"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lipnb.extras import extra
-from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_size
+from lipscan.models.config_checks import DEQUANTIZED, check_entries, check_size
 
 READS = 10_000_000  # numbers and texts in the entries of a file; the largest vocabularies take a quarter
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

@@ -1,6 +1,6 @@
 """Families without an entry: where the attention of any network of transformers lies, found by its structure.
 
-It is then read by trial as a layout that is known (`lipnb.models.trial`); else its own modules are differentiated.
+It is then read by trial as a layout that is known (`lipscan.models.trial`); else its own modules are differentiated.
 """
 
 from dataclasses import replace
@@ -9,12 +9,12 @@ from inspect import signature
 
 import torch
 
-from lipnb.models.families import ARCHITECTURES
-from lipnb.models.hooks import capture
-from lipnb.models.images import picture_shape
-from lipnb.models.layers import Architecture, reads_other_keys
-from lipnb.models.network import ROUNDING, run, some_inputs, vocabulary
-from lipnb.models.self_check import leak
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.hooks import capture
+from lipscan.models.images import picture_shape
+from lipscan.models.layers import Architecture, reads_other_keys
+from lipscan.models.network import ROUNDING, run, some_inputs, vocabulary
+from lipscan.models.self_check import leak
 
 EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")

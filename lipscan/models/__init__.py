@@ -4,15 +4,15 @@
 as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
-from lipnb.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions
-from lipnb.models.families import ARCHITECTURES
-from lipnb.models.fetching import SOURCES, fetch
-from lipnb.models.files import holds_model, mini_folder, save_gpt2
-from lipnb.models.layers import OBJECTS, Block
-from lipnb.models.loading import load
-from lipnb.models.model import Model
-from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import (
+from lipscan.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.fetching import SOURCES, fetch
+from lipscan.models.files import holds_model, mini_folder, save_gpt2
+from lipscan.models.layers import OBJECTS, Block
+from lipscan.models.loading import load
+from lipscan.models.model import Model
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.network import (
     Reading,
     answer,
     position_embeddings,
@@ -21,7 +21,7 @@ from lipnb.models.network import (
     whole_network,
     with_positions,
 )
-from lipnb.models.pictures import PICTURES, picture
+from lipscan.models.pictures import PICTURES, picture
 from lipscan.windows import first_tokens, random_windows, special_tokens
 
 __all__ = [

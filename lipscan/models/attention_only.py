@@ -10,8 +10,8 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.extras import extra
-from lipnb.models.families import ARCHITECTURES
-from lipnb.models.split_heads import arguments
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.split_heads import arguments
 
 __all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention", "load_positions"]
 

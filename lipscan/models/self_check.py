@@ -7,10 +7,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from lipnb.models.changes import Changed, Draws, unconverted
-from lipnb.models.hooks import capture
-from lipnb.models.module_attention import Depends
-from lipnb.models.network import (
+from lipnb.threads import turn
+from lipscan.models.changes import Changed, Draws, unconverted
+from lipscan.models.hooks import capture
+from lipscan.models.module_attention import Depends
+from lipscan.models.network import (
     ROUNDING,
     allowed,
     one_call,
@@ -22,7 +23,6 @@ from lipnb.models.network import (
     whole_network,
     without_padding,
 )
-from lipnb.threads import turn
 
 # tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
 LEAST, MOST = 9, 64
