@@ -41,8 +41,8 @@ DOORS = {
     "transformers": {"lipnb.models", "lab.verification", "lab.training"},
     "huggingface_hub": {"lipnb.models", "lipscan.hub"},
     "nltk": {"lipnb.corpora"},
-    "matplotlib": {"lipnb.scanning", "lab.figures"},
-    "seaborn": {"lipnb.scanning", "lab.figures"},
+    "matplotlib": {"lipscan.scanning", "lab.figures"},
+    "seaborn": {"lipscan.scanning", "lab.figures"},
     "bokeh": {"lab.figures"},
     "papermill": {"lipnb.sweeps", "lab.pages"},
     "nbclient": {"lipnb.sweeps"},
@@ -110,7 +110,7 @@ def test_every_public_name_is_there():
     for name in lipnb.__all__:
         assert getattr(lipnb, name) is getattr(import_module("lipnb"), name) and name in dir(lipnb)
     assert lipnb.Attention.__module__ == "lipnb.attention.heads" and lipnb.certify.__module__ == "lipnb.certified"
-    for package in (lipnb, lipnb.scanning, lipnb.sweeps):  # what completion offers is what is meant to be used
+    for package in (lipnb, lipscan.scanning, lipnb.sweeps):  # what completion offers is what is meant to be used
         assert {name for name in dir(package) if not name.startswith("__")} == {*package.__all__}
     with pytest.raises(AttributeError, match="module 'lipnb' has no attribute 'Atention'"):
         lipnb.Atention  # noqa: B018

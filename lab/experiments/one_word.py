@@ -13,9 +13,9 @@ from lab.experiments import robustness
 from lab.experiments.loading import edition, load
 from lab.experiments.table import table
 from lab.experiments.worst_words import below, read_back
-from lipnb.scanning.measure import relative
 from lipnb.worst_case.attacks import length
 from lipscan import corpora, models
+from lipscan.scanning.measure import relative
 
 MODELS = {"minilm": {"masked": False}, "gpt2-mini": {}}
 TEXTS = ("alice", "python_reference")

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from lipnb.cli.words import Stopped, Unknown, folder_named, known
-from lipnb.scanning.options import ScanOptions
+from lipscan.scanning.options import ScanOptions
 
 TEXT = "python_reference"  # that is always there
 
@@ -68,7 +68,7 @@ class Explain(Action):
 
         try:
             with extra("scan"):
-                from lipnb.scanning.summary import explained
+                from lipscan.scanning.summary import explained
         except ModuleNotFoundError as error:
             parser.exit(1, f"lipnb scan: {error}\n")
         print(explained())
@@ -132,10 +132,10 @@ def run(arguments):
     from lipnb.extras import extra
 
     with extra("scan"):
-        from lipnb.scanning import compare, terminal
-        from lipnb.scanning.folder import folder_of, refuse_foreign, state
-        from lipnb.scanning.run import begin, refuse_another
-        from lipnb.scanning.summary import check_alike, check_common
+        from lipscan.scanning import compare, terminal
+        from lipscan.scanning.folder import folder_of, refuse_foreign, state
+        from lipscan.scanning.run import begin, refuse_another
+        from lipscan.scanning.summary import check_alike, check_common
 
     _check_text(text)
     places = [place for place in (model, against) if place is not None]
@@ -206,9 +206,9 @@ def run(arguments):
 
 def _plan(begun, folder, again):
     """What a scan would measure and what its folder holds of it already, in sentences."""
-    from lipnb.scanning import load
-    from lipnb.scanning.folder import SUMS, state
-    from lipnb.scanning.planning import planned
+    from lipscan.scanning import load
+    from lipscan.scanning.folder import SUMS, state
+    from lipscan.scanning.planning import planned
 
     held = None if again else state(folder)
     if held is None:
@@ -258,7 +258,7 @@ def _check_model(place, random, other):
 
 def _stored(place):
     """The scan that a folder holds; None where it is that of a model, or none."""
-    from lipnb.scanning.folder import SUMS, load
+    from lipscan.scanning.folder import SUMS, load
 
     return load(place) if (Path(place) / SUMS).is_file() and not (Path(place) / "config.json").is_file() else None
 
@@ -279,7 +279,7 @@ def _in_vain(places, stored, settings):
 
 def _scanned(arguments, model, output):
     """The scan of a model, in a folder."""
-    from lipnb.scanning import folder, scan
+    from lipscan.scanning import folder, scan
 
     sums, options = output / folder.SUMS, {"again": arguments.again, "progress": True}
     before = sums.stat().st_mtime_ns if sums.is_file() else None
@@ -295,10 +295,10 @@ def _scanned(arguments, model, output):
 
 def _compare(scans, places, folder):
     """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
-    from lipnb.scanning import compare, terminal
-    from lipnb.scanning.report import write_report
-    from lipnb.scanning.summary import unpaired
     from lipscan import recording
+    from lipscan.scanning import compare, terminal
+    from lipscan.scanning.report import write_report
+    from lipscan.scanning.summary import unpaired
 
     names = [Path(place).resolve().name if Path(place).exists() else place for place in places]  # no path in a report
     names = names if names[0] != names[1] else places

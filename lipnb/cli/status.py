@@ -74,7 +74,7 @@ def _no_sweep(folder):
         from lipnb.extras import extra
 
         with extra("scan"):
-            from lipnb.scanning.folder import state
+            from lipscan.scanning.folder import state
         said = state(folder)
         return f"{folder}: {said}" if said else ""
     if (Path(folder) / "config.json").is_file():

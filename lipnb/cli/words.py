@@ -5,7 +5,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from lipnb.scanning import options
+from lipscan.scanning import options
 
 __all__ = ["Parser", "Unknown", "count", "folder_named", "known", "lengths"]
 

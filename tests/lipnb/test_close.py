@@ -20,13 +20,13 @@ from hub import tiny_bert, tiny_gpt2
 
 import lipnb
 from lab.verification import families, model_types
-from lipnb import local_lipschitz, scanning
+from lipnb import local_lipschitz
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scanning import figures, fmt, measure, options, planning, report, run, sentences, summary, terminal
-from lipnb.scanning.inputs import Reader, shuffled
-from lipscan import corpora, models, recording
+from lipscan import corpora, models, recording, scanning
 from lipscan.models.network import some_inputs
+from lipscan.scanning import figures, fmt, measure, options, planning, report, run, sentences, summary, terminal
+from lipscan.scanning.inputs import Reader, shuffled
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -292,7 +292,7 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     other.about["settings"]["seed"] = 5
     with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
         scanning.compare(before, other)
-    with pytest.raises(ValueError, match=r"scans are compared, got 'first': lipnb.scanning.load\(folder\)"):
+    with pytest.raises(ValueError, match=r"scans are compared, got 'first': lipscan.scanning.load\(folder\)"):
         before.report(tmp_path / "both.html", against="first")
     assert 'id="against"' not in report.html(before)
     other.about["settings"]["seed"] = 0
@@ -627,7 +627,7 @@ def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, t
     # the same command measures what is missing, and no more
     again = []
     counted = lambda *given, **options: again.append(given[1:]) or measure.measure(*given, **options)  # noqa: E731
-    monkeypatch.setattr("lipnb.scanning.run.measure", counted)
+    monkeypatch.setattr("lipscan.scanning.run.measure", counted)
     assert main(command) == 0
     assert again == [(0, 5), (1, 5), (1, 9)] and "Not measured" not in capsys.readouterr().out
     filled = scanning.load(tmp_path / "out")
@@ -644,7 +644,7 @@ def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story,
             raise RuntimeError("out of memory")
         return real(model, inputs)
 
-    monkeypatch.setattr("lipnb.scanning.inputs.readings", readings)
+    monkeypatch.setattr("lipscan.scanning.inputs.readings", readings)
     options = {"lengths": [5, 9], "windows": 1, "dtype": "float64", "progress": False, "output": tmp_path / "out"}
     lost = {9}
     out = lipnb.scan(small(bert), story, **options)

@@ -17,13 +17,13 @@ from transformers.models.starcoder2 import modeling_starcoder2
 from lab import results
 from lab.verification import families
 from lipnb import local_lipschitz, scan
-from lipnb.scanning.measure import self_check
 from lipscan import models
 from lipscan.models import loading
 from lipscan.models.changes import unconverted
 from lipscan.models.hooks import Call, capture
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import run, some_inputs
+from lipscan.scanning.measure import self_check
 
 
 def load(folder, model_type, changes=None, **options):

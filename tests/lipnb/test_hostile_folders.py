@@ -10,9 +10,9 @@ import torch
 from hub import given, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
-from lipnb.scanning import scan
 from lipscan import models
 from lipscan.models import config_checks, files
+from lipscan.scanning import scan
 
 NAN = float("nan")
 KEY = "encoder.layer.1.attention.self.query.weight"

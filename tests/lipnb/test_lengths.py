@@ -9,11 +9,11 @@ import transformers
 from cases import normal, relative
 
 from lipnb import local_lipschitz
-from lipnb.scanning.measure import self_check, tried
 from lipscan import models
 from lipscan.models import files
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import some_inputs
+from lipscan.scanning.measure import self_check, tried
 
 SIZES = dict(hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=2, vocab_size=40)
 EXPERTS = dict(moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1)

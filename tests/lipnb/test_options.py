@@ -173,6 +173,6 @@ def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order():
 
 
 def test_two_parts_of_a_model_have_two_folders():
-    from lipnb.scanning.folder import folder_of
+    from lipscan.scanning.folder import folder_of
 
     assert [str(folder_of("my clip", part)) for part in (None, "text")] == ["scan-my-clip", "scan-my-clip-text"]

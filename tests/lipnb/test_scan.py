@@ -23,18 +23,18 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify, cli, scanning
+from lipnb import certify, cli
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scanning import figures, inputs, measure, report, run, sentences, terminal
-from lipnb.scanning.fmt import times
-from lipnb.scanning.folder import state
-from lipnb.scanning.inputs import chosen_layers
-from lipnb.scanning.measure import self_check
-from lipnb.scanning.options import ScanOptions
-from lipnb.scanning.summary import TITLES, closest, first_window, summarise
-from lipscan import corpora, models
+from lipscan import corpora, models, scanning
 from lipscan.models.loading import layer_count
+from lipscan.scanning import figures, inputs, measure, report, run, sentences, terminal
+from lipscan.scanning.fmt import times
+from lipscan.scanning.folder import state
+from lipscan.scanning.inputs import chosen_layers
+from lipscan.scanning.measure import self_check
+from lipscan.scanning.options import ScanOptions
+from lipscan.scanning.summary import TITLES, closest, first_window, summarise
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 QUIET = {"progress": False}
@@ -188,7 +188,7 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5,7", "--dtype", "float64"]
     command += ["--output", str(tmp_path / "out")]
     slow = (
-        "import lipnb.scanning.run as r, time; m = r.measure\n"
+        "import lipscan.scanning.run as r, time; m = r.measure\n"
         "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
         "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
     )
@@ -228,7 +228,7 @@ def test_stopped_by_ctrl_c_it_says_what_is_kept_and_status_does(bert, tmp_path, 
             raise KeyboardInterrupt
         return measure.measure(*given, **options)
 
-    monkeypatch.setattr("lipnb.scanning.run.measure", stopped)
+    monkeypatch.setattr("lipscan.scanning.run.measure", stopped)
     monkeypatch.chdir(tmp_path)
     assert main(command) == 130
     kept = "a scan of bert on story.txt at n = 3, 5 that has not ended: it keeps 3 of 4 layers and lengths. "
@@ -250,7 +250,9 @@ def test_stopped_by_ctrl_c_it_says_what_is_kept_and_status_does(bert, tmp_path, 
     assert main(["scan", "out"]) == 0 and (tmp_path / "out" / "report.html").is_file()
     capsys.readouterr()
     assert main(["status", str(bert)]) == 0 and "a model, not the folder of a sweep or scan" in capsys.readouterr().out
-    monkeypatch.setattr("lipnb.scanning.run.begin", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "lipscan.scanning.run.begin", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert main(["scan", str(bert), "--text", str(text), "--output", str(tmp_path / "new")]) == 130
     assert capsys.readouterr().err == "lipnb: stopped; nothing was measured yet\n"
 
@@ -259,7 +261,7 @@ def test_stopped_by_ctrl_c_it_says_what_is_kept_and_status_does(bert, tmp_path, 
 def test_a_finished_scan_is_not_measured_again(families, tmp_path, text, monkeypatch, name):  # noqa: F811
     model = small(families / name)
     first = scanned(model, text, tmp_path)
-    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     (tmp_path / "out" / "SHA256SUMS").unlink()  # as after a kill -9 before the last file
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
@@ -430,7 +432,7 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
     kept = partial.read_text().count('"unit"')
     measured = []
     measure = run.measure
-    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
     assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
 
 
@@ -560,7 +562,7 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
     out = StringIO()
     terminal.show(found, file=out)
     assert sentence in out.getvalue().splitlines() and sentence in report.html(found)
-    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
 
 

@@ -5,8 +5,8 @@ import torch
 from test_families import SIZES, written
 
 from lipnb import scan
-from lipnb.scanning import inputs, report
 from lipscan import models
+from lipscan.scanning import inputs, report
 
 
 @pytest.fixture(scope="module")

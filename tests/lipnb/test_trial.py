@@ -11,11 +11,11 @@ from transformers.models.starcoder2 import modeling_starcoder2
 from lab.verification import families, model_types
 from lipnb import Attention, certify, local_lipschitz, scan
 from lipnb.jacobian import AttentionJacobian
-from lipnb.scanning.sentences import skipped
 from lipscan import models
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import one_call, some_inputs
+from lipscan.scanning.sentences import skipped
 
 LOCAL = {"layer_types": families.LOCAL, "sliding_window": 4}
 # model_type -> what is changed of its small configuration, and words of what must have been read

@@ -8,7 +8,7 @@ from cases import normal, relative
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
-from lipnb.scanning import catalogue
+from lipscan.scanning import catalogue
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):

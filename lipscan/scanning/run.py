@@ -14,17 +14,17 @@ import pandas as pd
 import torch
 
 from lipnb.lipschitz import local_lipschitz
-from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
-from lipnb.scanning.inputs import chosen_layers, prepare
-from lipnb.scanning.measure import PAIRS, block_work, closed_form_work, heads, layer, measure, network, tokens, tried
-from lipnb.scanning.options import ScanOptions, in_words
-from lipnb.scanning.planning import Begun, shorter
-from lipnb.scanning.sentences import ENDS
-from lipnb.scanning.summary import COLUMNS
 from lipscan import recording
 from lipscan.models import Model, readings
 from lipscan.models.lm_head import why_no_logits
+from lipscan.scanning.catalogue import applicable
+from lipscan.scanning.folder import SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
+from lipscan.scanning.inputs import chosen_layers, prepare
+from lipscan.scanning.measure import PAIRS, block_work, closed_form_work, heads, layer, measure, network, tokens, tried
+from lipscan.scanning.options import ScanOptions, in_words
+from lipscan.scanning.planning import Begun, shorter
+from lipscan.scanning.sentences import ENDS
+from lipscan.scanning.summary import COLUMNS
 
 __all__ = ["remeasure", "scan"]
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lipnb.scanning.catalogue import TITLES
-from lipnb.scanning.fmt import factor, many, short
-from lipnb.scanning.options import in_words
+from lipscan.scanning.catalogue import TITLES
+from lipscan.scanning.fmt import factor, many, short
+from lipscan.scanning.options import in_words
 
 __all__ = ["COLUMNS", "TITLES", "compare", "summarise"]
 
@@ -176,7 +176,7 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
     """
     for one in (before, after):
         if not hasattr(one, "about"):
-            raise ValueError(f"scans are compared, got {one!r}: lipnb.scanning.load(folder) gives that of a folder.")
+            raise ValueError(f"scans are compared, got {one!r}: lipscan.scanning.load(folder) gives that of a folder.")
     check_alike(before.about["settings"], after.about["settings"])
     both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
     both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]

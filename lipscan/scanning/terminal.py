@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from lipnb.scanning.fmt import factor, short, small, times, up
-from lipnb.scanning.folder import Scan
-from lipnb.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
-from lipnb.scanning.summary import closest, compared
+from lipscan.scanning.fmt import factor, short, small, times, up
+from lipscan.scanning.folder import Scan
+from lipscan.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
+from lipscan.scanning.summary import closest, compared
 
 __all__: list[str] = []
 
@@ -111,7 +111,7 @@ def show_comparison(
     file: TextIO | None = None,
     width: int | None = None,
 ) -> None:
-    """Print a comparison of two scans, from `lipnb.scanning.compare`, and their names; `more` sentences follow."""
+    """Print a comparison of two scans, from `lipscan.scanning.compare`, and their names; `more` sentences follow."""
     console = console_for(file, width)
     lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():

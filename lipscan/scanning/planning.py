@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lipnb.scanning.fmt import many
-from lipnb.scanning.inputs import Reader
+from lipscan.scanning.fmt import many
+from lipscan.scanning.inputs import Reader
 
 __all__: list[str] = []
 

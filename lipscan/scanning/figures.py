@@ -86,7 +86,7 @@ def layers(rows, bounds, *, ax=None, title=None):
     Parameters
     ----------
     rows : DataFrame
-        Those of one length of `lipnb.scanning.summary.first_window`.
+        Those of one length of `lipscan.scanning.summary.first_window`.
     bounds : dict
         Key of a bound -> its label.
     ax : matplotlib Axes, optional
@@ -152,7 +152,7 @@ def baselines(rows, *, ax=None, title=None):
     Parameters
     ----------
     rows : DataFrame
-        Those of one length of `lipnb.scanning.summary.first_window`: baselines are of the first window.
+        Those of one length of `lipscan.scanning.summary.first_window`: baselines are of the first window.
     ax : matplotlib Axes, optional
         Where to draw.
     title : str, optional

@@ -22,8 +22,8 @@ def __getattr__(name):
         from lipnb.extras import extra
 
         with extra("scan"):
-            return getattr(import_module(f"lipnb.scanning.{HOMES[name]}"), name)
-    raise AttributeError(f"module 'lipnb.scanning' has no attribute {name!r}")
+            return getattr(import_module(f"lipscan.scanning.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipscan.scanning' has no attribute {name!r}")
 
 
 def __dir__():

@@ -8,11 +8,11 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from lipnb.scanning import figures, fmt, sentences
-from lipnb.scanning.catalogue import SCANNED, SOURCES, TITLES
-from lipnb.scanning.folder import TABLES
-from lipnb.scanning.summary import COLUMNS, closest, compare, compared, first_window, measured, unpaired
 from lipscan import corpora, recording
+from lipscan.scanning import figures, fmt, sentences
+from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
+from lipscan.scanning.folder import TABLES
+from lipscan.scanning.summary import COLUMNS, closest, compare, compared, first_window, measured, unpaired
 
 __all__ = ["html", "write_report"]
 

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lipnb.scanning import fmt
-from lipnb.scanning.fmt import many, range_of, short
-from lipnb.scanning.summary import closest, measured
 from lipscan.recording.table import GAP
+from lipscan.scanning import fmt
+from lipscan.scanning.fmt import many, range_of, short
+from lipscan.scanning.summary import closest, measured
 
 __all__ = ["Finding", "answer", "findings"]
 

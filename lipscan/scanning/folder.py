@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lipnb.scanning.fmt import many
-from lipnb.scanning.summary import summarise
 from lipscan import recording
 from lipscan.recording.table import GAP
+from lipscan.scanning.fmt import many
+from lipscan.scanning.summary import summarise
 
 __all__ = ["Scan", "load"]
 
@@ -35,7 +35,7 @@ class Scan:
     Attributes
     ----------
     table : DataFrame
-        One row for each layer, length and window. `lipnb.scanning.summary.COLUMNS` explains its columns and
+        One row for each layer, length and window. `lipscan.scanning.summary.COLUMNS` explains its columns and
         those below.
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
@@ -64,13 +64,13 @@ class Scan:
         path : str or path
             A file, or a folder that exists.
         against : Scan, optional
-            Another scan, of the same windows: the report compares the two, see `lipnb.scanning.compare`.
+            Another scan, of the same windows: the report compares the two, see `lipscan.scanning.compare`.
 
         Returns
         -------
         Path
         """
-        from lipnb.scanning.report import write_report  # only now: plots take a second to import
+        from lipscan.scanning.report import write_report  # only now: plots take a second to import
 
         return write_report(self, path, against)
 

@@ -13,11 +13,11 @@ from lipnb.bounds.term_bounds import DEAR
 from lipnb.certified import certify
 from lipnb.jacobian import block_norms, singular_pair
 from lipnb.lipschitz import local_lipschitz
-from lipnb.scanning import catalogue
-from lipnb.scanning.inputs import Reader
 from lipscan.models import Model, Reading, answer, whole_network
 from lipscan.models.hooks import capture
 from lipscan.recording.table import GAP
+from lipscan.scanning import catalogue
+from lipscan.scanning.inputs import Reader
 from lipscan.windows import decoded
 
 __all__ = ["relative"]

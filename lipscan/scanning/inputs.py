@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipnb.scanning.fmt import many
-from lipnb.scanning.options import numbers_of
 from lipscan import corpora, models
 from lipscan.models import PICTURES, Model, Reading, picture, random_twin, readings
 from lipscan.models.images import patch_sides, patches, picture_shape
 from lipscan.models.loading import check_device, layer_count, name_of
+from lipscan.scanning.fmt import many
+from lipscan.scanning.options import numbers_of
 
 __all__ = ["shuffled"]
 
