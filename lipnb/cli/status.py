@@ -42,7 +42,7 @@ def run(arguments):
     if said := _no_sweep(arguments.folder):
         print(said)
         return 0
-    from lipnb import sweeps
+    from lipscan import sweeps
 
     now = sweeps.status(arguments.folder)
     states = ("done", "failed", "running", "left", "stale")

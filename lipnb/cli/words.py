@@ -70,7 +70,7 @@ def parameter(text):
 
     try:
         with extra("sweeps"):
-            from lipnb.sweeps.spec import value_of
+            from lipscan.sweeps.spec import value_of
     except ModuleNotFoundError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     try:

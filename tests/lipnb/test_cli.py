@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import lab.cli
-from lipnb import __version__, cli, sweeps
+from lipnb import __version__, cli
+from lipscan import sweeps
 
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
 HEAVY = ("rich", "jinja2", "torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")

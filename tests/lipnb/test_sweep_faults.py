@@ -19,8 +19,9 @@ import nbformat
 import psutil
 import pytest
 
-from lipnb import cli, sweeps
-from lipnb.sweeps import execution, folder, running
+from lipnb import cli
+from lipscan import sweeps
+from lipscan.sweeps import execution, folder, running
 
 ROOT = Path(sweeps.__file__).parents[2]
 NOTEBOOK = """\
@@ -30,7 +31,7 @@ what, n, gate, value = "fine", 0, "", None
 # %%
 import os, signal, subprocess, sys, time
 from IPython.display import HTML, clear_output, display
-from lipnb.sweeps import record
+from lipscan.sweeps import record
 child = subprocess.Popen(["sleep", "4321.5"], start_new_session=what != "killed")
 size = 3_000_000
 
@@ -503,7 +504,7 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
 
 
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
-    monkeypatch.setattr("lipnb.sweeps.source.package", lambda: "0.0.9")
+    monkeypatch.setattr("lipscan.sweeps.source.package", lambda: "0.0.9")
     with pytest.raises(RuntimeError, match="a worker could not run its point: .* this sweep was begun with 0.0.9"):
         sweeps.run(written(GATED), scheduler=cluster.scheduler_address, progress=False)
 

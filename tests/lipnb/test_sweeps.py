@@ -19,10 +19,10 @@ import psutil
 import pytest
 import torch
 
-from lipnb import cli, sweeps
+from lipnb import cli
 from lipnb.cli import words
-from lipnb.sweeps import folder, recorded, running, source, spec
-from lipscan import recording
+from lipscan import recording, sweeps
+from lipscan.sweeps import folder, recorded, running, source, spec
 
 NOTEBOOK = """\
 # %% tags=["parameters"]
@@ -30,7 +30,7 @@ n, slope, who = 1, 2.0, "a"
 words, m = ["a"], 0
 
 # %%
-from lipnb.sweeps import record
+from lipscan.sweeps import record
 record(value=10 * n)
 """
 
@@ -542,7 +542,7 @@ def test_points_of_a_spec_made_by_hand(answered):
 
 
 def test_the_help_says_every_key_of_a_spec_and_what_is_cut_and_kept(capsys):
-    from lipnb.sweeps.execution import KEPT
+    from lipscan.sweeps.execution import KEPT
 
     with pytest.raises(SystemExit):
         cli.main(["sweep", "--help"])
@@ -838,7 +838,7 @@ def test_examples_can_be_swept():
 
 
 def test_cells_count_as_in_the_notebook_of_their_author():
-    from lipnb.sweeps import cells
+    from lipscan.sweeps import cells
 
     new = [nbformat.v4.new_markdown_cell("x"), *(nbformat.v4.new_code_cell("x") for _ in range(4))]
     new[2].metadata.tags = ["injected-parameters"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import lipnb
 from lipnb.extras import extra
-from lipnb.sweeps import cells
 from lipscan.origin import checkout
+from lipscan.sweeps import cells
 
 FLAGS = ("y", "n", "yes", "no", "on", "off", "t", "f", "true", "false")  # texts that are meant as true or false
 
@@ -27,7 +27,7 @@ class Source:
     hash : str
         Of its code cells, their tags and its kernel: prose and outputs do not count.
     defaults : dict or None
-        What its ``parameters`` cell sets: name -> default, as `lipnb.sweeps.cells.defaults` has it.
+        What its ``parameters`` cell sets: name -> default, as `lipscan.sweeps.cells.defaults` has it.
     """
 
     path: Path

@@ -7,7 +7,7 @@ heavy. Outside: `run` makes or continues a sweep, `load` gives the table of one 
 from importlib import import_module
 
 from lipnb.extras import extra
-from lipnb.sweeps.recorded import record
+from lipscan.sweeps.recorded import record
 
 HOMES = {
     "Spec": "spec",
@@ -26,8 +26,8 @@ def __getattr__(name):
     """The rest is imported when first named: a notebook that records a value pays for none of it."""
     if name in HOMES:
         with extra("sweeps"):
-            return getattr(import_module(f"lipnb.sweeps.{HOMES[name]}"), name)
-    raise AttributeError(f"module 'lipnb.sweeps' has no attribute {name!r}")
+            return getattr(import_module(f"lipscan.sweeps.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipscan.sweeps' has no attribute {name!r}")
 
 
 def __dir__():

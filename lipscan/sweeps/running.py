@@ -23,10 +23,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lipnb.sweeps import source
-from lipnb.sweeps import spec as specs
-from lipnb.sweeps.folder import Folder, claimed, load, now_utc, sign
 from lipscan.origin import versions
+from lipscan.sweeps import source
+from lipscan.sweeps import spec as specs
+from lipscan.sweeps.folder import Folder, claimed, load, now_utc, sign
 
 __all__ = ["Plan", "Sweep", "plan", "run"]
 
@@ -49,7 +49,7 @@ class Plan:
     ----------
     spec : lipnb.sweeps.Spec
         With the options of this run.
-    source : lipnb.sweeps.source.Source
+    source : lipscan.sweeps.source.Source
         Its notebook.
     states : dict
         Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed".
@@ -112,7 +112,7 @@ def plan(
     spec : path-like or Spec
         What to sweep; a notebook is a sweep of one point.
     parameters : dict, optional
-        Values for every point that override the spec's, see `lipnb.sweeps.spec.overridden`.
+        Values for every point that override the spec's, see `lipscan.sweeps.spec.overridden`.
     retry_failed : bool
         Whether points that failed run again.
     limit : int, optional
@@ -397,7 +397,7 @@ def _outcomes(now, client, workers, stopped, say):
     from distributed import CancelledError
     from distributed.scheduler import KilledWorker
 
-    from lipnb.sweeps.execution import NeverStarted, execute, stop
+    from lipscan.sweeps.execution import NeverStarted, execute, stop
 
     sweep = f"sweep-{uuid.uuid4().hex[:12]}"  # a scheduler may remember points of an earlier run
     common = {

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from lipnb.sweeps import source
-from lipnb.sweeps.spec import Point, canonical
 from lipscan.recording import kept, write
 from lipscan.recording.files import Lines, alone
+from lipscan.sweeps import source
+from lipscan.sweeps.spec import Point, canonical
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,10 +25,10 @@ from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
-from lipnb.sweeps import cells, source
-from lipnb.sweeps.folder import now_utc
-from lipnb.sweeps.recorded import MIME, recorded
-from lipnb.sweeps.spec import COLUMNS
+from lipscan.sweeps import cells, source
+from lipscan.sweeps.folder import now_utc
+from lipscan.sweeps.recorded import MIME, recorded
+from lipscan.sweeps.spec import COLUMNS
 
 KEPT = 1_000_000  # characters of output that a point keeps; what it records is never cut
 ERROR = 20_000  # characters of a traceback, its last ones
@@ -38,7 +38,7 @@ PRINTING = ("stream", "display_data", "execute_result", *REPLACING)
 IOPUB = 600  # seconds that the last words of a cell may take to arrive, once it has ended: it can have printed much
 TAIL = 2000  # bytes of a kernel's own last words that are kept
 LIVE: dict = {}  # sweep -> its kernels in this process
-quiet = logging.getLogger("lipnb.sweeps")
+quiet = logging.getLogger("lipscan.sweeps")
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
 logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that share a line
