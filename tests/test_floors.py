@@ -101,7 +101,7 @@ def test_no_module_waits_for_itself():
 
 
 def test_importing_the_package_imports_no_model_library():
-    code = """import sys, lipnb, lipnb.cli
+    code = """import sys, lipnb, lipscan.cli
 print([m for m in ('torch', 'numpy', 'transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from lipnb.cli.words import count
+from lipscan.cli.words import count
 
 EXAMPLES = """\
   python -m lab train                              train gpt2-mini where it is not there yet (an hour on two cores)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lab.cli
-from lipnb import __version__, cli
-from lipscan import sweeps
+from lipnb import __version__
+from lipscan import cli, sweeps
 
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
 HEAVY = ("rich", "jinja2", "torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
@@ -148,6 +148,6 @@ def test_the_first_scan_of_the_readme_needs_no_text_from_anywhere():
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     scans = re.findall(r"&& lipnb (scan [^\n&]+)", readme)
     assert len(scans) == 3
-    parser, _ = cli._parser("lipnb", "", "lipnb.cli", cli.VERBS)
+    parser, _ = cli._parser("lipnb", "", "lipscan.cli", cli.VERBS)
     first = parser.parse_args(scans[0].split())
     assert (first.model, first.text, first.lengths) == ("smollm2", "python_reference", "32,128,512")

@@ -21,9 +21,9 @@ from hub import tiny_bert, tiny_gpt2
 import lipnb
 from lab.verification import families, model_types
 from lipnb import local_lipschitz
-from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipscan import corpora, models, recording, scanning
+from lipscan.cli import main
 from lipscan.models.network import some_inputs
 from lipscan.scanning import figures, fmt, measure, options, planning, report, run, sentences, summary, terminal
 from lipscan.scanning.inputs import Reader, shuffled

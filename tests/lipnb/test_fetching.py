@@ -14,8 +14,8 @@ import pytest
 import torch
 from hub import tiny_bert
 
-from lipnb.cli import main
 from lipscan import corpora, models, registry
+from lipscan.cli import main
 from lipscan.corpora import TEXTS
 from lipscan.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
 from lipscan.origin import cache_folder

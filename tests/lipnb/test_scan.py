@@ -23,10 +23,10 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify, cli
-from lipnb.cli import main
+from lipnb import certify
 from lipnb.jacobian import AutodiffJacobian
-from lipscan import corpora, models, scanning
+from lipscan import cli, corpora, models, scanning
+from lipscan.cli import main
 from lipscan.models.loading import layer_count
 from lipscan.scanning import figures, inputs, measure, report, run, sentences, terminal
 from lipscan.scanning.fmt import times
@@ -190,7 +190,7 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     slow = (
         "import lipscan.scanning.run as r, time; m = r.measure\n"
         "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
-        "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
+        "r.measure = slow\nfrom lipscan.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen([sys.executable, "-c", slow, *command], stdout=subprocess.DEVNULL)
     partial = tmp_path / "out" / "scan.partial.jsonl"

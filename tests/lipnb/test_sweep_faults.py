@@ -19,8 +19,7 @@ import nbformat
 import psutil
 import pytest
 
-from lipnb import cli
-from lipscan import sweeps
+from lipscan import cli, sweeps
 from lipscan.sweeps import execution, folder, running
 
 ROOT = Path(sweeps.__file__).parents[2]
@@ -137,7 +136,7 @@ def written(text, name="odd.yml"):
 
 def command(*words):
     """The command in a process of its own."""
-    code = "import sys; from lipnb.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from lipscan.cli import main; sys.exit(main(sys.argv[1:]))"
     # Ctrl-C counts even where the tests themselves run in the background, with it ignored
     return subprocess.Popen(
         [sys.executable, "-c", code, "sweep", *words],

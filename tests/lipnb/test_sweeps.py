@@ -19,9 +19,8 @@ import psutil
 import pytest
 import torch
 
-from lipnb import cli
-from lipnb.cli import words
-from lipscan import recording, sweeps
+from lipscan import cli, recording, sweeps
+from lipscan.cli import words
 from lipscan.sweeps import folder, recorded, running, source, spec
 
 NOTEBOOK = """\

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from importlib import import_module
 
 import lipnb
-from lipnb.cli.words import Parser, Unknown, nearest
+from lipscan.cli.words import Parser, Unknown, nearest
 
 __all__ = ["enter", "main"]
 
-VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipnb/cli/VERB.py
+VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
 EPILOG = """examples:
 {examples}
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "lipnb",
         "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model,\n"
         "sweeps over parameters of a notebook, and fetches real models.",
-        "lipnb.cli",
+        "lipscan.cli",
         VERBS,
         argv,
     )

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 
-from lipnb.cli.words import Unknown, count, folder_named, parameter
+from lipscan.cli.words import Unknown, count, folder_named, parameter
 
 EXAMPLES = """\
   lipnb sweep examples/quick.yml                    run what is missing; the same again after any stop

@@ -6,7 +6,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 
-from lipnb.cli.words import Stopped, Unknown, folder_named, known
+from lipscan.cli.words import Stopped, Unknown, folder_named, known
 from lipscan.scanning.options import ScanOptions
 
 TEXT = "python_reference"  # that is always there

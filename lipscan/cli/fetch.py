@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from lipnb.cli.words import Unknown
+from lipscan.cli.words import Unknown
 
 EXAMPLES = """\
   lipnb fetch smollm2                     a language model of 135 million weights, 93 MB, once
