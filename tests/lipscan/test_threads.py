@@ -176,7 +176,7 @@ class Interrupted:
         sys.settrace(self.before)
 
     def trace(self, frame, event, arg):
-        if "lipnb" not in frame.f_code.co_filename or not frame.f_code.co_filename.endswith(self.FILES):
+        if "lipscan" not in frame.f_code.co_filename or not frame.f_code.co_filename.endswith(self.FILES):
             return None
         if event == "line":
             self.left -= 1
