@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 import lipnb
+import lipscan
 from lipscan import models
 from lipscan.models.generic import located, unknown_family
 from lipscan.models.hooks import capture
@@ -305,5 +306,5 @@ def _place(error):
     """Where it was raised: a sentence of ours is raised in the package itself."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     found = {"place": f"{Path(last.filename).name}:{last.lineno}"}
-    ours = Path(last.filename).is_relative_to(Path(lipnb.__file__).parent)
+    ours = any(Path(last.filename).is_relative_to(Path(house.__file__).parent) for house in (lipnb, lipscan))
     return found if ours else found | {"outcome": "traceback"}

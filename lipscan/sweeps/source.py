@@ -107,8 +107,8 @@ def package() -> str:
     """What is installed as lipnb: its version, in a checkout with a hash of its files, as ``0.1.0+3f2a91c0b7de``."""
     if (own := checkout()) is None:
         return lipnb.__version__
-    home = own / "lipnb"
+    files = (path for name in ("lipnb", "lipscan") for path in (own / name).rglob("*") if path.is_file())
     found = hashlib.sha256()
-    for path in sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        found.update(f"{path.relative_to(home)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    for path in sorted(path for path in files if "__pycache__" not in path.parts):
+        found.update(f"{path.relative_to(own)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return f"{lipnb.__version__}+{found.hexdigest()[:12]}"

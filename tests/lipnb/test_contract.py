@@ -8,8 +8,7 @@ from cases import constant, normal
 from hub import tiny_bert
 
 import lipnb
-from lipnb import bounds
-from lipscan import corpora, models
+from lipnb import bounds, corpora, models
 
 A, V, X = normal(3, 3), normal(2, 3, seed=1), normal(4, 3, seed=2)
 QUERY, KEY, VALUE, OUTPUT = (normal(*shape, seed=3) for shape in ((2, 2, 3), (2, 2, 3), (2, 2, 3), (2, 3, 2)))

@@ -91,7 +91,7 @@ def test_ctrl_c_is_answered_wherever_it_falls(end):
     """In a destructor it was swallowed, and in an import it became another error."""
     code = f"""import signal, sys
 from pathlib import Path
-from lipnb import cli, sweeps
+from lipscan import cli, sweeps
 def run(*_, **__):
     try:
         signal.raise_signal(signal.SIGINT)
@@ -137,7 +137,7 @@ def test_a_missing_extra_is_named(words, lacks, sentence, tmp_path):
     (tmp_path / "a.py").write_text('# %% tags=["parameters"]\nn = 1\n')
     code = f"""import sys
 sys.modules[{lacks!r}] = None
-from lipnb import cli
+from lipscan import cli
 sys.exit(cli.main({list(words)}))"""
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert run.returncode == 1 and sentence in run.stderr and len(run.stderr.splitlines()) == 1, run.stderr

@@ -1,4 +1,4 @@
-"""Where the package comes from: its own commit and no other, the versions, the extra that a missing package is in."""
+"""Where the package comes from: its own commit and no other, and the versions."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import lipnb
 from lipscan import origin
 
-HERE = Path(lipnb.__file__).parent
+HERE = Path(lipnb.__file__).parent.parent
 ASKED = "import json; from lipscan.origin import versions; print(json.dumps(versions()))"
 
 
@@ -24,6 +24,12 @@ def git(folder, *words):
         env=own,
         capture_output=True,
     )
+
+
+def copy(home):
+    """Both packages as a wheel has them."""
+    for name in ("lipnb", "lipscan"):
+        shutil.copytree(HERE / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def stored(home, **variables):
@@ -44,7 +50,7 @@ def test_provenance_never_names_the_commit_of_another_repository(tmp_path):
     """A package that lies in somebody's repository, tracked or not, beside any pyproject.toml."""
     outer = tmp_path / "work"
     inside = outer / "env" / "site-packages"
-    shutil.copytree(HERE, inside / "lipnb", ignore=shutil.ignore_patterns("__pycache__"))
+    copy(inside)
     (outer / "pyproject.toml").write_text("[project]\nname = 'theirs'\n")
     git(tmp_path, "init", "-q", str(outer))
     git(outer, "add", "pyproject.toml")
@@ -52,7 +58,7 @@ def test_provenance_never_names_the_commit_of_another_repository(tmp_path):
     assert stored(inside)["commit"] is None
     assert stored(inside)["lipnb"] == lipnb.__version__
     # our checkout copied into their repository, which tracks it: the repository is theirs
-    shutil.copy(HERE.parent / "pyproject.toml", inside)
+    shutil.copy(HERE / "pyproject.toml", inside)
     git(outer, "add", "-f", ".")
     git(outer, "commit", "-qm", "vendored")
     assert stored(inside)["commit"] is None
@@ -61,8 +67,8 @@ def test_provenance_never_names_the_commit_of_another_repository(tmp_path):
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not here")
 def test_provenance_names_the_commit_of_our_own_repository(tmp_path):
     own, other = tmp_path / "own", tmp_path / "other"
-    shutil.copytree(HERE, own / "lipnb", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(HERE.parent / "pyproject.toml", own)
+    copy(own)
+    shutil.copy(HERE / "pyproject.toml", own)
     for folder in (own, other):
         git(tmp_path, "init", "-q", str(folder))
     git(other, "commit", "-q", "--allow-empty", "-m", "another")

@@ -18,19 +18,20 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from cases import normal
 from hub import WORDS as VOCABULARY
 from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify
+from lipnb import Attention, certify
 from lipnb.jacobian import AutodiffJacobian
 from lipscan import cli, corpora, models, scanning
 from lipscan.cli import main
 from lipscan.models.loading import layer_count
-from lipscan.scanning import figures, inputs, measure, report, run, sentences, terminal
+from lipscan.scanning import catalogue, figures, inputs, measure, report, run, sentences, terminal
 from lipscan.scanning.fmt import times
-from lipscan.scanning.folder import state
+from lipscan.scanning.folder import folder_of, state
 from lipscan.scanning.inputs import chosen_layers
 from lipscan.scanning.measure import self_check
 from lipscan.scanning.options import ScanOptions
@@ -776,3 +777,17 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
     bracket = certify(small(bert).attention(0), x, columns=0)
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
+
+
+def test_two_parts_of_a_model_have_two_folders():
+    assert [str(folder_of("my clip", part)) for part in (None, "text")] == ["scan-my-clip", "scan-my-clip-text"]
+
+
+def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
+    x, maps = normal(9, 4), [normal(2, 3, 4, seed=seed) for seed in range(3)]
+    whole = Attention(*maps, normal(2, 5, 3, seed=3), query_bias=normal(2, 3, seed=4), masked=True)
+    for f, there in ((whole.replace(window=3), False), (whole, True)):
+        keys, reasons = catalogue.applicable(f)
+        for name in ("mean_field", "mean_field_sharp"):
+            assert (name in keys) == there == ("window" not in reasons.get(name, ""))
+        assert set(catalogue.evaluate(f, catalogue.prepare(f), x)) == set(keys)

@@ -496,8 +496,12 @@ def test_the_package_hash_sees_a_changed_file(tmp_path, monkeypatch):
     assert plain == source.lipnb.__version__
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'lipnb'")
     hashed = source.package.__wrapped__()
-    (tmp_path / "lipnb" / "new.py").write_text("x = 1")
-    assert plain in hashed and len({plain, hashed, source.package.__wrapped__()}) == 3
+    found = {plain, hashed}
+    for house in ("lipnb", "lipscan"):
+        (tmp_path / house).mkdir(exist_ok=True)
+        (tmp_path / house / "new.py").write_text("x = 1")
+        found.add(source.package.__wrapped__())
+    assert plain in hashed and len(found) == 4
 
 
 def test_gpus_are_those_that_are_visible(monkeypatch):
