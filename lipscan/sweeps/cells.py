@@ -39,13 +39,27 @@ def _statements(source):
     if re.match(r"\s*%%(time|capture)\b", source):  # these run the cell itself
         source = source.lstrip().partition("\n")[2]
     try:
-        return ast.parse(source).body
+        return _parsed(source)
     except (SyntaxError, ValueError):
         from IPython.core.inputtransformer2 import TransformerManager
     try:
-        return ast.parse(TransformerManager().transform_cell(source)).body
+        return _parsed(TransformerManager().transform_cell(source))
     except (SyntaxError, ValueError):
         return None
+
+
+def _parsed(source, tries=100):
+    """Statements of a source, parsed again where another thread parsed at the same time.
+
+    CPython 3.11 counts the depth of all trees in one number, and raises SystemError where two threads meet (Dask's
+    parse too, whenever they print a traceback).
+    """
+    for _ in range(tries):
+        try:
+            return ast.parse(source).body
+        except SystemError:
+            pass
+    return ast.parse(source).body
 
 
 def _table(statements):

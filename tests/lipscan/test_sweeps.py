@@ -1,5 +1,6 @@
 """Sweeps: specs checked whole, points that stay the same points, runs that do only what is missing; no kernels."""
 
+import gc
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import torch
 
 from lipscan import cli, recording, sweeps
 from lipscan.cli import words
-from lipscan.sweeps import folder, recorded, running, source, spec
+from lipscan.sweeps import cells, folder, recorded, running, source, spec
 
 NOTEBOOK = """\
 # %% tags=["parameters"]
@@ -851,3 +853,34 @@ def test_cells_count_as_in_the_notebook_of_their_author():
         "code cell 2",
         "code cell 3",
     ]
+
+
+def test_cells_are_read_while_another_thread_reads_code():
+    """CPython 3.11 raises SystemError where two threads build trees: a sweep on Dask does, whose threads log errors."""
+    book = nbformat.v4.new_notebook()
+    long = "\n".join(f"x{i} = f(a, b[{i}], [1, 2, (3, {{4: 5}})])" for i in range(60))
+    book.cells = [nbformat.v4.new_code_cell(text) for text in ("a = 1", long)]
+    book.cells[0].metadata["tags"] = ["parameters"]
+
+    class Left:
+        """Garbage whose end takes a while: the other thread's turn, in the midst of a tree."""
+
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            sum(range(50))
+
+    def read(_):
+        Left()
+        cells.refuse(book, ["a"])
+
+    before, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(read, range(40)))
+    finally:
+        sys.setswitchinterval(before)
+        gc.set_threshold(*threshold)
