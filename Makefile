@@ -102,13 +102,13 @@ test: setup text  ## style, types, unit tests, every page run (once) and compare
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests lipnb lipscan --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
 	$(PAGES) execute
 	$(PAGES) compare
 
 nightly: export OMP_NUM_THREADS = 1
 nightly: setup  ## what is slow and rare: every model type, the pages on what different machines have, every planted fault (hours)
-	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipnb/test_every_model_type.py -s
+	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipscan/test_every_model_type.py -s
 	$(BIN)/python tests/environments.py
 	$(BIN)/python tests/smoke.py
 	$(BIN)/python tests/plant.py

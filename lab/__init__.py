@@ -1,1 +1,1 @@
-"""What makes the book: its tables, figures, trained models, checks and pages. It imports lipnb, never the other way."""
+"""What makes the book: its tables, figures, trained models, checks and pages. lipnb and lipscan never import it."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-import lipnb.recording
+import lipscan.recording
 from lab import described
-from lipnb.origin import checkout
+from lipscan.origin import checkout
 
 FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
 
@@ -62,10 +62,10 @@ def _found(name):
 
 
 def recording(name, settings):
-    """Make or continue a table of the results folder, one process at a time: `lipnb.recording.recording` there."""
-    return lipnb.recording.recording(name, settings, folder(), fix=FIX)
+    """Make or continue a table of the results folder, one process at a time: `lipscan.recording.recording` there."""
+    return lipscan.recording.recording(name, settings, folder(), fix=FIX)
 
 
 def make(name, settings, units, **options):
-    """Make a table of the results folder from its units: `lipnb.recording.make` there."""
-    return lipnb.recording.make(name, settings, units, folder(), fix=FIX, **options)
+    """Make a table of the results folder from its units: `lipscan.recording.make` there."""
+    return lipscan.recording.make(name, settings, units, folder(), fix=FIX, **options)

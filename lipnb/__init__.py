@@ -13,9 +13,7 @@ MODULES = (
     "lipschitz",
     "measures",
     "models",
-    "recording",
     "reference",
-    "scanning",
     "spectral",
     "sweeps",
     "worst_case",
@@ -32,10 +30,9 @@ LAZY = {
     "differentiable_lipschitz": "lipschitz",
     "local_lipschitz": "lipschitz",
     "reference_cases": "reference",
-    "scan": "scanning",
     "singular_pair": "jacobian",
 }
-__all__ = [*LAZY, *MODULES]
+__all__ = [*LAZY, *MODULES, "scan"]
 
 
 def __getattr__(name):
@@ -47,6 +44,10 @@ def __getattr__(name):
         return import_module(f"lipnb.{name}")
     if name in LAZY:
         return getattr(import_module(f"lipnb.{LAZY[name]}"), name)
+    if name == "scan":  # a door, as the modules corpora, models and sweeps are
+        from lipscan.scanning import scan
+
+        return scan
     raise AttributeError(f"module 'lipnb' has no attribute {name!r}")
 
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from lipnb.cli import main
+from lipscan.cli import main
 
 sys.exit(main())

@@ -31,8 +31,8 @@ from lab import figures, growth, layer_growth, released, results
 from lab.experiments import moving
 from lab.power_laws import power_law
 from lipnb import Attention, local_lipschitz, models
-from lipnb.models.files import minilm_folder
 from lipnb.worst_case import gaussian
+from lipscan.models.files import minilm_folder
 
 figures.house_style()
 logging.disable_progress_bar()

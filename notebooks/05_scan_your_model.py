@@ -51,10 +51,11 @@ from myst_nb import glue
 
 from lab import figures, results
 from lab.figures.tables import number
-from lipnb import Attention, bounds, local_lipschitz, scan, scanning
+from lipnb import Attention, bounds, local_lipschitz, scan
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scanning import figures as scan_figures
-from lipnb.scanning.summary import TITLES, first_window, summarise
+from lipscan import scanning
+from lipscan.scanning import figures as scan_figures
+from lipscan.scanning.summary import TITLES, first_window, summarise
 
 # %% tags=["hide-input"]
 figures.house_style()

@@ -45,7 +45,7 @@ def said(capsys):
 @pytest.fixture(scope="session")
 def minilm():
     """The embedded model, loaded once; no test changes it."""
-    from lipnb import models
+    from lipscan import models
 
     return models.load("minilm")
 

@@ -4,7 +4,8 @@ An entry names a place and, in it, an expression or statements (`old`) and what 
 file and the qualified name of a function, class or constant there: `lipnb/spectral/krylov.py::Krylov.extend`; nothing
 after `::` is the whole file. Trees are compared, not text: layout, quotes and comments count for nothing. Nor do names
 of local variables: a name in `old` that the function no longer holds stands for any other of its local variables. A
-place that has left its file is looked for in all of lipnb and lab; what is not in its place, in the whole of its file.
+place that has left its file is looked for in all of lipnb, lipscan and lab; what is not in its place, in the whole of
+its file.
 """
 
 import ast
@@ -134,7 +135,7 @@ def planted(fault, package):
     own = {path: path.read_text(encoding="utf-8") for path in [package / file] if path.exists()}
     texts = own
     if not any(name in places(text) for text in own.values()):  # moved
-        paths = sorted(path for top in ("lipnb", "lab") for path in (package / top).rglob("*.py"))
+        paths = sorted(path for top in ("lipnb", "lipscan", "lab") for path in (package / top).rglob("*.py"))
         texts = {path: path.read_text(encoding="utf-8") for path in paths}
     trees = [(path, tree) for path, text in texts.items() for tree in places(text).get(name, [])]
     old, new = ast.parse(fault["old"]).body, ast.parse(fault["new"]).body

@@ -10,8 +10,8 @@ from threading import Thread
 
 import torch
 
-from lipnb import models
-from lipnb.models.files import quiet
+from lipscan import models
+from lipscan.models.files import quiet
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alice", "rabbit", "the", "[", "]", "."]

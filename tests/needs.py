@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lab import results
-from lipnb import corpora
-from lipnb.models.fetching import fetched_folder
+from lipscan import corpora
+from lipscan.models.fetching import fetched_folder
 
 READ = results.provenance("one-word")["settings"]["texts"]  # editions of the texts of stored rows
 DATA = Path(os.environ.get("LIPNB_DATA") or "/nowhere")

@@ -23,7 +23,7 @@ from threading import Lock
 from faults import ROOT, faults, planted
 from tqdm import tqdm
 
-COPIED = ("lipnb", "lab", "tests")  # the rest of the repository is linked beside them
+COPIED = ("lipnb", "lipscan", "lab", "tests")  # the rest of the repository is linked beside them
 WORKERS = 2
 # a process that has imported what takes seconds, and nothing of ours: each run of tests is a fork of it
 SERVER = """

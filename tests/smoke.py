@@ -54,7 +54,7 @@ heavy = {name.split(".")[0] for name in sys.modules} & {"pandas", "tqdm", "trans
 assert not heavy, heavy
 """
 # where the embedded model lies: a folder like anybody's
-FOLDER = "from lipnb.models.files import minilm_folder; print(minilm_folder())"
+FOLDER = "from lipscan.models.files import minilm_folder; print(minilm_folder())"
 
 
 def run(*command, **options):
@@ -74,7 +74,8 @@ def main():
     with TemporaryDirectory() as place:
         tree, wheels, home = (Path(place, name) for name in ("tree", "wheels", "home"))
         # a copy, so that building leaves nothing in the tree
-        shutil.copytree(ROOT / "lipnb", tree / "lipnb", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("lipnb", "lipscan"):
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, tree)
         run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, tree, stdout=subprocess.DEVNULL)

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 import lipnb
+import lipscan
 
 ROOT = Path(__file__).parent.parent
 FLOORS = {  # rooms by floor, the lowest first
     "lipnb": [
-        "checks hub origin threads windows scaling",
-        "registry",
-        "attention corpora recording spectral",
-        "bounds jacobian models reference",
+        "checks extras threads scaling",
+        "attention spectral",
+        "bounds jacobian reference",
         "certified lipschitz",
-        "measures scanning sweeps worst_case",
-        "cli",
+        "measures worst_case",
+        "corpora models sweeps",  # doors into lipscan
     ],
+    "lipscan": ["hub origin windows", "registry", "corpora recording", "models", "scanning sweeps", "cli"],
     "lab": [
         "described factorial invertible ledger power_laws ranking released",
         "growth head_rates results",
@@ -35,20 +36,25 @@ FLOORS = {  # rooms by floor, the lowest first
 FLOORS = {
     house: {room: n for n, rooms in enumerate(floors) for room in rooms.split()} for house, floors in FLOORS.items()
 }
+OPENINGS = (
+    "corpora",
+    "models",
+    "sweeps",
+)  # modules of lipnb that open lipscan; the fourth is the function `lipnb.scan`
 # a heavy library enters by these rooms alone
 DOORS = {
     # the second holds the maps against its modules, the third makes a twin of GPT-2 with rotary positions
-    "transformers": {"lipnb.models", "lab.verification", "lab.training"},
-    "huggingface_hub": {"lipnb.models", "lipnb.hub"},
-    "nltk": {"lipnb.corpora"},
-    "matplotlib": {"lipnb.scanning", "lab.figures"},
-    "seaborn": {"lipnb.scanning", "lab.figures"},
+    "transformers": {"lipscan.models", "lab.verification", "lab.training"},
+    "huggingface_hub": {"lipscan.models", "lipscan.hub"},
+    "nltk": {"lipscan.corpora"},
+    "matplotlib": {"lipscan.scanning", "lab.figures"},
+    "seaborn": {"lipscan.scanning", "lab.figures"},
     "bokeh": {"lab.figures"},
-    "papermill": {"lipnb.sweeps", "lab.pages"},
-    "nbclient": {"lipnb.sweeps"},
-    "dask": {"lipnb.sweeps"},
-    "distributed": {"lipnb.sweeps"},
-    "dask_jobqueue": {"lipnb.sweeps"},
+    "papermill": {"lipscan.sweeps", "lab.pages"},
+    "nbclient": {"lipscan.sweeps"},
+    "dask": {"lipscan.sweeps"},
+    "distributed": {"lipscan.sweeps"},
+    "dask_jobqueue": {"lipscan.sweeps"},
 }
 
 
@@ -77,7 +83,6 @@ def test_imports_point_down():
         assert room in FLOORS[house], f"say on which floor {room} lives"
         for name in imported(path):
             top, *rest = name.split(".")
-            assert (house, top) != ("lipnb", "lab"), f"{path}: the library does not know the laboratory"
             if top == house and rest and rest[0] != room and rest[0] in FLOORS[house]:
                 assert FLOORS[house][rest[0]] < FLOORS[house][room], f"{path} imports {rest[0]}, not below {room}"
             if top in DOORS:
@@ -100,17 +105,56 @@ def test_no_module_waits_for_itself():
     TopologicalSorter(graph).prepare()  # CycleError names the circle
 
 
-def test_importing_the_package_imports_no_model_library():
-    code = """import sys, lipnb, lipnb.cli
-print([m for m in ('torch', 'numpy', 'transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"""
+def test_the_library_knows_nothing_of_what_is_built_on_it():
+    """lipnb opens lipscan by its doors alone, lipscan goes through none of them, and neither knows the laboratory."""
+    doors = {ROOT / "lipnb" / f"{name}.py" for name in ("__init__", "__main__", *OPENINGS)}
+    for path in [path for house in ("lipnb", "lipscan") for path in sorted((ROOT / house).rglob("*.py"))]:
+        names = set(imported(path))
+        tops = {name.split(".")[0] for name in names}
+        assert "lab" not in tops, path
+        assert "lipscan" not in tops or path in doors or ROOT / "lipscan" in path.parents, path
+        assert not names & {f"lipnb.{name}" for name in (*OPENINGS, "scan")}, f"{path} goes through a door"
+
+
+LIBRARY = f"""import lipnb, pkgutil
+for module in pkgutil.walk_packages(lipnb.__path__, "lipnb."):
+    if module.name.split(".")[1] not in {("__main__", *OPENINGS)}:
+        __import__(module.name)"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "absent"),
+    [
+        ("import lipnb", ("lipscan", "torch", "numpy")),
+        ("import lipnb, lipscan.cli", ("torch", "numpy")),
+        (LIBRARY, ("lipscan",)),
+    ],
+    ids=["lipnb", "command", "library"],
+)
+def test_importing_the_packages_imports_nothing_heavy(imports, absent):
+    heavy = [*absent, "transformers", "nltk", "matplotlib", "pandas"]
+    code = f"{imports}\nimport sys\nprint([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_doors_open_what_they_name():
+    for name in OPENINGS:
+        door, room = getattr(lipnb, name), import_module(f"lipscan.{name}")
+        assert door.__all__ is room.__all__
+        assert all(getattr(door, one) is getattr(room, one) for one in door.__all__)
+    assert lipnb.scan is lipscan.scanning.scan
 
 
 def test_every_public_name_is_there():
     for name in lipnb.__all__:
         assert getattr(lipnb, name) is getattr(import_module("lipnb"), name) and name in dir(lipnb)
     assert lipnb.Attention.__module__ == "lipnb.attention.heads" and lipnb.certify.__module__ == "lipnb.certified"
-    for package in (lipnb, lipnb.scanning, lipnb.sweeps):  # what completion offers is what is meant to be used
+    for package in (
+        lipnb,
+        lipnb.sweeps,
+        lipscan.scanning,
+        lipscan.sweeps,
+    ):  # what completion offers is what is meant to be used
         assert {name for name in dir(package) if not name.startswith("__")} == {*package.__all__}
     with pytest.raises(AttributeError, match="module 'lipnb' has no attribute 'Atention'"):
         lipnb.Atention  # noqa: B018

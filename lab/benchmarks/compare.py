@@ -18,8 +18,8 @@ from lab.benchmarks.layers import layer
 from lab.benchmarks.peers import DENSE_LIMIT, PEERS
 from lab.benchmarks.references import reference
 from lab.benchmarks.workload import RELEASED, all_at_once, one_by_one
-from lipnb import corpora
-from lipnb.cli.words import count
+from lipscan import corpora
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench compare             five inputs of two layers (minutes)

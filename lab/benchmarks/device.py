@@ -34,18 +34,9 @@ from lab.benchmarks.layers import layer, wide_tokens
 from lab.benchmarks.peers import released_fed_back
 from lab.benchmarks.references import reference
 from lab.benchmarks.workload import RELEASED
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    block_norms,
-    certify,
-    corpora,
-    local_lipschitz,
-    models,
-    scan,
-    singular_pair,
-)
-from lipnb.cli.words import count
+from lipnb import Attention, AttentionJacobian, block_norms, certify, local_lipschitz, scan, singular_pair
+from lipscan import corpora, models
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench device              all (minutes)

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from lipnb import Attention, corpora, models
+from lipnb import Attention
+from lipscan import corpora, models
 
 __all__ = ["FORMS", "Layer", "layer", "listed", "plain_forward", "rotation", "twin_attention", "wide_tokens"]
 

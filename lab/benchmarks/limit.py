@@ -31,12 +31,12 @@ from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import FORMS, layer, listed
 from lab.benchmarks.products import flops, gemms
 from lab.benchmarks.references import reference
-from lipnb import corpora
-from lipnb.cli.words import count
 from lipnb.jacobian.cached import CachedGram
 from lipnb.spectral import FunctionGram, start_vectors
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov
+from lipscan import corpora
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench limit                         five layers, six lengths (a quarter of an hour)

@@ -18,7 +18,7 @@ import torch
 
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer, wide_tokens
-from lipnb.cli.words import lengths
+from lipscan.cli.words import lengths
 
 EXAMPLES = """examples:
   python -m lab bench long                               n = 2,048 both ways; 8,192 and 16,384 streamed (an hour)

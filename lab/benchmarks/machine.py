@@ -11,8 +11,8 @@ import torch
 
 from lab import results
 from lab.benchmarks import ours
-from lipnb.cli.words import Parser, Unknown, count
-from lipnb.recording import Unit
+from lipscan.cli.words import Parser, Unknown, count
+from lipscan.recording import Unit
 
 __all__ = ["FLAGS", "enter", "held", "make", "parser", "peak", "processor", "spread", "start", "timed"]
 

@@ -23,8 +23,9 @@ import torch
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer
 from lab.benchmarks.references import reference_of
-from lipnb import Attention, corpora, local_lipschitz
-from lipnb.cli.words import count
+from lipnb import Attention, local_lipschitz
+from lipscan import corpora
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench misconvergence                 10,000 inputs and 3 x 2,000 starts

@@ -30,9 +30,9 @@ import torch
 from lab.benchmarks import machine
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention
-from lipnb.cli.words import count
 from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.spectral import lanczos, start_vectors
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench particles             up to a million particles (some minutes)

@@ -28,7 +28,7 @@ from lab import power_laws
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import plain_forward
 from lipnb import Attention
-from lipnb.cli.words import count
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench products              all (some minutes)

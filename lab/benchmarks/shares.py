@@ -22,8 +22,8 @@ from lab.benchmarks.layers import FORMS, layer, listed
 from lab.benchmarks.peers import released_fed_back
 from lab.benchmarks.references import reference
 from lab.benchmarks.workload import all_at_once, one_by_one
-from lipnb import corpora
-from lipnb.cli.words import count
+from lipscan import corpora
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench shares --threads 1     four layers at three lengths (some minutes)

@@ -27,8 +27,8 @@ from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import FORMS, layer, listed
 from lab.benchmarks.peers import power, released_fed_back
 from lab.benchmarks.references import reference
-from lipnb import corpora
-from lipnb.cli.words import count
+from lipscan import corpora
+from lipscan.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench workload                            the whole workload (an hour or so on two cores)

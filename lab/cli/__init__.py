@@ -1,6 +1,6 @@
 """`python -m lab`: each verb a module of this package, as those of the command `lipnb` are."""
 
-from lipnb.cli import enter
+from lipscan.cli import enter
 
 __all__ = ["main"]
 
@@ -9,7 +9,7 @@ VERBS = ("tables", "cases", "figures", "train", "verify", "bench", "pages")
 
 
 def main(argv=None):
-    """Entry point; see `lipnb.cli.enter`."""
+    """Entry point; see `lipscan.cli.enter`."""
     return enter(
         "python -m lab",
         "What makes the book: its tables, figures, models, checks, timings and pages.",

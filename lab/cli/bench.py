@@ -6,7 +6,7 @@ import sys
 import textwrap
 
 from lab import described
-from lipnb.cli.words import known
+from lipscan.cli.words import known
 
 NAMES = tuple(described.benchmarks())
 EXAMPLES = """\

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from lipnb.cli.words import Unknown, known
+from lipscan.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab figures                        list the figures, their pages and the tables they need

@@ -27,8 +27,9 @@ def add(verbs):
     execute = commands.add_parser(
         "execute",
         help="run every page whose inputs changed",
-        description="Run every page whose source, tables or checkpoint changed since its last run, or code of lipnb "
-        "or lab, into _build/notebooks, two at a time. Of data outside the repository only the folders' names count.",
+        description="Run every page whose source, tables or checkpoint changed since its last run, or code of lipnb, "
+        "lipscan or lab, into _build/notebooks, two at a time. Of data outside the repository only the folders' names "
+        "count.",
     )
     execute.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")

@@ -2,7 +2,7 @@
 
 import json
 
-from lipnb.cli.words import Unknown, known, lengths
+from lipscan.cli.words import Unknown, known, lengths
 
 TOLERANCE = 1e-2  # solvers stop at relative 1e-4, and an ascent of hundreds of steps spreads rounding
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from lipnb.cli.words import count
+from lipscan.cli.words import count
 
 EXAMPLES = """\
   python -m lab train                              train gpt2-mini where it is not there yet (an hour on two cores)
@@ -33,7 +33,7 @@ def add(verbs):
 def run(arguments):
     """Train, unless the checkpoint is there."""
     from lab.training.gpt2_mini import STEPS, make_gpt2_mini
-    from lipnb import models
+    from lipscan import models
 
     folder = arguments.folder or models.mini_folder()
     if arguments.folder:  # a trial is no result: its table goes with it

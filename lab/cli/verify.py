@@ -1,6 +1,6 @@
 """`python -m lab verify`: makes the table of all checks of bounds, and fails where a bound is exceeded."""
 
-from lipnb.cli.words import Unknown, known
+from lipscan.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab verify                          every bound, thousands of inputs each (three to four hours)

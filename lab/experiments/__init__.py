@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from lab.experiments import table
 from lab.experiments.own_model import of_model
 from lab.experiments.table import Table, make
-from lipnb.recording import remeasure
+from lipscan.recording import remeasure
 
 __all__ = ["TABLES", "TRAINED", "Table", "make", "of_model", "remeasure"]
 

@@ -9,9 +9,10 @@ from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import SOLVE, table
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lab.head_rates import FEW, GPT2, LENGTHS
-from lipnb import bounds, corpora, models
+from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
+from lipscan import corpora, models
 
 FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
 EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens

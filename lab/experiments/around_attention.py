@@ -15,10 +15,11 @@ from lab.experiments.atlas import LONGEST, Condition, lengths_of, named, windows
 from lab.experiments.head_terms import MODELS
 from lab.experiments.loading import edition, load, place
 from lab.experiments.table import by_window, table
-from lipnb import AttentionJacobian, corpora, models
+from lipnb import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 from lipnb.spectral import lanczos, start_vectors
+from lipscan import corpora, models
+from lipscan.recording import Unit
 
 __all__ = ["LENGTHS", "composed", "sublayer", "sublayers"]
 

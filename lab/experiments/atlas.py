@@ -17,14 +17,15 @@ from lab import released
 from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import concentration, parts, popularity
 from lab.experiments.table import SOLVE, by_window, solved, table
-from lipnb import corpora, models, singular_pair
+from lipnb import singular_pair
 from lipnb.attention import Attention
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.pictures import PICTURES, picture
-from lipnb.recording import Unit
-from lipnb.scanning.inputs import shuffled
-from lipnb.scanning.measure import relative
+from lipscan import corpora, models
+from lipscan.models.pictures import PICTURES, picture
+from lipscan.recording import Unit
+from lipscan.scanning.inputs import shuffled
+from lipscan.scanning.measure import relative
 
 __all__ = ["Condition", "crops", "lengths_of", "prepared", "windows_of"]
 

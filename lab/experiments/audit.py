@@ -8,11 +8,11 @@ from lab import released
 from lab.experiments.loading import edition, load
 from lab.experiments.table import by_window, table
 from lab.experiments.two_clusters import cluster_constants, cluster_input, head_of
-from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.hooks import capture
-from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
+from lipscan import corpora, models
+from lipscan.models.hooks import capture
+from lipscan.recording import Unit
 
 __all__ = ["adversarial_row", "layer_row", "radius_rows", "random_ids", "received", "seed_rows", "text_rows"]
 

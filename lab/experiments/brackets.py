@@ -7,9 +7,9 @@ import torch
 
 from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import table
-from lipnb import corpora, models
 from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
+from lipscan import corpora, models
 
 # model, masked or not; text is Python's own reference, which is always at hand
 MODELS = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}

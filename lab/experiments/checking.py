@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lab import results
-from lipnb.recording import FLOAT_FORMAT, bar
+from lipscan.recording import FLOAT_FORMAT, bar
 
 ZERO = 1e-10  # what lies below it on both sides is rounding, or what was left when an iteration stopped
 

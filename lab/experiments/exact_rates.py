@@ -9,7 +9,8 @@ from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
-from lipnb import Attention, bounds, local_lipschitz, models
+from lipnb import Attention, bounds, local_lipschitz
+from lipscan import models
 
 LONG = 1e8  # tokens, by weights
 MODELS = ("minilm", "gpt2-mini", "smollm2", GPT2)

@@ -22,10 +22,10 @@ from lab.experiments.atlas import ENTRIES, Condition, lengths_of, named, windows
 from lab.experiments.loading import edition, load, place
 from lab.experiments.positions import variant
 from lab.experiments.table import by_window, table
-from lipnb import corpora, models
 from lipnb.attention import Attention, Feature
-from lipnb.recording import Unit
 from lipnb.spectral import MatrixGram, lanczos, start_vectors
+from lipscan import corpora, models
+from lipscan.recording import Unit
 
 MODELS = (  # those of the atlas that were trained, and what they read first there
     ({"name": "minilm", "masked": False}, Condition("alice")),

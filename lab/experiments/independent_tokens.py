@@ -5,7 +5,8 @@ import torch
 from lab.experiments.atlas import Condition, windows_of
 from lab.experiments.loading import load
 from lab.experiments.table import SOLVE, solved, table
-from lipnb import corpora, local_lipschitz
+from lipnb import local_lipschitz
+from lipscan import corpora
 
 MODEL, CORPUS = "minilm", "alice"
 LENGTHS, DRAWS, RTOL = tuple(2**i for i in range(3, 12)), 4, 1e-2  # draws differ by far more

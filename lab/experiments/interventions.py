@@ -20,9 +20,9 @@ from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
 from lab.experiments.table import SOLVE, by_window, table
 from lab.growth import slope
-from lipnb import corpora, models
 from lipnb.attention import Attention
-from lipnb.recording import Unit
+from lipscan import corpora, models
+from lipscan.recording import Unit
 
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS = (16, 32, 64, 128, 256)

@@ -11,10 +11,10 @@ import torch
 
 from lab.experiments.loading import edition, load
 from lab.experiments.table import by_window, table
-from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.hooks import capture
-from lipnb.models.network import one_call
+from lipscan import corpora, models
+from lipscan.models.hooks import capture
+from lipscan.models.network import one_call
 
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")
@@ -198,7 +198,7 @@ def layer_rows(model, corpus, layer):
 
 
 def again(row):
-    """A stored row measured again, for `lipnb.recording.remeasure`; None without its model or its text."""
+    """A stored row measured again, for `lipscan.recording.remeasure`; None without its model or its text."""
     try:
         rows = layer_rows(*(row[name] for name in PLACE))
     except FileNotFoundError:

@@ -27,8 +27,9 @@ from lab.training import (
     validation_loss,
     windows_of,
 )
-from lipnb import bounds, corpora
-from lipnb.recording import Recording, Unit
+from lipnb import bounds
+from lipscan import corpora
+from lipscan.recording import Recording, Unit
 
 __all__ = ["CHECK", "DEPTH", "FIXED", "first_steps", "texts", "train_run"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from lipnb import corpora, models
+from lipscan import corpora, models
 
 
 @lru_cache(maxsize=2)

@@ -11,9 +11,9 @@ from lab.training import KneserNey, gutenberg_or_embedded, split_text, token_ids
 from lab.training.baselines import bigram_losses, unigram_losses
 from lab.training.gpt2 import load_gpt2
 from lab.training.text import END
-from lipnb import models
-from lipnb.corpora import fingerprint, read
-from lipnb.recording import Unit
+from lipscan import models
+from lipscan.corpora import fingerprint, read
+from lipscan.recording import Unit
 
 SHORT = 64
 MODELS = ("network", f"network, {SHORT} tokens", "unigram", "bigram", "kneser-ney 3", "kneser-ney 4")

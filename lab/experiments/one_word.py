@@ -13,9 +13,9 @@ from lab.experiments import robustness
 from lab.experiments.loading import edition, load
 from lab.experiments.table import table
 from lab.experiments.worst_words import below, read_back
-from lipnb import corpora, models
-from lipnb.scanning.measure import relative
 from lipnb.worst_case.attacks import length
+from lipscan import corpora, models
+from lipscan.scanning.measure import relative
 
 MODELS = {"minilm": {"masked": False}, "gpt2-mini": {}}
 TEXTS = ("alice", "python_reference")
@@ -187,7 +187,7 @@ def window_rows(model, corpus, layer, window):
 
 
 def again(row):
-    """A stored row measured again, for `lipnb.recording.remeasure`; None where its text is not here as it was.
+    """A stored row measured again, for `lipscan.recording.remeasure`; None where its text is not here as it was.
 
     The word is not searched again: the stored one is put in its place.
     """

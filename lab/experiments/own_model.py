@@ -5,7 +5,7 @@ from functools import partial
 from lab.experiments.around_attention import LENGTHS, sublayers
 from lab.experiments.atlas import IMAGES, SMALL, prepared
 from lab.experiments.table import Table
-from lipnb import models
+from lipscan import models
 
 __all__ = ["of_model"]
 

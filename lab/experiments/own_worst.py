@@ -14,9 +14,9 @@ from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
-from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks
+from lipscan import corpora, models
 
 LENGTHS = (7, 12, 22, 47, 97)
 CORPUS, WINDOWS, DRAWS = "alice", 5, 8

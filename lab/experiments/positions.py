@@ -7,8 +7,8 @@ from torch.nn.functional import layer_norm
 
 from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import SOLVE, by_window, solved, table
-from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
+from lipscan import corpora, models
 
 LENGTHS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CORPUS, MODELS = "alice", ("gpt2", "gpt2-mini")

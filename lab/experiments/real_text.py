@@ -5,8 +5,8 @@ import torch
 from lab import released
 from lab.experiments.loading import edition, load
 from lab.experiments.table import SOLVE, by_window, solved, table
-from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
+from lipscan import corpora, models
 
 PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored table
 MINILM = {"name": "minilm"}

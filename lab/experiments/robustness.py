@@ -8,10 +8,10 @@ import torch
 from lab.experiments.loading import edition, load
 from lab.experiments.real_text import GPT2_RANDOM, MINILM
 from lab.experiments.table import table
-from lipnb import corpora, models
 from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks
 from lipnb.worst_case import attacks
+from lipscan import corpora, models
 
 RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
 DIRECTIONS = 16  # random ones

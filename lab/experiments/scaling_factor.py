@@ -8,7 +8,7 @@ from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
-from lipnb import corpora, models
+from lipscan import corpora, models
 
 CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 

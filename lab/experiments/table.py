@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 
 from lab import results
-from lipnb.recording import Unit, bar
+from lipscan.recording import Unit, bar
 
 WINDOWS = ("corpus", "order", "model", "weights", "masked", "length")  # what tells where windows were measured
 SOLVE = ("residual", "steps")  # aside in a table of solves: what the iteration left, and how long it was

@@ -22,9 +22,9 @@ from lab.training import (
     train_tokenizer,
     validation_loss,
 )
-from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Recording, Unit
+from lipscan import corpora, models
+from lipscan.recording import Recording, Unit
 
 SIZES = {"length": 512, "width": 128, "layers": 6, "heads": 4}
 VOCABULARY, END = 2048, "<|endoftext|>"

@@ -14,10 +14,11 @@ from lab.experiments.loading import gpt2_attention
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
-from lipnb import Attention, bounds, corpora, models
+from lipnb import Attention, bounds
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks, on_ball
 from lipnb.worst_case.region import domain_of
+from lipscan import corpora, models
 
 CORPUS, WINDOWS, LENGTH = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 MODELS = (("minilm", False), ("gpt2-mini", True))
@@ -192,7 +193,7 @@ def layer_row(model, masked, layer, *, effort=1, seed=0):
 
 
 def again(row):
-    """Constants of a row of heads measured again, without the ascent; for `lipnb.recording.remeasure`."""
+    """Constants of a row of heads measured again, without the ascent; for `lipscan.recording.remeasure`."""
     place = place_of(row["model"], row["masked"], row["layer"])
     one = place.of_head(row["head"])
     found = measure(one, two_clusters_of(place, [row["head"]], LENGTH), LENGTH, effort=0)

@@ -10,11 +10,12 @@ import torch
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
-from lipnb import AttentionJacobian, corpora, models
+from lipnb import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.hooks import capture
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
+from lipscan import corpora, models
+from lipscan.models.hooks import capture
 
 MODEL = "minilm"
 COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
@@ -166,7 +167,7 @@ def text_of(row):
 
 
 def again(row):
-    """The constant at the greedily changed text of a stored row, measured again; for `lipnb.recording.remeasure`."""
+    """The constant at the greedily changed text of a stored row, measured again; for `lipscan.recording.remeasure`."""
     text = text_of(row)
     return {"greedy": _constants(text, text.ids[None]).item()}
 

@@ -7,9 +7,10 @@ import torch
 from lab.experiments.loading import load
 from lab.experiments.table import table
 from lab.zoo import ENTRIES, KINDS, draw, rougher
-from lipnb import Attention, certify, corpora, local_lipschitz, models
+from lipnb import Attention, certify, local_lipschitz
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.worst_case import fork_input
+from lipscan import corpora, models
 
 COUNTS = {"random": 24, "rough": 12, "ascended": 4}  # of each bound and mask
 MASKED = ("head", "bias", "layer", "measure", "rotary", "l2")  # families that may be causal

@@ -3,7 +3,7 @@
 `FIGURES` lists those that need stored tables only, each registered by the decorator `figure` where it is drawn, and
 `redraw` draws them into files. Each is a function of a module named after its subject, which its page calls too; the
 rest are panels of which pages make their own. Colours are named C0 to C6, by their place in
-`lipnb/scanning/lipnb.mplstyle`: they are set there alone, and what each stands for at the head of a module.
+`lipscan/scanning/lipnb.mplstyle`: they are set there alone, and what each stands for at the head of a module.
 """
 
 from importlib import import_module
@@ -16,8 +16,8 @@ from lab.figures.registry import BookFigure
 from lab.figures.speed import residuals
 from lab.figures.style import house_style, panels, points
 from lab.figures.tables import ShownTable, table
-from lipnb.scanning import figures as scan
-from lipnb.scanning.figures import STYLE
+from lipscan.scanning import figures as scan
+from lipscan.scanning.figures import STYLE
 
 __all__ = [
     "FIGURES",

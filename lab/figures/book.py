@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 from lab import results
 from lab.figures.registry import FIGURES
 from lab.power_laws import SeveralSeries
-from lipnb.recording import replacing
-from lipnb.scanning.figures import STYLE
+from lipscan.recording import replacing
+from lipscan.scanning.figures import STYLE
 
 __all__ = ["FORMATS", "draw", "redraw"]
 

@@ -7,7 +7,7 @@ from bokeh.models import Arrow, NormalHead
 from lab.figures.sliders import BLACK, BLUE, GREEN, ORANGE, Control, Feed, Movable, axes, rounded, source, tidy
 from lab.growth import slope
 from lab.power_laws import one_series, power_law
-from lipnb.scanning.figures import log_ticks
+from lipscan.scanning.figures import log_ticks
 
 __all__ = ["growth", "released", "two_clusters"]
 

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from lipnb.scanning.figures import STYLE
+from lipscan.scanning.figures import STYLE
 
 __all__ = ["house_style", "panels", "points"]
 

@@ -47,7 +47,7 @@ def agreement(root, source, notebook):
         elif made.get("tables", {}).get(name) != hashed:
             yield f"the table {name} changed since it was executed"
     if made.get("inputs") != now.metadata["lipnb"]["inputs"]:
-        yield "what it is made of changed since it was executed: lipnb, lab, a table, a checkpoint or a statement"
+        yield "what it is made of changed since it was executed: a package, a table, a checkpoint or a statement"
     if made.get("shown") != shown(notebook):
         yield "its outputs are not those of its run"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jupytext
 
-from lipnb.origin import cache_folder
+from lipscan.origin import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "_build/notebooks"
@@ -70,7 +70,8 @@ def code(path):
 
 def inputs(root, source):
     """One hash of all in the repository that can change what a page shows: code, tables, checkpoints, statements."""
-    package = [path for house in ("lipnb", "lab") for path in (root / house).rglob("*") if path.suffix != ".pyc"]
+    houses = [root / name for name in ("lipnb", "lipscan", "lab")]
+    package = [path for house in houses for path in house.rglob("*") if path.suffix != ".pyc"]
     package = [path for path in package if path.relative_to(root).parts[:2] not in BESIDE or path.stem == "running"]
     package = [path for path in package if path.parent.suffix != ".egg-info"]  # pip writes it, otherwise in each clone
     made = [file for table in tables(root, source).values() for file in (table, table.with_suffix(".json"))]

@@ -11,7 +11,7 @@ import sys
 
 from lab.pages.running import QUIET
 from lab.pages.sources import convert, sources
-from lipnb.sweeps.spec import parse
+from lipscan.sweeps.spec import parse
 
 LIST = "book/variations.yml"
 FOLDER = "_build/variations"
@@ -55,7 +55,7 @@ def report(root, names=(), workers=2):
 
     What has finished is not run again while page and packages stay as they are.
     """
-    from lipnb.sweeps import Spec, run
+    from lipscan.sweeps import Spec, run
 
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     chosen = {page: sets for page, sets in listed(root).items() if not names or any(name in page for name in names)}

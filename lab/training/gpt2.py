@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.config_checks import check_weights
-from lipnb.models.files import quiet
+from lipscan.models.config_checks import check_weights
+from lipscan.models.files import quiet
 
 __all__ = ["NextToken", "load_gpt2", "new_gpt2"]
 

@@ -9,7 +9,7 @@ from lab.training.gpt2 import new_gpt2
 from lab.training.kneser_ney import kneser_ney_loss
 from lab.training.loop import fast_precision, train
 from lab.training.text import END, gutenberg_or_embedded, split_text, token_ids, train_tokenizer
-from lipnb import corpora, models
+from lipscan import corpora, models
 
 __all__ = ["SIZES", "STEPS", "make_gpt2_mini"]
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from lipnb.recording import replacing
+from lipscan.recording import replacing
 
 __all__ = ["SCHEDULES", "batch_of", "fast_precision", "token_losses", "train", "validation_loss"]
 
@@ -120,7 +120,7 @@ def train(
         From token ids (b, n) to logits (b, n, vocabulary); trained in place.
     training, validation : LongTensor, shape (t,)
         Tokens, each more than `length`.
-    record : lipnb.recording.Recording
+    record : lipscan.recording.Recording
         Gets one row for each evaluation: step, tokens, rate, training_loss (mean since the evaluation before),
         validation_loss, in nats per token.
     state : path

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lipnb import corpora
+from lipscan import corpora
 
 __all__ = [
     "END",

@@ -3,7 +3,7 @@
 import torch
 
 from lab.training.gpt2 import NextToken, new_gpt2
-from lipnb.models.files import quiet
+from lipscan.models.files import quiet
 
 __all__ = ["KINDS", "new_twin"]
 

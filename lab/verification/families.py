@@ -15,10 +15,11 @@ from unittest.mock import patch
 import torch
 
 from lab.experiments.table import table
-from lipnb import AttentionJacobian, models
-from lipnb.models.hooks import capture
-from lipnb.models.module_attention import OwnAttention
-from lipnb.models.network import run, some_inputs
+from lipnb import AttentionJacobian
+from lipscan import models
+from lipscan.models.hooks import capture
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.network import run, some_inputs
 
 ALLOWED = 1e-9  # relative error, far above what float64 rounds and far below what any switch changes
 GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # the library multiplies cosines and sines in float32 there

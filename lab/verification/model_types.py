@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 
 import lipnb
-from lipnb import models
-from lipnb.models.generic import located, unknown_family
-from lipnb.models.hooks import capture
-from lipnb.models.images import picture_shape
-from lipnb.models.network import inputs_of, one_call, run
+import lipscan
+from lipscan import models
+from lipscan.models.generic import located, unknown_family
+from lipscan.models.hooks import capture
+from lipscan.models.images import picture_shape
+from lipscan.models.network import inputs_of, one_call, run
 
 ALLOWED = 2e-3  # relative error of a constant: both sides are computed in float32, by a solver with tolerance 1e-4
 TOKENS = 9
@@ -305,5 +306,5 @@ def _place(error):
     """Where it was raised: a sentence of ours is raised in the package itself."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     found = {"place": f"{Path(last.filename).name}:{last.lineno}"}
-    ours = Path(last.filename).is_relative_to(Path(lipnb.__file__).parent)
+    ours = any(Path(last.filename).is_relative_to(Path(house.__file__).parent) for house in (lipnb, lipscan))
     return found if ours else found | {"outcome": "traceback"}

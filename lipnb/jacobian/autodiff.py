@@ -551,7 +551,7 @@ def _first_run(f, tokens):
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and _raised_by(error).startswith("lipnb."):  # a sentence of ours
+        if isinstance(error, ValueError) and _raised_by(error).startswith(("lipnb.", "lipscan.")):  # a sentence of ours
             raise
         raise ValueError(_first_error(f, tokens, error)) from error
 

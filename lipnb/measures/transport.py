@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from lipnb.attention import Attention
 from lipnb.attention.heads import check_attention
-from lipnb.origin import extra
+from lipnb.extras import extra
 
 __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.origin import extra
+from lipnb.extras import extra
 from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
 __all__ = ["SpectralNorm"]

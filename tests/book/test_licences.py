@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from lab.pages.checks import toc_pages
-from lipnb import corpora
-from lipnb.models.fetching import SOURCES, TEXTS
-from lipnb.models.loading import PLAIN
+from lipscan import corpora
+from lipscan.models.fetching import SOURCES, TEXTS
+from lipscan.models.loading import PLAIN
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book" / "licences.md").read_text()

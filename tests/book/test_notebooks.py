@@ -291,7 +291,8 @@ def test_a_page_whose_prose_alone_changed_runs_again(good):
 
 
 def test_one_page_can_be_run_alone(good):
-    (good / "lipnb" / "__init__.py").write_text("changed = True\n")
+    (good / "lipscan").mkdir()
+    (good / "lipscan" / "__init__.py").write_text("new = True\n")
     assert "1 pages: 0 unchanged, 1 to run" in command(good, "execute", "01").stdout
     assert fresh(good) == [False, True]
     assert "no page has '99' in its name" in command(good, "execute", "99").stderr

@@ -7,7 +7,7 @@ import pytest
 
 from lab.pages import variations
 from lab.pages.sources import sources
-from lipnb.sweeps import source
+from lipscan.sweeps import source
 
 ROOT = Path(__file__).parents[2]
 PAGE = """\

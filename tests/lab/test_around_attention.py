@@ -8,7 +8,7 @@ from lab.experiments import around_attention
 from lab.experiments.head_terms import MODELS
 from lab.experiments.loading import load
 from lab.verification import families
-from lipnb import models
+from lipscan import models
 
 
 @pytest.mark.parametrize("name", ["minilm", "gpt2-mini", "dinov2"])

@@ -8,8 +8,9 @@ import torch
 from lab import figures, layer_growth, results
 from lab.experiments import atlas, portrait
 from lab.experiments.atlas import Condition, lengths_of, windows_of
-from lipnb import corpora, models, singular_pair
+from lipnb import singular_pair
 from lipnb.attention import Attention
+from lipscan import corpora, models
 
 TEXT = Condition("python_reference")
 

@@ -14,9 +14,10 @@ import torch
 
 from lab import results
 from lab.benchmarks import device, layers, limit, near_degenerate, nearby, ours, peers, shares, workload
-from lipnb import Attention, AttentionJacobian, local_lipschitz, models
+from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.jacobian.cached import CachedGram
 from lipnb.spectral import start_vectors
+from lipscan import models
 
 ROOT = Path(results.__file__).parents[1]
 

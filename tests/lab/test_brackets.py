@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from lab import results
 from lab.experiments import brackets, make, remeasure
-from lipnb import local_lipschitz, models
+from lipnb import local_lipschitz
+from lipscan import models
 
 
 @pytest.fixture

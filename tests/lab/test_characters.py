@@ -13,7 +13,8 @@ from lab import cli, experiments, results, training
 from lab.experiments import language_model
 from lab.experiments.trained_layers import feed_forward_rows
 from lab.factorial import effects
-from lipnb import bounds, corpora, local_lipschitz
+from lipnb import bounds, local_lipschitz
+from lipscan import corpora
 
 TEXT = "the cat sat on the mat, and the dog sat on the log; " * 100
 SMALL = {"length": 12, "width": 16, "heads": 2, "hidden": 24, "layers": 2}

@@ -9,7 +9,7 @@ from lab import described, experiments, results
 from lab.experiments import Table, checking
 from lab.experiments import table as registry
 from lab.experiments.checking import check, deviation
-from lipnb.recording import Unit
+from lipscan.recording import Unit
 
 
 def rows_of(n, factor=1.0):

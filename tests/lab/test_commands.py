@@ -1,4 +1,4 @@
-"""`python -m lab`: its verbs, tables and figures. What it shares with `lipnb` is in tests/lipnb/test_cli.py."""
+"""`python -m lab`: its verbs, tables and figures. What it shares with `lipnb` is in tests/lipscan/test_cli.py."""
 
 import subprocess
 import sys

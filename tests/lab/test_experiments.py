@@ -16,8 +16,9 @@ from hub import tiny_bert
 
 from lab import cli, experiments, layer_growth, results, training
 from lab.experiments import real_text
-from lipnb import corpora, lipschitz, models
-from lipnb.recording import Unit
+from lipnb import lipschitz
+from lipscan import corpora, models
+from lipscan.recording import Unit
 
 
 @pytest.fixture(scope="module")

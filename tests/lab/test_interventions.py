@@ -10,8 +10,8 @@ from lab import figures, results
 from lab.experiments import interventions
 from lab.experiments.atlas import Condition, windows_of
 from lab.experiments.interventions import DELETED, agreement, altered, changes, scaled, without_most_attended
-from lipnb import models
 from lipnb.attention import Attention
+from lipscan import models
 
 STORED = pytest.mark.skipif("interventions" not in results.names(), reason="the table is not made yet")
 

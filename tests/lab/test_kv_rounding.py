@@ -7,8 +7,8 @@ import torch
 from lab import figures, results
 from lab.experiments import kv_rounding
 from lab.experiments.loading import load
-from lipnb import models
-from lipnb.recording import remeasure
+from lipscan import models
+from lipscan.recording import remeasure
 
 SENTENCE = "Alice was beginning to get very tired of sitting by her sister on the bank"
 

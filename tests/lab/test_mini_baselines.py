@@ -8,7 +8,7 @@ import torch
 
 from lab import experiments, results, training
 from lab.experiments import mini_baselines
-from lipnb import models
+from lipscan import models
 
 
 @pytest.fixture(scope="module")

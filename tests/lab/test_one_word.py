@@ -7,7 +7,7 @@ import torch
 from lab import figures, results
 from lab.experiments import one_word, worst_words
 from lab.experiments.loading import load
-from lipnb.recording import remeasure
+from lipscan.recording import remeasure
 
 SENTENCE = "The rabbit looked at its watch, and Alice ran after it."
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from lab import experiments, results
 from lab.experiments import positions
-from lipnb import models
+from lipscan import models
 
 
 @pytest.fixture(scope="module")

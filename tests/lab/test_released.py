@@ -10,8 +10,9 @@ from cases import CASES, random_case, relative
 from lab import released, results
 from lab.experiments import audit, differences
 from lab.power_laws import power_law
-from lipnb import Attention, local_lipschitz, models
+from lipnb import Attention, local_lipschitz
 from lipnb.worst_case import tight_input
+from lipscan import models
 
 SOME = CASES[::5]
 NO_BIAS = {f"{name}_bias": None for name in ("query", "key", "value", "output")}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lab import results
-from lipnb.recording import Unit
+from lipscan.recording import Unit
 
 
 def test_an_absent_table_names_those_there_are(results_folder):

@@ -15,7 +15,7 @@ import torch
 
 from lab import cli, results, training
 from lab.training.loop import SCHEDULES
-from lipnb import models
+from lipscan import models
 
 SIZES = {"vocabulary": 300, "positions": 16, "width": 16, "layers": 2, "heads": 2}
 TEXT = "the cat sat on the mat and the dog sat on the log; " * 60

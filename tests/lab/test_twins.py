@@ -6,7 +6,7 @@ from cases import constant
 
 from lab import results, training
 from lab.experiments import twins
-from lipnb import models
+from lipscan import models
 
 SIZES = {"length": 24, "width": 16, "layers": 2, "heads": 2}
 IDS = torch.randint(50, (3, 20), generator=torch.Generator().manual_seed(0))
@@ -64,7 +64,7 @@ def test_checkpoints_are_measured_as_the_network_computes(kind, material, tmp_pa
     rows = twins.measured_rows(tmp_path / kind / "16", (5, 8), 2, "python_reference")
     assert len(rows) == 2 * 2 * SIZES["layers"] and all(row["converged"] for row in rows)
     # the slow twin: the dense Jacobian of that layer's attention by autograd
-    from lipnb import corpora
+    from lipscan import corpora
 
     model = models.load(tmp_path / kind / "16", dtype=torch.float64)
     tokens = models.random_windows(model, corpora.read("python_reference"), 5, 2, seed=5, special=False)

@@ -8,8 +8,8 @@ from lab import figures, results
 from lab.experiments import adversarial, worst_words
 from lab.experiments.worst_inputs import LENGTH
 from lipnb import AttentionJacobian, local_lipschitz
-from lipnb.recording import remeasure
 from lipnb.worst_case.attacks import singular
+from lipscan.recording import remeasure
 
 SENTENCE = "The rabbit looked unhurriedly at its watch, and Alice ran after it."
 

@@ -170,9 +170,3 @@ def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order():
                 assert together.steps[i] == alone.steps and together.confidence == alone.confidence
                 assert together.upper[i] == alone.upper or abs(together.upper[i] / alone.upper - 1) < 1e-7
             assert together.route == " + ".join(sorted(routes))
-
-
-def test_two_parts_of_a_model_have_two_folders():
-    from lipnb.scanning.folder import folder_of
-
-    assert [str(folder_of("my clip", part)) for part in (None, "text")] == ["scan-my-clip", "scan-my-clip-text"]

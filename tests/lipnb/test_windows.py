@@ -8,7 +8,6 @@ from cases import normal, relative
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
-from lipnb.scanning import catalogue
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
@@ -81,15 +80,6 @@ def test_a_window_on_both_sides_is_said_and_has_no_bound_on_a_ball():
     assert "window 2" in repr(f) and f.replace(window=None).more == ()
     with pytest.raises(ValueError, match="a window on both sides"):
         bounds.ball_upper(f, 8, 1.0)
-
-
-def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
-    x = normal(9, 4)
-    for f, there in ((windowed(3), False), (windowed(3).replace(window=None), True)):
-        keys, reasons = catalogue.applicable(f)
-        for name in ("mean_field", "mean_field_sharp"):
-            assert (name in keys) == there == ("window" not in reasons.get(name, ""))
-        assert set(catalogue.evaluate(f, catalogue.prepare(f), x)) == set(keys)
 
 
 def test_the_limit_at_large_radius():

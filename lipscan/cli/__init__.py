@@ -1,0 +1,125 @@
+"""The command `lipnb`: a thin door, each verb one call of the library.
+
+A verb is a module of this package with a text ``EXAMPLES``, whose first line `lipnb --help` shows, and two functions:
+``add(verbs)`` says what options it has, ``run(arguments)`` does the work and gives an exit code, or None when all is
+well. Only `run` imports what is heavy, so that help is there at once.
+"""
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import contextmanager
+from importlib import import_module
+
+import lipnb
+from lipscan.cli.words import Parser, Unknown, nearest
+
+__all__ = ["enter", "main"]
+
+VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
+
+EPILOG = """examples:
+{examples}
+
+`{prog} VERB --help` says what a verb does and which options it has. Exit codes: 0 all is well, 1 something
+failed and is said in a sentence, 2 the command was not understood, 130 stopped by Ctrl-C.
+"""
+
+
+def _parser(prog: str, description: str, package: str, verbs: Sequence[str]):
+    """The parser, and that of each verb by its name."""
+    modules = [import_module(f"{package}.{verb}") for verb in verbs]
+    pairs = [re.split(r" {2,}", module.EXAMPLES.splitlines()[0].strip(), maxsplit=1) for module in modules]
+    wide = max(len(command) for command, _ in pairs)
+    examples = "\n".join(f"  {command:{wide}}    {about}" for command, about in pairs)
+    parser = Parser(prog=prog, epilog=EPILOG.format(examples=examples, prog=prog), description=description)
+    parser.add_argument("--version", action="version", version=f"lipnb {lipnb.__version__}")
+    choices = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for module in modules:
+        module.add(choices)
+    return parser, choices.choices
+
+
+def _arguments(parser, verbs, argv):
+    """What was asked for, or None where nothing was; what is not understood ends here, in one sentence."""
+    if not argv:
+        parser.print_help()
+        return None
+    if not argv[0].startswith("-") and argv[0] not in verbs:
+        parser.error(f"there is no verb {argv[0]!r}{nearest(argv[0], verbs)}")
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        verbs.get(arguments.verb, parser).refuse(rest)
+    return arguments if arguments.verb else parser.error("give a verb")
+
+
+def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv: Sequence[str] | None = None) -> int:
+    """Do what a command was asked for, whose `verbs` are modules of `package`, in the order of the help; its exit code.
+
+    An expected failure is one sentence on stderr and 1; what does not exist, 2.
+    """
+    parser, choices = _parser(prog, description, package, verbs)
+    arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)
+    if arguments is None:
+        return 0
+    said = "stopped; what is finished is kept, the same command continues"
+    with _interrupts() as came:
+        try:
+            code = arguments.run(arguments) or 0
+            if not came:
+                return code
+        except KeyboardInterrupt as stop:
+            said = str(stop) or said
+        except Exception as error:
+            if not came:
+                return _failed(prog, arguments.verb, error)
+        print(f"{prog}: {said}", file=sys.stderr)
+        return 130
+
+
+@contextmanager
+def _interrupts():
+    """Notes each Ctrl-C: one that falls into an import or a destructor ends there, as another error or as none."""
+    came: list[int] = []
+
+    def note(number, frame):
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if mine := mine and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _failed(prog, verb, error):
+    """Say an expected failure in a sentence; its exit code."""
+    if isinstance(error, Unknown):
+        print(f"{prog} {verb}: {error} (`{prog} {verb} --help`)", file=sys.stderr)
+        return 2
+    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if isinstance(error, ValueError | OSError | RuntimeError | ImportError | FloatingPointError):
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    raise error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the command `lipnb`; see `enter`."""
+    return enter(
+        "lipnb",
+        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model,\n"
+        "sweeps over parameters of a notebook, and fetches real models.",
+        "lipscan.cli",
+        VERBS,
+        argv,
+    )

@@ -1,0 +1,123 @@
+"""The verb `lipnb status`: how far the sweep, or the scan, in a folder is."""
+
+import json
+import statistics
+import time
+
+EXAMPLES = """\
+  lipnb status sweeps/quick                         how far it is, what is running, by whom, what failed
+  lipnb status sweeps/quick --points                every point with its state
+  watch -n 10 lipnb status sweeps/quick             the same every ten seconds
+  lipnb status scan-minilm                          what the folder of a scan holds
+"""
+STATES = """the states of a point:
+  done       it has a row in table.csv
+  failed     its notebook raised, or was stopped; `lipnb sweep SPEC.yml --retry-failed` runs it again
+  running    its notebook is being executed now; on a Dask cluster: a worker has it, to run it now or next
+  left       it has not run yet
+  stale      it ran with an earlier notebook or package; it will run again
+
+The time left is that of the median point times what is left, over the number of points that run now.
+The exit code is 0 whatever the states are: `lipnb sweep` itself says by its own whether a point has failed.
+"""
+SHOWN = 10  # failed points, and running ones, without --points
+
+
+def add(verbs):
+    """Describe the verb to the parser."""
+    verb = verbs.add_parser(
+        "status",
+        help="how far the sweep, or the scan, in a folder is",
+        description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where; "
+        "of a scan\nwhat is kept of it. Nothing is written, and what is running there is not disturbed.",
+        epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
+    )
+    verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep or scan")
+    verb.add_argument("--points", action="store_true", help="list every point")
+    verb.set_defaults(run=run)
+
+
+def run(arguments):
+    """Print what `lipnb.sweeps.status` knows, or what the folder of a scan holds."""
+    if said := _no_sweep(arguments.folder):
+        print(said)
+        return 0
+    from lipscan import sweeps
+
+    now = sweeps.status(arguments.folder)
+    states = ("done", "failed", "running", "left", "stale")
+    counts = ", ".join(f"{now.count(state)} {state}" for state in states if state in states[:4] or now.count(state))
+    points = f"{len(now.points)} point{'s' * (len(now.points) != 1)}"
+    print(f"{now.folder}: {points} of {now.notebook.rsplit('/')[-1]}\n  {counts}")
+    print(f"  {_by_whom(now)}")
+    if now.seconds:
+        shortest, middle, longest = (f(now.seconds) for f in (min, statistics.median, max))
+        took = f"a point took {lasted(middle)} in the median, from {lasted(shortest)} to {lasted(longest)}"
+        left = f"; about {lasted(now.remaining)} left" if now.remaining is not None else ""
+        print(f"  {took}{left}")
+    for point in _chosen(now.points, arguments.points):
+        print(_line(point))
+    print(
+        f"  executed notebooks: {now.folder / 'notebooks'}"
+        + (f", {now.folder / 'failed'}" if now.count("failed") else "")
+    )
+    return 0
+
+
+def _no_sweep(folder):
+    """What a folder that is no sweep's holds, a scan or a model; FileNotFoundError where it is neither."""
+    from pathlib import Path
+
+    if (Path(folder) / "sweep.json").is_file():
+        return ""
+    if any((Path(folder) / f"scan.{ending}").is_file() for ending in ("json", "partial.jsonl")):
+        from lipnb.extras import extra
+
+        with extra("scan"):
+            from lipscan.scanning.folder import state
+        said = state(folder)
+        return f"{folder}: {said}" if said else ""
+    if (Path(folder) / "config.json").is_file():
+        return f"{folder}: a model, not the folder of a sweep or scan; `lipnb scan {folder}` measures it."
+    holds = "holds neither a sweep nor a scan" if Path(folder).is_dir() else "is no folder"
+    raise FileNotFoundError(f"{folder} {holds}: give the folder that `lipnb sweep` or `lipnb scan` made.")
+
+
+def lasted(seconds):
+    """A duration in words, as 3.2 s or 2 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _by_whom(now):
+    """Who runs it, or who did."""
+    if now.run is None:
+        return "no run is at work"
+    who = f"{now.run['user']} on {now.run['host']} (process {now.run['process']})"
+    since = f"{lasted(max(0.0, time.time() - now.run['since']))} ago"
+    if now.alive:
+        return f"run by {who}, begun {since}: {now.run['where']}"
+    if now.alive is None:
+        return f"begun {since} by {who}; from this machine it cannot be seen whether that still runs"
+    ended = "ended before it was done (killed, or by an error that it named)"
+    return f"the run of {who}, begun {since}, {ended}: what is finished is kept, the same command continues"
+
+
+def _chosen(points, every):
+    """All points, or those that somebody who looks in wants to see."""
+    if every:
+        return points
+    return [point for name in ("running", "failed") for point in [p for p in points if p["state"] == name][:SHOWN]]
+
+
+def _line(point):
+    shown = ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in point["parameters"].items()
+    )
+    took = f"  {lasted(point['seconds'])}" if "seconds" in point else ""
+    where = f" on {point['where']}" if point.get("where") else ""
+    error = f"\n      {point['error']}" if point.get("error") else ""
+    return f"  {point['state']:8} {point['point']}  {shown}{took}{where}{error}"

@@ -1,0 +1,55 @@
+"""Attention layers of pretrained and random transformers: the only door to Hugging Face.
+
+``load`` gives a `Model`: its tokenizer, what a layer's attention receives on real text, and that attention
+as a `lipnb.Attention`, with the weights, biases and mask of the network.
+"""
+
+from lipscan.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.fetching import SOURCES, fetch
+from lipscan.models.files import holds_model, mini_folder, save_gpt2
+from lipscan.models.layers import OBJECTS, Block
+from lipscan.models.loading import load
+from lipscan.models.model import Model
+from lipscan.models.module_attention import OwnAttention
+from lipscan.models.network import (
+    Reading,
+    answer,
+    position_embeddings,
+    random_twin,
+    readings,
+    whole_network,
+    with_positions,
+)
+from lipscan.models.pictures import PICTURES, picture
+from lipscan.windows import first_tokens, random_windows, special_tokens
+
+__all__ = [
+    "load",
+    "fetch",
+    "SOURCES",
+    "picture",
+    "PICTURES",
+    "first_tokens",
+    "random_windows",
+    "special_tokens",
+    "readings",
+    "whole_network",
+    "random_twin",
+    "answer",
+    "Reading",
+    "load_attention",
+    "gpt2_attention_folder",
+    "save_gpt2",
+    "mini_folder",
+    "holds_model",
+    "load_positions",
+    "position_embeddings",
+    "with_positions",
+    "AttentionLayer",
+    "Model",
+    "Block",
+    "OwnAttention",
+    "ARCHITECTURES",
+    "OBJECTS",
+]

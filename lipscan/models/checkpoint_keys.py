@@ -1,0 +1,278 @@
+"""The tensors of a checkpoint against the network of its configuration: none is left out without a word.
+
+The library fills the tensors that its network has, and drops all others with a warning at most. A tensor that is
+dropped may be part of the map: a bias, a norm of queries, a factor of an adapter, a scale.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from lipnb.extras import extra
+from lipscan.models.config_checks import Held
+from lipscan.models.layers import Architecture
+
+__all__ = ["refuse_left_over", "renamed"]
+
+# what reads the last hidden states, and no layer; a checkpoint may lack it or hold one that is not wanted
+BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")
+# what compilers and distributed training put around modules, and what is left of their names in a checkpoint
+AROUND = r"(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.)+"
+WRAPPERS = {AROUND: "", r"^(?:module\.)+": "", rf"{AROUND}(?=\w)": ""}  # each is taken out once
+FOREIGN = re.compile(r"(?:(?:base_model|model|module|transformer|_orig_mod|_fsdp_wrapped_module)\.)*")
+# numbers that the network computes itself or that no forward pass reads; old checkpoints of many families have them
+COMPUTED = re.compile(
+    r"""(?:^|\.)(?:
+        (?:original_|long_|short_)?inv_freq | (?:rope|rotary_emb|rotary_pos_emb)\.freqs | freqs_cis | cos_sin_cache |
+        (?:cos|sin)_cached | position_ids | token_type_ids | masked_bias | relative_position_index |
+        relative_coords_table | num_batches_tracked | version | _float_tensor
+    )$ | ^(?:[a-z_]+\.)*mask_token$""",
+    re.VERBOSE,
+)
+# of GPT-2, GPT-J, CodeGen, GPT-Neo and GPT-NeoX: one table for all texts, which their layers read once
+MASK = re.compile(r"(?:^|\.)(?:attn|attention)\.(?:bias|causal_mask)$")
+# heads and towers beside the network, where no prefix parts them from it
+BESIDE = re.compile(
+    r"""(?:
+        cls | linear | score | scores | proj_out | embed_out | pred_layer | qa_outputs | crf | sequence_summary |
+        \w*heads? | \w*classifier\w* | \w*pooler | \w*predictions? | \w*predictor | \w*projector |
+        (?:text_|visual_|lm_|output_|vision_|image_)?projection | vocab_(?:transform|layer_norm|projector) |
+        logit_(?:scale|bias) | final_logits_bias | seq_relationship | connector | mtp\w* |
+        vision\w* | visual\w* | image\w* | video\w* | audio\w* | speech\w* | \w+_tower
+    )(?:\.|$)""",
+    re.VERBOSE,
+)
+LORA = re.compile(r"lora|adapter|hada_w|dora|ia3|(?:^|[._])peft", re.IGNORECASE)
+SCALE = re.compile(
+    r"(?:^|[._])(?:scales?|scale_inv|q?zeros|zero_points?|qweight|g_idx|absmax|quant_map|quant_state|SCB|amax|"
+    r"_extra_state|packed|shape)(?:[._]|$)"
+)
+NORM = re.compile(r"norm|(?:^|[._])ln(?:[._\d]|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Where the tensors of a checkpoint go."""
+
+    places: dict[str, list[str]]  # tensor of the network -> those of the checkpoint that become it, as they are
+    missing: set[str]  # tensors of the network that none becomes
+    left: dict[str, str]  # tensor of the checkpoint that becomes none -> what the library calls it
+    prefixes: set[str]  # what stands before the names of the network
+
+
+def _assigned(empty: torch.nn.Module, keys: Iterable[str], mapping: Mapping[str, str]) -> Assigned:
+    """Where the library puts tensors of these names, after renaming them by `mapping`, patterns of old and new."""
+    with extra("models"):
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, rename_source_key
+
+    steps = get_model_conversion_mapping(empty, dict(mapping))
+    converters = [step for step in steps if isinstance(step, WeightConverter)]
+    renamings = [step for step in steps if not isinstance(step, WeightConverter)]
+    by_pattern = {pattern: step for step in converters for pattern in step.source_patterns}
+    described, base = empty.state_dict(), empty.base_model_prefix
+    places, left, prefixes, made = defaultdict(list), {}, set(), set()
+    for key in keys:
+        bare, pattern = rename_source_key(key, renamings, converters)
+        place, _ = rename_source_key(key, renamings, converters, base, described)
+        if place not in described and key in described:  # as the library does
+            bare = place = key
+            pattern = None
+        if place not in described:
+            left[key] = bare
+            continue
+        prefixes.add(bare.removesuffix(place) if bare.endswith(place) else "")
+        if pattern is None:
+            places[place].append(key)
+        else:  # several tensors become one, or one several
+            first, *others = by_pattern[pattern].target_patterns
+            made |= {place, *(place.replace(first, other) for other in others)}
+    missing = described.keys() - places.keys() - made - (getattr(empty, "all_tied_weights_keys", None) or {}).keys()
+    return Assigned(dict(places), {key for key in missing if not BEHIND.search(key)}, left, prefixes)
+
+
+def renamed(empty: torch.nn.Module, keys: Iterable[str], name: str) -> tuple[Assigned, Mapping[str, str]]:
+    """Where the tensors of a checkpoint go, and what is taken off their names first, as patterns of old and new.
+
+    Nothing is, where they are the network's names as the library knows them.
+    """
+    keys = list(keys)
+    plain = _assigned(empty, keys, {})
+    if not plain.missing:
+        return plain, {}
+    wrapped = _assigned(empty, keys, WRAPPERS)
+    if len(wrapped.missing) < len(plain.missing):
+        return wrapped, WRAPPERS
+    if plain.places:
+        return plain, {}
+    anchors, own = sorted(plain.missing, key=len)[-3:], f".{empty.base_model_prefix}."
+    prefixes = {key.removesuffix(one) for one in anchors for key in keys if key.endswith(f".{one}")}
+    # the library takes its own prefix off, which parts the network from its heads
+    prefixes = {prefix.removesuffix(own[1:]) if prefix.endswith(own) else prefix for prefix in prefixes}
+    found = {prefix: _assigned(empty, keys, _without(prefix)) for prefix in prefixes}
+    most = max((len(one.places) for one in found.values()), default=0)
+    whole = sorted(prefix for prefix, one in found.items() if len(one.places) == most)
+    if len(whole) > 1:
+        raise ValueError(
+            f"the weights of {name!r} hold its network {len(whole)} times, under {' and '.join(whole)}: save the "
+            "tensors of one of them to a folder of their own."
+        )
+    if not whole:
+        return plain, {}
+    [prefix], one = whole, found[whole[0]]
+    left = {key: bare for key, bare in one.left.items() if key.startswith(prefix) or LORA.search(key)}
+    return replace(one, left=left), _without(prefix)
+
+
+def _without(prefix):
+    return {f"^{re.escape(prefix)}": ""}
+
+
+def refuse_left_over(
+    assigned: Assigned, empty: torch.nn.Module, architecture: Architecture, held: Mapping[str, Held], name: str
+) -> None:
+    """Refuse tensors of the network that is looked at which its configuration does not describe.
+
+    Those of other parts, such as heads and towers, are none of its; nor are numbers that it computes itself.
+    """
+    network = architecture.network_of(empty)
+    found = {
+        key: inner for key, bare in assigned.left.items() if (inner := _inside(bare, assigned, empty, architecture))
+    }
+    found = {key: inner for key, inner in found.items() if not _harmless(inner, key, held[key], empty, network)}
+    _refuse_more_layers(found.values(), network, architecture.layers, name)
+    for place, keys in assigned.places.items():
+        if len(keys) > 1 and not _equal([held[key] for key in keys], keys):
+            raise ValueError(
+                f"the weights of {name!r} hold two tensors for {place}, {keys[0]} and {keys[1]}, which differ: take "
+                "one of them out."
+            )
+    if not found:
+        return
+    kinds = {key: _kind(inner, network) for key, inner in found.items()}
+    ordered = sorted(found, key=lambda key: [*SAID].index(kinds[key]))
+    what, mend = SAID[kinds[ordered[0]]]
+    many = f"{len(found)} tensors" if len(found) > 1 else "a tensor"
+    raise ValueError(
+        f"the weights of {name!r} hold {many} that its config.json does not describe and that would be left out, "
+        f"{', '.join(ordered[:3])}{' and so on' * (len(found) > 3)}. {what}: {mend}."
+    )
+
+
+SAID = {
+    "lora": (
+        "They are factors of an adapter such as LoRA",
+        "merge them into the weights first (in PEFT merge_and_unload, then save_pretrained) and load the result",
+    ),
+    "scale": (
+        "They are scales of a checkpoint that is quantized or scaled",
+        "load the checkpoint that was not quantized, or multiply the scales into the weights first",
+    ),
+    "norm": (
+        "Its maker probably runs norms that this configuration has not, such as those of queries and keys",
+        "give the entry of config.json that switches them on (such as use_qk_norm), or the model_type of a family that "
+        "has them (such as qwen3); if the network runs without them, take them out of the file",
+    ),
+    "bias": (
+        "Its maker probably runs biases that this configuration has not",
+        "give the entry of config.json that switches them on (such as attention_bias = true), or the model_type of a "
+        "family that has them (such as qwen2); if the network runs without them, take them out of the file",
+    ),
+    "mask": (
+        "Its maker's layers mask tokens in a way that is not that of this family",
+        "give the config.json and model_type that these weights were saved with; if the network runs without it, take "
+        "it out of the file",
+    ),
+    "other": (
+        "Its maker probably runs something that this configuration does not describe",
+        "give the config.json and model_type that these weights were saved with; if the network runs without them, "
+        "take them out of the file",
+    ),
+}
+
+
+def _kind(inner, network):
+    """What a tensor probably is, by its name: a key of `SAID`."""
+    path, _, last = inner.rpartition(".")
+    if LORA.search(inner):
+        return "lora"
+    if MASK.search(inner):
+        return "mask"
+    if SCALE.search(inner) or last.startswith("weight_"):
+        return "scale"
+    if "bias" in last and (not NORM.search(inner) or path in dict(network.named_modules())):
+        return "bias"
+    return "norm" if NORM.search(inner) else "other"
+
+
+def _inside(bare, assigned, empty, architecture):
+    """Path of a tensor in the network that is looked at; None where it belongs to another part of the checkpoint."""
+    prefix = max((one for one in assigned.prefixes if bare.startswith(one)), key=len, default=None)
+    if prefix is None:  # a tower's or a head's, unless the prefix is none or a wrapper's, or the tensor an adapter's
+        if architecture.part is None and bare.partition(".")[0] in dict(empty.named_children()):
+            return bare
+        layer = re.search(rf"(?:^|\.)({re.escape(architecture.layers)}\.\d+\.)", bare)
+        foreign = layer and (FOREIGN.fullmatch(bare[: layer.start(1)]) or LORA.search(bare))
+        return bare[layer.start(1) :] if foreign else None
+    inner = bare.removeprefix(prefix)
+    if architecture.part is None:
+        return inner
+    if inner.startswith(f"{architecture.part}."):
+        return inner.removeprefix(f"{architecture.part}.")
+    return None if inner.partition(".")[0] in dict(empty.named_children()) else inner
+
+
+def _harmless(inner, key, one, empty, network):
+    """Whether no number of the network's hidden states depends on this tensor."""
+    if COMPUTED.search(inner) or BEHIND.search(inner) or not math.prod(one.shape):
+        return True
+    if MASK.search(inner) and len(one.shape) > 1 and one.shape[-1] == one.shape[-2]:
+        return inner.rpartition(".")[0] in dict(network.named_modules()) and _is_causal(_tensor(one, key), empty.config)
+    if inner in dict(network.named_buffers()):  # computed from the configuration
+        return True
+    if BESIDE.match(inner) and inner.partition(".")[0] not in dict(network.named_children()):
+        return True
+    for pattern in empty._keys_to_ignore_on_load_unexpected or ():  # the library's own list for this family
+        for match in re.finditer(pattern, inner):  # of whole names: `attn.bias` is a mask, `attn.bias_k` is not
+            if match.end() == len(inner) or inner[match.end()] == "." or match[0].endswith("."):
+                return True
+    return False
+
+
+def _refuse_more_layers(inside, network, layers, name):
+    """Refuse weights that hold more layers than the network."""
+    layer = re.compile(rf"{re.escape(layers)}\.(\d+)\.")
+    numbers = [int(found[1]) for inner in inside if (found := layer.match(inner))]
+    described = len(network.get_submodule(layers))
+    if numbers and max(numbers) >= described:
+        raise ValueError(
+            f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
+            f"describes {described}."
+        )
+
+
+def _is_causal(mask, config):
+    """Whether each token sees those before it and itself: all of them or, in some layers of GPT-Neo, the last few."""
+    n = mask.shape[-1]
+    seen, earlier = mask.expand(1, *mask.shape).flatten(0, -3) != 0, torch.ones(n, n, dtype=torch.bool).tril()
+    windows = {n, getattr(config, "window_size", None)} - {None}
+    return any((seen == earlier ^ earlier.tril(-window)).all() for window in windows)
+
+
+def _equal(held, keys):
+    """Whether tensors of a checkpoint are the same."""
+    first, *others = (_tensor(one, key) for one, key in zip(held, keys, strict=True))
+    return all(torch.equal(first, other) for other in others)
+
+
+def _tensor(one, key):
+    """A tensor of a checkpoint."""
+    with extra("models"):
+        from safetensors import safe_open
+
+    with safe_open(one.file, framework="pt") as file:
+        return file.get_tensor(key)

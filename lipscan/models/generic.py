@@ -1,0 +1,207 @@
+"""Families without an entry: where the attention of any network of transformers lies, found by its structure.
+
+It is then read by trial as a layout that is known (`lipscan.models.trial`); else its own modules are differentiated.
+"""
+
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+
+import torch
+
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.hooks import capture
+from lipscan.models.images import picture_shape
+from lipscan.models.layers import Architecture, reads_other_keys
+from lipscan.models.network import ROUNDING, run, some_inputs, vocabulary
+from lipscan.models.self_check import leak
+
+EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+UNSAID = 2048  # tokens, where a configuration says none of these
+
+
+def unknown_family(model_type: str, name: str) -> Architecture:
+    """What is known of a family without an entry here before its network is there; ValueError where there is none."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    if model_type not in MODEL_MAPPING_NAMES:
+        raise ValueError(
+            f"{name!r} is a {model_type} model, which is not supported: this version of transformers has none of that "
+            "type, and code that comes with a model is not run."
+        )
+    return Architecture(
+        title=model_type,
+        masks=(True, False),
+        layers="",
+        attention="",
+        matrices=None,
+        norm=None,
+        longest=_longest,
+        options=EXACT,
+    )
+
+
+def located(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
+    """Where the attention of a network lies: in a list of layers, with one module named ``...Attention`` in each.
+
+    In hybrids some layers of the list have none; those that read the keys of another layer count as such. A network
+    where it cannot be found, or that reads neither tokens nor pictures, is a ValueError: "... is a ... model, which is
+    not supported: ...".
+    """
+    from transformers import PreTrainedModel
+
+    found = [
+        (path, layers, place)
+        for path, layers in network.named_modules()
+        if isinstance(layers, torch.nn.ModuleList) and (place := _only_place(layers)) is not None
+    ]
+    if not found:
+        raise ValueError(
+            f"{name!r} is a {architecture.title} model, which is not supported: no list of layers was found in it that "
+            "holds one attention module in each (or none in some); local_lipschitz(f, x) measures any part of it that "
+            "is a map of tokens."
+        )
+    above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
+    read = [(*one, _read(network, one[0], above)) for one in found]
+    # of a model with several networks the one that reads tokens, or else pictures: the longest of these
+    path, _, (attention, projected), (part, reads) = max(
+        read, key=lambda one: (one[3][1] == "input_ids", one[3][1] == "pixel_values", len(one[1]))
+    )
+    if reads is None:
+        raise ValueError(
+            f"{name!r} is a {architecture.title} model, which is not supported: it reads neither token ids (its "
+            "configuration holds no vocab_size, and it has no table of embeddings) nor whole pictures."
+        )
+    if reads == "pixel_values":
+        lists = sorted(one[0] for one in read if one[3][1] == reads)
+        _check_pictures(network.get_submodule(part), lists, architecture.title, name)
+    elif reads != "input_ids":
+        known = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.reads == reads)
+        raise ValueError(
+            f"{name!r} is a {architecture.title} model, which is not supported: it reads {reads}, not tokens"
+            + (f"; of the models that do, those of the types {known} are." if known else ".")
+        )
+    return replace(
+        architecture,
+        layers=path.removeprefix(f"{part}."),
+        attention=attention,
+        projected=projected,
+        part=part or None,
+        reads=reads,
+        attends=_holds_attention,
+    )
+
+
+def _read(network, path, above):
+    """The network around a list of layers, and what it reads: None for tokens of which it says no number."""
+    around = [place for place in above if place == "" or path.startswith(f"{place}.")]
+    part = max(around, key=len)
+    if network.get_submodule(part).main_input_name == "pixel_values":  # an encoder may stand in what reads pictures
+        own = [place for place in around if _takes_its_input(network.get_submodule(place))]
+        part = max(own or around, key=len)
+    inner = network.get_submodule(part)
+    if inner.main_input_name == "input_ids" and vocabulary(inner) is None:
+        return part, None
+    return part, inner.main_input_name
+
+
+def _takes_its_input(network):
+    """Whether a network reads what its class names as its main input: encoders inside others receive tokens."""
+    main = network.main_input_name  # a list in some
+    return isinstance(main, str) and main in signature(network.forward).parameters
+
+
+def _check_pictures(network, lists, title, name):
+    """Refuse networks that read more than pictures of one shape, or whose layers stand in stages; ValueError."""
+    why = ""
+    needed = [
+        one.name
+        for one in signature(network.forward).parameters.values()
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    if len(lists) > 1:
+        why = (
+            f"its layers stand in several lists ({', '.join(lists[:2])}{', ...' if len(lists) > 2 else ''}), stages "
+            "whose tokens differ or networks of their own, and lipnb measures one"
+        )
+    elif "pixel_values" not in signature(network.forward).parameters:
+        why = f"its {type(network).__name__}, which holds its layers, reads {' and '.join(needed)}, not pictures"
+    elif others := [one for one in needed if one != "pixel_values"]:
+        why = f"it reads {' and '.join(others)} beside its pixel_values, and lipnb has pictures alone to give it"
+    else:
+        try:
+            picture_shape(network.config)
+        except ValueError as error:
+            why = str(error).removesuffix(".")
+    if why:
+        raise ValueError(
+            f"{name!r} is a {title} model, which is not supported: {why}; local_lipschitz(f, x) measures any part of "
+            "it that is a map of tokens."
+        )
+
+
+@torch.no_grad()
+def counted(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
+    """The same architecture, with as many tokens as a picture gives its first layer: found by running the network."""
+    module = architecture.attention_of(network, architecture.attending(network)[0])
+    inputs = some_inputs(network, architecture.reads, 0)
+    with capture(before=(module, 0)) as calls:
+        run(network, architecture.reads, inputs)
+    return replace(architecture, longest=partial(_as_counted, calls[0].tokens.shape[-2]))
+
+
+def _as_counted(n, config):
+    return n
+
+
+def own_mask(network: torch.nn.Module, wanted: bool | None, name: str, reads: str = "input_ids") -> bool:
+    """Whether a network of a family without an entry is causal, found by running it; ValueError if not as wanted."""
+    masked = leak(network, name, reads) <= ROUNDING
+    if wanted is not None and bool(wanted) != masked:
+        found = "causal" if masked else "not causal"
+        raise ValueError(
+            f"{name!r} is {found} and cannot be loaded with masked={bool(wanted)}: leave masked out (at a terminal "
+            "--masked)."
+        )
+    return masked
+
+
+def _longest(config):
+    said = (getattr(config, name, None) for name in LENGTHS)
+    return next((length for length in said if isinstance(length, int) and length > 0), UNSAID)
+
+
+def _only_place(layers):
+    """Paths in the layers that hold attention to it and to what gives its output; None unless they are the same."""
+    if any(layer is None for layer in layers):  # some lists have gaps
+        return None
+    places = {_place(layer) for layer in layers if _attentions(layer)}
+    return places.pop() if len(places) == 1 else None
+
+
+def _attentions(layer):
+    """Paths in a layer to its modules named ``...Attention``, but for those inside others."""
+    paths = [path for path, module in layer.named_modules() if path and type(module).__name__.endswith("Attention")]
+    return [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+
+
+def _holds_attention(layer):
+    """Whether a layer holds attention that is a map of the tokens that it receives."""
+    return bool(_attentions(layer)) and not reads_other_keys(layer)
+
+
+def _place(layer):
+    outer = _attentions(layer)
+    if len(outer) != 1:
+        return None
+    path = outer[0]
+    while True:
+        module = layer.get_submodule(path)
+        output = getattr(module, "output", None)
+        if hasattr(output, "dense"):  # BERT's way: the module goes on to the residual and its norm
+            return path, f"{path}.output.dense"
+        inner = [name for name, child in module.named_children() if type(child).__name__.endswith("Attention")]
+        if len(inner) != 1:
+            return path, path
+        path = f"{path}.{inner[0]}"

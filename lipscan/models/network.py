@@ -1,0 +1,415 @@
+"""A network at work: its inputs, passes that leave it as it was, what its layers receive and give, and its end."""
+
+import math
+from collections.abc import Callable
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from inspect import signature
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipnb.checks import as_tensor, at_once
+from lipnb.threads import turn
+from lipscan.models.changes import Changed, Draws, unchanged
+from lipscan.models.files import quiet
+from lipscan.models.hooks import Call, capture
+from lipscan.models.images import given, patch_sides, picture_shape
+
+__all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "whole_network", "with_positions"]
+
+ROUNDING = 1e-5  # relative change of outputs that rounding may make
+TO = ("hidden", "logits")
+
+
+def vocabulary(network: Any) -> int | None:
+    """How many token ids a network reads, as its configuration or its table of embeddings says; None where none do."""
+    said = getattr(network.config, "vocab_size", None)
+    if isinstance(said, int):
+        return said
+    try:
+        table = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):  # the library's own way to say that there is none
+        return None
+    return table.num_embeddings if isinstance(table, torch.nn.Embedding) else None
+
+
+def some_inputs(
+    network: Any, reads: str, n: int, count: int = 1, seed: int | None = None, sides: tuple[int, int] | None = None
+) -> Tensor:
+    """Inputs that a network reads: random ones with a seed, else token ids 0, 1, ... or zeros; images of `sides`."""
+    config = network.config
+    if reads == "input_ids":
+        most = vocabulary(network)
+        assert most is not None  # a network without one is not loaded
+        ids = (torch.arange(n) % most).repeat(count, 1)
+        if seed is not None:
+            ids = torch.randint(most, ids.shape, generator=torch.Generator().manual_seed(seed))
+        return without_padding(ids, network).to(network.device)
+    if reads == "pixel_values":
+        own = picture_shape(config)
+        shape: tuple[int, ...] = (count, *own[:-2], *(sides or own[-2:]))
+    else:
+        shape = (count, config.num_mel_bins, 2 * config.max_source_positions)  # a convolution takes each second frame
+    inputs = torch.zeros(shape)
+    if seed is not None:
+        inputs = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return inputs.to(network.device, network.dtype)
+
+
+def without_padding(ids, network):
+    """Token ids with another token in place of the one that fills sequences up, of which some networks make a mask."""
+    padding = getattr(network.config, "pad_token_id", None)
+    last = vocabulary(network) - 1
+    return ids if padding is None else ids.where(ids != padding, last - (padding == last))
+
+
+def inputs_of(model: Any, inputs: Any) -> Tensor:
+    """Token ids (b, n), images (b, c, h, w) or spectra (b, c, t), checked, on the network's device."""
+    if isinstance(inputs, str):
+        raise ValueError(
+            f"{model.name} is given a str, not numbers: use model.token_ids(text)[None] of a text, "
+            "lipnb.models.picture(name) of a picture."
+        )
+    read = {"input_ids": _ids, "pixel_values": _images, "input_features": _sounds}
+    return read[model.architecture.reads](model, as_tensor("what the model reads", inputs))
+
+
+def _ids(model, token_ids):
+    if token_ids.ndim != 2 or 0 in token_ids.shape:
+        raise ValueError(
+            f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
+            ": one sequence ids is ids[None]."
+        )
+    if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
+    most, positions = vocabulary(model.module), model.longest
+    if token_ids.shape[1] > positions:
+        raise ValueError(
+            f"{model.name} has {positions} positions, got sequences of {token_ids.shape[1]} tokens: cut them shorter."
+        )
+    if token_ids.min() < 0 or token_ids.max() >= most:
+        raise ValueError(
+            f"token_ids must lie between 0 and {most - 1}, the vocabulary of "
+            f"{model.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
+            "own tokenizer."
+        )
+    return token_ids.to(model.module.device, torch.long)
+
+
+def _images(model, images):
+    config = model.module.config
+    own, patch, shape = picture_shape(config), patch_sides(config), tuple(images.shape)
+    before = ", ".join(map(str, own[:-2]))
+    fits = len(shape) == len(own) + 1 and shape[1:-2] == own[:-2] and shape[0] > 0
+    if model.architecture.interpolates:
+        sides = [*zip(shape[-2:], own[-2:], patch, strict=True)] if fits else []
+        fits = fits and all(step <= length <= most and length % step == 0 for length, most, step in sides)
+        steps, most = (str(a) if a == b else f"{a} and {b}" for a, b in (patch, own[-2:]))
+        wanted = f"(b, {before}, h, w) with h, w multiples of {steps} up to {most}"
+    else:
+        fits = fits and shape[1:] == own
+        wanted = f"(b, {', '.join(map(str, own))})"
+    if not fits or not images.is_floating_point():
+        kind = "images" if len(own) == 3 else "videos"
+        raise ValueError(
+            f"{model.name} reads {kind}: a floating point tensor of shape {wanted}, got {shape} of {images.dtype}."
+        )
+    return images.to(model.module.device, model.module.dtype)
+
+
+def _sounds(model, spectra):
+    config = model.module.config
+    shape = (config.num_mel_bins, 2 * config.max_source_positions)
+    if spectra.ndim != 3 or spectra.shape[1:] != shape or not len(spectra) or not spectra.is_floating_point():
+        raise ValueError(
+            f"{model.name} reads mel spectra: a floating point tensor of shape (b, *{shape}), got "
+            f"{tuple(spectra.shape)} of {spectra.dtype}."
+        )
+    return spectra.to(model.module.device, model.module.dtype)
+
+
+def run(network: Any, reads: str, inputs: Tensor, draws: Draws | None = None) -> Any:
+    """The network on inputs, without a cache of keys and values; it and the random states are then as before.
+
+    `Changed` is raised where the network is not as before, see `unchanged`; `draws` says whether it drew anything.
+    """
+    known = signature(getattr(network, "forward", network)).parameters.values()
+    takes = any(one.name == "use_cache" or one.kind is one.VAR_KEYWORD for one in known)
+    options = {"use_cache": False} if reads == "input_ids" and takes else {}
+    read = given(network, inputs) if reads == "pixel_values" else {reads: inputs}
+    with turn(), draws or Draws(), unchanged(network):
+        return network(**read, **options)
+
+
+@torch.no_grad()
+def refuse_draws(network: Any, reads: str, inputs: Tensor) -> None:
+    """Raise `Changed`, in one sentence, where what a network gives depends on numbers that it draws as it reads."""
+    one, other = (run(network, reads, inputs, Draws(seed)).last_hidden_state.double() for seed in (0, 1))
+    if not (one - other).norm() <= ROUNDING * one.norm():
+        raise Changed(
+            f"the network {type(network).__name__} draws random numbers as it reads, and gives something else at each "
+            "call: it is no map, and has no Lipschitz constant."
+        )
+
+
+def refuse_filling(x: Tensor, inputs: Tensor, reads: str, name: str) -> None:
+    """Raise ValueError where layers receive `x`, more or fewer tokens than the token ids that the network reads."""
+    if reads == "input_ids" and x.shape[1] != inputs.shape[1]:
+        raise ValueError(
+            f"the layers of {name!r} receive {x.shape[1]} tokens where it reads {inputs.shape[1]}: it fills texts up "
+            "or cuts them into parts (to its attention window, where config.json has one), and which tokens count is "
+            "not known here; take a length that it leaves as it is."
+        )
+
+
+@torch.no_grad()
+def received(model: Any, inputs: Tensor, layer: int, object: str) -> Tensor:
+    """What `object` of a layer receives, shape (b, n, d). Layers after it are not run."""
+    reads, found = model.architecture.reads, []
+    receiver = model.architecture.receiver(model.module, layer, object)
+    number = model.architecture.call_of(model.module, layer, object)
+    n = inputs.shape[1] if reads == "input_ids" else model.longest
+    if reads == "pixel_values":  # smaller images have fewer tokens; of those of full size the model says how many
+        n = n * math.prod(inputs.shape[-2:]) // math.prod(picture_shape(model.module.config)[-2:]) + 1
+    for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.module.dtype)):
+        with capture(before=(receiver, number)) as calls:
+            run(model.module, reads, part)
+        found.append(calls[-1].tokens)
+    x = torch.cat(found).detach().contiguous()
+    refuse_filling(x, inputs, reads, model.name)
+    return x
+
+
+def allowed(dtype: torch.dtype) -> float:
+    """How far two computations of one attention may be apart, relative: networks compute softmax in float32."""
+    return max(ROUNDING, 3 * torch.finfo(dtype).eps ** 0.5)
+
+
+def one_call(calls: list[Call], module: torch.nn.Module, number: int) -> Call:
+    """One call of a module among those that were noted; LookupError where it was not called so often."""
+    found = [call for call in calls if call.module is module]
+    return found[number]
+
+
+class Reading(NamedTuple):
+    """What one layer was given and what it gave when the network read some inputs.
+
+    Attributes
+    ----------
+    stream : Tensor, shape (b, n, d)
+        What the layer received.
+    received, given : Tensor, shape (b, n, d), or None
+        What its attention received, norms before it applied, and what it gave, output projection included; None in a
+        layer of a hybrid that holds no attention.
+    whole : callable
+        The layer itself with all that it has (attention, norms, residuals, MLP), from (b, n, d) to (b, n, d).
+    """
+
+    stream: Tensor
+    received: Any
+    given: Any
+    whole: Callable[[Tensor], Tensor]
+
+
+@torch.no_grad()
+def readings(model: Any, inputs: Tensor) -> list[Reading]:
+    """What every layer receives and gives, from one pass of the network.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+    inputs : Tensor, shape (b, n) or (b, c, h, w)
+        Token ids or images, as for `Model.activations`.
+
+    Returns
+    -------
+    list of Reading
+        One for each layer, in order.
+
+    Raises
+    ------
+    ValueError
+        As `Model.activations`.
+
+    Examples
+    --------
+    >>> from lipnb import models
+    >>> model = models.load("minilm")
+    >>> read = models.readings(model, model.token_ids("how smooth is attention?")[None])
+    >>> len(read), read[3].received.shape
+    (6, torch.Size([1, 5, 384]))
+    """
+    inputs, architecture, network = inputs_of(model, inputs), model.architecture, model.module
+    attending, draws = architecture.attending(network), Draws()
+    layers = {*architecture.layers_of(network)}
+    receivers = {architecture.attention_of(network, layer) for layer in attending}
+    givers = {architecture.giver(network, layer) for layer in attending}
+    with capture(*layers, *receivers, *givers) as calls:
+        run(network, architecture.reads, inputs, draws)
+    if draws.moved:
+        refuse_draws(network, architecture.reads, inputs)
+    read: list[Reading] = []
+    for call in calls:
+        if call.module in layers:
+            read.append(Reading(call.tokens, None, None, call.again))
+        if call.module in receivers:
+            read[-1] = read[-1]._replace(received=call.tokens)
+        if call.module in givers:
+            read[-1] = read[-1]._replace(given=call.given)
+    refuse_filling(read[attending[0]].received, inputs, architecture.reads, model.name)
+    return read
+
+
+@torch.no_grad()
+def answer(model: Any, layer: int, read: Reading, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """What the attention of a layer gives, (b, n, d), where what it receives is replaced by its `change`."""
+    receiver = model.architecture.receiver(model.module, layer, "heads+output")
+    giver = model.architecture.giver(model.module, layer)
+
+    def changed(call):
+        return call.with_tokens(change(call.tokens)) if call.module is receiver else None
+
+    with capture(receiver, after=(giver, 0), change=changed) as calls:
+        read.whole(read.stream)
+    return one_call(calls, giver, 0).given
+
+
+def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[Tensor], Tensor]:
+    """The network from what its first layer receives to its end, a map for `lipnb.local_lipschitz`.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+    inputs : Tensor, shape (b, n) or (b, c, h, w)
+        Token ids or images: they say how many tokens there are and what masks; their values play no part, but in
+        networks that look at the ids again after their first layer.
+    to : {"hidden", "logits"}
+        The last hidden states, final norm included, (b, n, d); or the logits, (b, n, vocabulary), as the model's own
+        class of transformers makes them (GPT2LMHeadModel, BertForMaskedLM, ...): its output layer is read from the
+        checkpoint when logits are first wanted; of random weights it is drawn too, as the library initialises it.
+
+    Returns
+    -------
+    callable
+        Of embeddings (b, n, d), positions included: those of the inputs are ``readings(model, inputs)[0].stream``.
+
+    Raises
+    ------
+    ValueError
+        "to must be one of ..."; "... has no logits here ...".
+
+    Examples
+    --------
+    >>> from lipnb import local_lipschitz, models
+    >>> model = models.load("minilm")
+    >>> ids = model.token_ids("how smooth?")[None]
+    >>> found = local_lipschitz(models.whole_network(model, ids), models.readings(model, ids)[0].stream, rtol=1e-2)
+    >>> found.value.shape, found.route
+    (torch.Size([1]), 'autodiff')
+    """
+    if to not in TO:
+        raise ValueError(f"to must be one of {TO}, got {to!r}.")
+    inner = model.module if to == "hidden" else _with_logits(model)
+    inputs, first = inputs_of(model, inputs), model.architecture.layers_of(model.module)[0]
+
+    def network(x):
+        def begun(call):  # other layers may share the module of the first
+            return call.with_tokens(x) if call.number == 0 else None
+
+        with capture(first, change=begun), _tables_of_its_own(model.module):
+            found = run(inner, model.architecture.reads, inputs)
+        return found.last_hidden_state if to == "hidden" else found.logits
+
+    return network
+
+
+def _with_logits(model):
+    """The network with its output layer, or one sentence that says why it is not known."""
+    try:
+        return model.language_model
+    except ValueError as error:
+        raise ValueError(f"{model.name} has no logits here: {error}; take to='hidden'.") from error
+
+
+@contextmanager
+def _tables_of_its_own(network):
+    """A network whose longrope writes the table that it takes into a copy: functorch lets none write into a buffer."""
+    written = [
+        (module, name, table)
+        for module in network.modules()
+        for name, table in module.named_buffers(recurse=False)
+        if "longrope" in str(getattr(module, "rope_type", "")) and name.endswith("inv_freq") and "original" not in name
+    ]
+
+    def copied(call):
+        for module, name, table in written:
+            if module is call.module:
+                setattr(module, name, table.clone())
+
+    def put_back():
+        for module, name, table in written:
+            setattr(module, name, table)
+
+    with capture(*(module for module, _, _ in written), change=copied):
+        try:
+            try:
+                yield
+            finally:
+                put_back()
+        finally:  # once more: an interrupt may have fallen into the first time
+            put_back()
+
+
+def random_twin(model: Any, seed: int = 0) -> Any:
+    """The same network with weights drawn at random as its family draws them; the global random state stays."""
+    with turn(), torch.random.fork_rng(devices=[]), quiet():
+        torch.default_generator.manual_seed(seed)
+        options = {"attn_implementation": "eager", "dtype": torch.float32, **model.architecture.options}
+        network = type(model.module)._from_config(deepcopy(model.module.config), **options)
+    network = network.to(device=model.module.device, dtype=model.module.dtype).eval().requires_grad_(False)
+    source = model.source._replace(folder=None, seed=seed)
+    return replace(model, weights="random", module=network, source=source)
+
+
+def position_embeddings(model: Any) -> Tensor:
+    """Learned position embeddings of a model.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+
+    Returns
+    -------
+    Tensor, shape (positions, d)
+        A copy; row i is added to the embedding of the token at place i.
+
+    Raises
+    ------
+    ValueError
+        "... has no learned position embeddings ...".
+    """
+    if model.architecture.positions is None or model.architecture.reads != "input_ids":
+        raise ValueError(
+            f"{model.name} has no learned position embeddings of texts that are known here: they are rotary, in the "
+            "logits, of images, or lie at another place."
+        )
+    return attrgetter(model.architecture.positions)(model.module).weight.detach().clone()
+
+
+@torch.no_grad()
+def with_positions(model: Any, embeddings: Tensor) -> Any:
+    """The same model with other position embeddings, (positions, d); nothing else is changed, nor the model itself."""
+    with turn():
+        network = deepcopy(model.module)
+    weight = attrgetter(model.architecture.positions)(network).weight
+    if embeddings.shape != weight.shape:
+        raise ValueError(f"embeddings must have shape {tuple(weight.shape)}, got {tuple(embeddings.shape)}.")
+    weight.copy_(embeddings)
+    return replace(model, module=network)

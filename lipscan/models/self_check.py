@@ -1,0 +1,212 @@
+"""Each layer's map against the network itself, when a model is loaded: no switch of a configuration passes unseen."""
+
+import math
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from lipnb.threads import turn
+from lipscan.models.changes import Changed, Draws, unconverted
+from lipscan.models.hooks import capture
+from lipscan.models.module_attention import Depends
+from lipscan.models.network import (
+    ROUNDING,
+    allowed,
+    one_call,
+    refuse_draws,
+    refuse_filling,
+    run,
+    some_inputs,
+    vocabulary,
+    whole_network,
+    without_padding,
+)
+
+# tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
+LEAST, MOST = 9, 64
+_checked: WeakKeyDictionary = WeakKeyDictionary()  # network -> layers and lengths whose maps were found right
+
+
+@torch.no_grad()
+def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tuple[int, int]:
+    """Raise ValueError unless each layer's `Attention` gives what the network's own attention gives, on random inputs.
+
+    One pass of the network over one input of 9 tokens, or as many as the longest window up to 64 needs; images as they
+    are. In a float64 network, which may compute softmax in float32, relative 1e-5 is asked for; in others
+    :math:`3 \\sqrt\\epsilon`. Gives heads and width of the last layer.
+    """
+    layers = architecture.layers_of(network)
+    attending = architecture.attending(network)
+    windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
+    n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
+    n = min(n, architecture.longest(network.config))
+    inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
+    places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
+    with capture(*(module for both in places for module in both)) as calls:
+        run(network, architecture.reads, inputs)
+    tolerance = allowed(network.dtype)
+    heads = width = 0
+    for number, (module, giver) in zip(attending, places, strict=True):
+        place = f"the attention of layer {number} of {name!r}"
+        call = architecture.call_of(network, number)
+        try:
+            x, y = one_call(calls, module, call).tokens, one_call(calls, giver, call).given
+        except LookupError:
+            raise ValueError(
+                f"{place} is not known here: the network does not run it as one module of its layer."
+            ) from None
+        if not isinstance(y, Tensor) or x.ndim != 3 or len(x) != 1 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
+            shapes = " and ".join(
+                str(tuple(part.shape)) if isinstance(part, Tensor) else "no tensor" for part in (x, y)
+            )
+            raise ValueError(
+                f"{place} is not known here: it maps no sequence of tokens, (1, n, d), to another, (1, n, m): it "
+                f"receives and gives {shapes}."
+            )
+        refuse_filling(x, inputs, architecture.reads, name)
+        try:
+            attention = architecture.attention_object(network, number, "heads+output", masked, x.shape[-2])
+            ours = attention(x)
+        except Changed:
+            raise
+        except Depends as error:
+            raise ValueError(f"{place} is not known here: {error.why}.") from error
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{place} is not known here: {error}") from error
+        misfit, size = (part.double().norm().item() for part in (ours - y, y))
+        if not misfit <= tolerance * size and architecture.matrices is None:
+            raise ValueError(
+                f"{place} is not known here: its module ({type(module).__name__}) called alone gives something else "
+                f"than within the network (relative difference {misfit / (size or 1):.1e}), so that what it gives "
+                "depends on more than the tokens it receives and their number."
+            )
+        if not misfit <= tolerance * size:
+            raise ValueError(
+                f"{place} is not the map that is known here for {architecture.title}: on random tokens they differ by "
+                f"{misfit / (size or 1):.1e} (relative). Report its config.json."
+            )
+        heads, width = attention.heads, x.shape[-1]
+    return heads, width
+
+
+@torch.no_grad()
+def check_length(model: Any, inputs: Tensor, layer: int) -> None:
+    """Raise ValueError unless the `Attention` of a layer gives what the network's gives of one text of this length.
+
+    Once for each layer and length: what was tried when the model was loaded was short. Families without a closed form
+    try each length themselves, see `OwnAttention`.
+    """
+    network, architecture = model.module, model.architecture
+    known, place = _checked.setdefault(network, set()), (layer, model.masked, *inputs.shape[1:])
+    if architecture.matrices is None or place in known:
+        return
+    receiver, giver = architecture.attention_of(network, layer), architecture.giver(network, layer)
+    number = architecture.call_of(network, layer)
+    with turn():
+        with capture(receiver, after=(giver, number)) as calls:
+            run(network, architecture.reads, inputs)
+        x, y = one_call(calls, receiver, number).tokens, one_call(calls, giver, number).given
+        refuse_filling(x, inputs, architecture.reads, model.name)
+        ours = architecture.attention_object(network, layer, "heads+output", model.masked, x.shape[1])(x)
+    misfit, size = (part.double().norm().item() for part in (ours - y, y))
+    if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
+        raise ValueError(
+            f"the attention of layer {layer} of {model.name!r} is not the map that is known here for "
+            f"{architecture.title} at {x.shape[1]} tokens, though it was with few: they differ by "
+            f"{misfit / (size or 1):.1e} (relative). Take shorter texts; models.readings(model, inputs) has what the "
+            "network itself received and gave. Report its config.json."
+        )
+    known.add(place)
+
+
+@torch.no_grad()
+def check_ids(model: Any, n: int) -> None:
+    """Raise ValueError where n tokens that the first layer receives do not say what the network gives: ids play a part.
+
+    Once for each length.
+    """
+    network, reads = model.module, model.architecture.reads
+    known, place = _checked.setdefault(network, set()), n
+    if place in known:
+        return
+    with turn():
+        ids = some_inputs(network, reads, n, seed=1)
+        with capture(model.architecture.layers_of(network)[0]) as calls:
+            given = run(network, reads, ids).last_hidden_state
+        other = whole_network(model, some_inputs(network, reads, n))(calls[0].tokens)
+    misfit, size = (part.double().norm().item() for part in (other - given, given))
+    if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
+        raise ValueError(
+            f"what {model.name!r} gives depends on the token ids, not on what its first layer receives alone (two "
+            f"texts differ by {misfit / (size or 1):.1e}, relative): give inputs=, the token ids (b, n) that are meant."
+        )
+    known.add(place)
+
+
+@torch.no_grad()
+def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None) -> float:
+    """How much changing the last tokens changes earlier outputs, relative to these; 0 for causal networks.
+
+    A network that cannot be run, or whose outputs are not finite, is a ValueError of one sentence about `name`.
+    """
+    config = network.config
+    if reads == "input_ids":
+        positions = getattr(config, "max_position_embeddings", 6)
+        n = min(6, positions) if positions > 0 else 6  # some write -1 where there is no limit
+        pair, same = some_inputs(network, reads, n, count=2), n // 2
+        pair[1, same:] = without_padding((pair[1, same:] + 1) % vocabulary(network), network)
+    elif reads == "pixel_values":
+        pair = some_inputs(network, reads, 0, count=2, sides=sides)
+        pair[1, ..., pair.shape[-2] // 2 :, :] = 1  # the lower half; the first token is no patch
+        same = 1
+    else:
+        pair = torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions, dtype=network.dtype)
+        pair[1, :, config.max_source_positions :] = 1  # the second half of the sound
+        same = 1
+    pair, draws = pair.to(network.device), Draws()
+    try:
+        with unconverted(network):
+            states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
+    except Changed:
+        raise
+    except Exception as error:  # entries that only a forward pass refuses; the code is anybody's
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = f"{type(error).__name__}: {why}" if isinstance(error, KeyError) else why
+        plain = next(network.parameters()).dtype == torch.float32
+        mend = "see its config.json" if plain else "load it in float32, or see its config.json"
+        raise ValueError(f"the network of {name!r} cannot be run ({why}): {mend}.") from error
+    if not isinstance(states, Tensor) or len(states) != len(pair):
+        found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
+        raise ValueError(
+            f"the network of {name!r} is not known here: it gives two inputs their last hidden states {found}, not one "
+            "sequence of them for each."
+        )
+    if draws.moved:
+        refuse_draws(network, reads, pair)
+    states = states[:, :same].double()
+    if not torch.isfinite(states).all():
+        raise ValueError(
+            f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
+            f"or {network.dtype} is too narrow for them."
+        )
+    return ((states[1] - states[0]).norm() / states[0].norm()).item()
+
+
+def assert_causality(
+    network: Any, masked: bool, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None
+) -> None:
+    """Raise RuntimeError unless the network is causal exactly when `masked` says so (castin2024smooth, Def. 2.5).
+
+    Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
+    change them when not.
+    """
+    change = leak(network, name, reads, sides)
+    if (change <= ROUNDING) != masked:
+        verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
+        raise RuntimeError(
+            f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
+            f"{change:.1e} (relative). This version of transformers treats masks "
+            "differently; report it."
+        )

@@ -1,0 +1,119 @@
+"""Which tokenizer a model reads text with, never chosen silently."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from lipscan.models.config_checks import check_folder, json_of
+from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
+from lipscan.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
+
+KNOWN = ("minilm", "gpt2-mini", *SOURCES)
+# ends of names of files with words that are not read: Mistral's, SentencePiece's, OpenAI's, code, halves of a pair
+UNREAD = ("tekken.json", ".model", ".tiktoken", ".bpe", "vocab.json", "merges.txt", ".vocab", ".codes")
+
+
+def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
+    """The tokenizer of a model and whose it is, or None, None; with `wanted` that one and no other.
+
+    The model's own comes first: in its folder, in ``$LIPNB_DATA/tokenizers/NAME``, on the hub or in its cache. A random
+    model without one reads MiniLM's ids, if it knows so many: its weights know no language, and the name says whose
+    they are.
+    """
+    if wanted is not None:
+        if not isinstance(wanted, (str, os.PathLike)):
+            raise ValueError(
+                f"tokenizer must be a name or a folder, got a {type(wanted).__name__}: one in memory is saved with "
+                "tokenizer.save_pretrained('mine'), then give 'mine'."
+            )
+        wanted = os.fspath(wanted)
+        place = _named(wanted)
+        if not _holds_tokenizer(place):
+            if place is not None and (why := unread_tokenizer(place)):
+                raise FileNotFoundError(f"the tokenizer {wanted!r} is not read ({why}): give another.")
+            if place is not None and (Path(wanted).exists() or wanted in KNOWN):
+                raise FileNotFoundError(f"{wanted!r} holds no tokenizer: give another, such as 'minilm'.")
+            raise FileNotFoundError(
+                f"no tokenizer {wanted!r} could be found: not as a folder, not under "
+                "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
+                "Without network take --tokenizer minilm (tokenizer='minilm' in Python), which is embedded."
+            )
+        tokenizer = _read(place)
+        if len(tokenizer) > vocabulary:
+            raise ValueError(
+                f"the tokenizer {wanted!r} has {len(tokenizer)} token ids, but {name} knows "
+                f"only {vocabulary}: choose a smaller one."
+            )
+        return tokenizer, Path(wanted).resolve().name if Path(wanted).is_dir() else wanted
+    if _holds_tokenizer(folder):
+        return _read(folder), name
+    if on_hub:
+        place = _by_name(name)
+        if _holds_tokenizer(place):
+            return _read(place), name
+    if random:
+        try:
+            tokenizer = _read(minilm_folder())
+        except ModuleNotFoundError:
+            return None, None
+        if len(tokenizer) <= vocabulary:
+            return tokenizer, "minilm"
+    return None, None
+
+
+def _named(wanted):
+    """Folder of the tokenizer of whatever a name says of which a model can be loaded."""
+    if Path(wanted).is_dir():
+        return Path(wanted)
+    if wanted == "minilm":
+        return minilm_folder()
+    if wanted == "gpt2-mini":
+        return mini_folder()
+    if wanted in SOURCES:
+        return fetched_folder(wanted)
+    if wanted.endswith(".gguf"):
+        return gguf_folder(Path(wanted))
+    return _by_name(wanted)
+
+
+def unread_tokenizer(folder: str | os.PathLike | None) -> str:
+    """Which file of a folder holds a tokenizer that is not read here; "" where there is none."""
+    if folder is None or _holds_tokenizer(folder):
+        return ""
+    files = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
+    for file in (file for end in UNREAD for file in files if file.endswith(end)):
+        return f"it is in {file}, a kind of file that is not read"
+    if "tokenizer_config.json" in files:
+        with suppress(ValueError):
+            kind = json_of(Path(folder) / "tokenizer_config.json", "").get("tokenizer_class")
+            return f"tokenizer_config.json says {kind!r:.60}, and no file with its words is there that is read"
+    return ""
+
+
+def _by_name(name):
+    data = os.environ.get("LIPNB_DATA")
+    place = Path(data, "tokenizers", name) if data else None
+    return place if _holds_tokenizer(place) else tokenizer_from_hub(name)
+
+
+def _holds_tokenizer(folder):
+    # AutoTokenizer makes up an empty vocabulary where there is none, so the files are looked for first
+    if folder is None:
+        return False
+    there = {file for file in TOKENIZER_FILES if (Path(folder) / file).is_file()}
+    return bool(there & {"tokenizer.json", "vocab.txt"}) or {"vocab.json", "merges.txt"} <= there
+
+
+def _read(folder):
+    check_folder(folder, Path(folder).name)
+    with quiet():
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # the library has many ways to refuse a file
+            raise ValueError(
+                f"the tokenizer in the folder {Path(folder).name!r} could not be read "
+                f"({str(error).strip().splitlines()[0]}): give another with --tokenizer (tokenizer= in "
+                "Python), or mend its files."
+            ) from error

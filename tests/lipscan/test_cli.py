@@ -1,0 +1,153 @@
+"""The command `lipnb`: help that is there at once and teaches, and one sentence for what is not understood."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lab.cli
+from lipnb import __version__
+from lipscan import cli, sweeps
+
+STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
+HEAVY = ("rich", "jinja2", "torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
+
+
+DOORS = {"lipnb": cli, "python -m lab": lab.cli}
+VERBS = [(name, verb) for name, door in DOORS.items() for verb in door.VERBS]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_the_command_alone_teaches(name, said):
+    door = DOORS[name]
+    code, out, error = said(door)
+    assert (code, error) == (0, "") and out == said(door, "--help")[1]
+    for verb in door.VERBS:
+        assert f"\n    {verb} " in out and f"\n  {name} {verb}" in out  # what it is for, and an example
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(("name", "verb"), VERBS)
+def test_each_verb_explains_itself(name, verb, said):
+    code, out, error = said(DOORS[name], verb, "--help")
+    assert (code, error) == (0, "") and out.startswith(f"usage: {name} {verb}")
+    assert out.count(f"  {name} {verb}") > 1 and "examples:" in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_help_imports_nothing_heavy(name):
+    door = DOORS[name]
+    heavy = HEAVY[:-1] if door is lab.cli else HEAVY  # the list of tables is a DataFrame
+    code = f"""import sys
+from {door.__name__.partition(".")[0]} import cli
+for words in ([], ["--help"], ["--version"], *([verb, "--help"] for verb in cli.VERBS)):
+    try:
+        cli.main(words)
+    except SystemExit:
+        pass
+    assert not [module for module in {heavy} if module in sys.modules], words"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("module", ["lipnb", "lab"])
+def test_the_command_is_a_module_too(module):
+    run = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout == f"lipnb {__version__}\n"
+    run = subprocess.run([sys.executable, "-m", module, "nonsense"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("scna",), "lipnb: there is no verb 'scna': did you mean scan? (`lipnb --help`)"),
+        (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from scan, sweep"),
+        (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
+        (("scan", "minilm", "--againn"), "lipnb scan: there is no option --againn: did you mean --again or --against?"),
+        (("scan", "minilm", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # nor abbreviations
+        (("scan", "minilm", "--xyzzy"), "there is no option --xyzzy: choose from --help, --text"),
+        (("scan", "minilm", "--lengths"), "lipnb scan: argument --lengths: expected one argument"),
+        (("scan", "minilm", "--object", "head"), "lipnb scan: argument --object: invalid choice: 'head'"),
+        (("scan", "minilm", "gpt2"), "lipnb scan: 'gpt2' is one word too many"),
+        (("scan",), "lipnb scan: the following arguments are required: MODEL"),
+        (("sweep", "a.yml", "--limit", "0"), "lipnb sweep: argument --limit: give a whole number from 1 on; got '0'"),
+        (("sweep", "a.yml", "--output", ""), "argument --output: give the name of a folder; got ''"),
+        (("sweep", "a.yml", "--timeout", "soon"), "a number of seconds above 0 is wanted; got 'soon'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, said):
+    code, out, error = said(cli, *words)
+    assert (code, out) == (2, "") and len(error.splitlines()) == 1
+    assert sentence in error
+
+
+@pytest.mark.parametrize("end", ["None", "RecursionError()", "AttributeError('half a module')"])
+def test_ctrl_c_is_answered_wherever_it_falls(end):
+    """In a destructor it was swallowed, and in an import it became another error."""
+    code = f"""import signal, sys
+from pathlib import Path
+from lipscan import cli, sweeps
+def run(*_, **__):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        if error := {end}:
+            raise error
+    return type("Sweep", (), dict(table=[], left=0, folder=Path(), stale=0, failures=[]))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sweeps.run = run
+code = cli.main(["sweep", "any.yml"])
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+sys.exit(code)"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (130, STOPPED), run.stderr
+
+
+def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    assert said(cli, "sweep", "nowhere.yml")[0] == 1
+    monkeypatch.setattr(sweeps, "run", stopped, raising=False)
+    code, _, error = said(cli, "sweep", "any.yml")
+    assert code == 130 and error == STOPPED
+    missing = said(cli, "status", "nowhere")
+    assert missing == (1, "", "lipnb: nowhere is no folder: give the folder that `lipnb sweep` or `lipnb scan` made.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "lacks", "sentence"),
+    [
+        (("scan", "minilm"), "pandas", "lipnb: pandas is not installed: pip install '.[scan]' in a clone of lipnb."),
+        (("scan", "minilm"), "rich", "lipnb: rich is not installed: pip install '.[scan]' in a clone of lipnb."),
+        (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "pip install '.[models]' in a clone of lipnb."),
+        (("sweep", "a.yml", "--dry-run"), "yaml", "yaml is not installed: pip install '.[sweeps]' in a clone of lip"),
+        (("sweep", "a.yml"), "pandas", "lipnb: pandas is not installed: pip install '.[sweeps]' in a clone of lipnb."),
+    ],
+    ids=str,
+)
+def test_a_missing_extra_is_named(words, lacks, sentence, tmp_path):
+    """Base install: the sentence names the extra to install, whichever of its packages is missing."""
+    (tmp_path / "a.yml").write_text("notebook: a.py\ngrid: {n: [1]}\n")
+    (tmp_path / "a.py").write_text('# %% tags=["parameters"]\nn = 1\n')
+    code = f"""import sys
+sys.modules[{lacks!r}] = None
+from lipscan import cli
+sys.exit(cli.main({list(words)}))"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 1 and sentence in run.stderr and len(run.stderr.splitlines()) == 1, run.stderr
+
+
+def test_the_first_scan_of_the_readme_needs_no_text_from_anywhere():
+    """Alice is fetched by NLTK: where its server is blocked, the first command that a user gave ended there."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    scans = re.findall(r"&& lipnb (scan [^\n&]+)", readme)
+    assert len(scans) == 3
+    parser, _ = cli._parser("lipnb", "", "lipscan.cli", cli.VERBS)
+    first = parser.parse_args(scans[0].split())
+    assert (first.model, first.text, first.lengths) == ("smollm2", "python_reference", "32,128,512")

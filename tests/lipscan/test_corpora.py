@@ -1,0 +1,104 @@
+"""Texts are found where they are, said when they are not, and cut into windows that never overlap."""
+
+import sys
+
+import needs
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipscan import corpora
+
+
+def test_the_embedded_text_is_always_there_and_always_the_same():
+    text = corpora.read("python_reference")
+    assert len(text) > 300_000 and "assert" in text
+    assert corpora.fingerprint(text) == corpora.fingerprint(corpora.read("python_reference"))
+    assert corpora.available("a text that nobody has", "python_reference") == "python_reference"
+
+
+@needs.ALICE
+def test_alice_is_nltks_edition():
+    text = corpora.read("alice")
+    assert text.startswith("[Alice's Adventures in Wonderland by Lewis Carroll") and len(text) == 144_395
+    assert corpora.available("alice", "python_reference") == "alice"
+
+
+@needs.AG_NEWS
+def test_ag_news_is_the_test_split():
+    text = corpora.read("ag_news")
+    assert text.startswith("Fears for T N pension after talks Unions representing workers at Turner")
+    assert text.count("\n") == 7599
+
+
+def test_an_absent_text_names_the_way_out(monkeypatch, tmp_path):
+    monkeypatch.delenv("LIPNB_DATA", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="'ag_news' was not found.*python_reference"):
+        corpora.read("ag_news")
+
+
+def test_files_and_their_faults(tmp_path):
+    good, empty, binary = tmp_path / "good.txt", tmp_path / "empty.txt", tmp_path / "binary.txt"
+    good.write_text("to be or not to be")
+    empty.write_text(" \n")
+    binary.write_bytes(b"\xff\xfe\x00\xd8")
+    assert corpora.read(str(good)) == "to be or not to be"
+    assert corpora.describe(str(good)) == "the file good.txt" and "Alice" in corpora.describe("alice")
+    with pytest.raises(ValueError, match="empty.txt holds only white space"):
+        corpora.read(str(empty))
+    empty.write_text("")
+    with pytest.raises(ValueError, match="empty.txt is empty"):
+        corpora.read(str(empty))
+    with pytest.raises(ValueError, match="binary.txt is not UTF-8"):
+        corpora.read(str(binary))
+    with pytest.raises(FileNotFoundError, match="'no such text' was not found.*no corpus of 'alice'"):
+        corpora.read("no such text")
+
+
+def test_a_missing_package_is_said_and_no_other_text_is_taken(monkeypatch, tmp_path):
+    monkeypatch.delenv("LIPNB_DATA", raising=False)
+    monkeypatch.setattr(corpora.hub, "dataset_file", lambda *_: str(tmp_path / "test.parquet"))
+    (tmp_path / "test.parquet").write_bytes(b"PAR1")
+    for module in ("pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match="'ag_news' from the hub is a Parquet file.*pip install '..hub.'"):
+        corpora.available("ag_news", "python_reference")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("ptb", "ptb/ptb.zip", b"PK no zip"),
+        ("ag_news", "ag_news_csv/test.csv", b'1,"open'),
+        ("ag_news", "ag_news_csv/test.csv", b""),
+    ],
+)
+def test_a_damaged_text_is_said_and_no_other_one_is_taken(monkeypatch, tmp_path, name, file, content):
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_bytes(content)
+    monkeypatch.setenv("LIPNB_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=f"the text '{name}' in LIPNB_DATA is damaged"):
+        corpora.available(name, "python_reference")
+
+
+@given(length=st.integers(1, 30), count=st.integers(1, 10), spare=st.integers(0, 40))
+def test_windows_are_the_text_cut_up(length, count, spare):
+    ids = torch.arange(length * count + spare)
+    cut = corpora.windows(ids, length, count)
+    assert cut.shape == (count, length)
+    assert torch.equal(cut.flatten(), ids[: length * count])
+
+
+def test_a_text_too_short_is_refused():
+    with pytest.raises(ValueError, match="the text has 11 tokens, but 3 windows of 4 tokens need 12"):
+        corpora.windows(torch.arange(11), 4, 3)
+    with pytest.raises(ValueError, match="at least 1"):
+        corpora.windows(torch.arange(11), 0, 3)
+    with pytest.raises(ValueError, match="token_ids must have shape"):
+        corpora.windows(torch.zeros(2, 3), 1, 1)
+    with pytest.raises(ValueError, match=r"got str: use model.token_ids\(text\)"):
+        corpora.windows("hello", 1, 1)
+    with pytest.raises(ValueError, match="read by its name or path, got int"):
+        corpora.read(3)
