@@ -413,7 +413,7 @@ def _of_attention(f, x, weights, options):
     """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 where float32 proves too little."""
     weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
-    with gemm.full_precision(x.device):
+    with gemm.full_precision(x.dtype, x.device):
         for some, operator in operators_of(
             f, x, weights, memory=options.memory, dense=options.dense, rtol=options.rtol
         ):

@@ -1,7 +1,8 @@
 """What a reader of the code meets, printed; no test holds a number: `python tests/gauges.py`.
 
 Of one call, made for the second time: the files and functions of the package that it enters, their lines of code, and
-how often the file changes from one first entry to the next. With -v each of them is named. Lines of code are those that hold more than blanks, comments and docstrings.
+how often the file changes from one first entry to the next. With -v each of them is named. Lines of code are those that
+hold more than blanks, comments and docstrings.
 """
 
 import ast

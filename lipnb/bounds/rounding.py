@@ -309,7 +309,7 @@ class RoundingErrors:
         if at.log_weights is not None:
             t = t + 8 * UNIT * (at.log_weights.abs() + at.log_size)
         if Feature.RELATIVE in att.more:
-            t = t + 8 * UNIT * att.place(torch.zeros_like(t), n).abs()
+            t = t + 8 * UNIT * att.logits(torch.zeros_like(t), None, n)[0].abs()
         # the difference from the largest; exp, sum and quotient
         t = t + 2 * UNIT * at.logits[..., :n].abs() + gamma(n + 16)
         t = MORE * (t if at.hidden is None else t.masked_fill(at.hidden, 0))

@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipnb.jacobian import gemm
 from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
@@ -103,8 +102,10 @@ class CachedGram(GramOperator):
         b, h, g, n, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
         query, key, value = self._split(torch.mm(u, self.weights.projection, out=buffers["projected"]))
-        self.queries.view(b, h, n, -1)[..., :k].copy_(self.at.of_query.forward(query))
-        self.keys.view(b, g, n, -1)[..., k : 2 * k].copy_(self.at.of_key.forward(key))
+        query = query if self.at.of_query is None else self.at.of_query.forward(query)
+        key = key if self.at.of_key is None else self.at.of_key.forward(key)
+        self.queries.view(b, h, n, -1)[..., :k].copy_(query)
+        self.keys.view(b, g, n, -1)[..., k : 2 * k].copy_(key)
         if self.slope is not None:
             tangent = self.keys[..., k : 2 * k]
             self.keys[..., -1] = torch.sum(self.keys[..., :k] * tangent, dim=-1).mul_(-self.slope)
@@ -135,11 +136,13 @@ class CachedGram(GramOperator):
             z.mul_(self.cap_slope)
         query, key, value = self._split(buffers["projected"])
         back = torch.bmm(z, self.keys[..., :k], out=buffers["query"])
-        query.copy_(self.at.of_query.transposed(back.view(b, h, n, k)))
+        back = back.view(b, h, n, k)
+        query.copy_(back if self.at.of_query is None else self.at.of_query.transposed(back))
         back = torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"])
         if self.slope is not None:
             back = back[..., :-1].addcmul_(self.keys[..., :k], back[..., -1:], value=-self.slope)
-        key.copy_(self.at.of_key.transposed(back.unflatten(0, (b, g))))
+        back = back.unflatten(0, (b, g))
+        key.copy_(back if self.at.of_key is None else self.at.of_key.transposed(back))
         value.copy_(torch.bmm(P.mT, w, out=buffers["value"]).view(b, g, n, -1))
         return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
 
@@ -179,7 +182,6 @@ class CachedGram(GramOperator):
         """J^T w / `unit`, shape (b n, d), of `w`, shape (b n, m); overwritten by the next product."""
         return self.cotangent(self.part(w if self.weights.output is None else w @ self.weights.output))
 
-    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), of `u`, shape (b, n d); overwritten by the next product.
 

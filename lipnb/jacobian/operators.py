@@ -107,10 +107,9 @@ class SeparableGram(GramOperator):
         for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
             if (old := getattr(attention, name)) is not None:
                 changes[name] = old / unit
-        attention = attention.replace(**changes)
+        attention = attention.changed(**changes, kept={})
         self.jacobian = SeparableJacobian(attention, x[0], own, rtol=rtol)
 
-    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (1, N), of `u`, shape (1, N)."""
         return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
@@ -168,8 +167,7 @@ def operator_of(
         return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
     if _dense(x, dense):
         return DenseGram(AttentionJacobian(f, x, weights), x, weights)
-    with gemm.fastest(x.dtype, x.device):
-        return _by_products(f, x, weights, memory, rtol)
+    return _by_products(f, x, weights, memory, rtol)
 
 
 def _by_products(attention, x, weights, memory, rtol):

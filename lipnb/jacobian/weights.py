@@ -7,6 +7,14 @@ from lipnb.scaling import power_of_two
 ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
 
 
+def _tensors(attention):
+    return attention.query, attention.key, attention.value, attention.output
+
+
+def _equal(before, now):
+    return before is now is None or torch.equal(before, now)
+
+
 class ScaledWeights:
     """Weight matrices of an attention map, stacked for the products and kept near one.
 
@@ -22,7 +30,8 @@ class ScaledWeights:
 
     @torch.no_grad()
     def __init__(self, attention, dtype):
-        query, key, value, output = (attention.own[name] for name in ("query", "key", "value", "output"))
+        query, key, value, output = tensors = _tensors(attention)
+        self._made_of = [None if tensor is None else tensor.clone() for tensor in tensors]
         self._steepest, self.value_width = None, value.shape[-2]
         self.value_unit = power_of_two(value)
         output_unit = 1.0 if output is None else power_of_two(output)
@@ -37,9 +46,15 @@ class ScaledWeights:
 
     @classmethod
     def of(cls, attention, dtype):
-        """The weights of `attention`, made once and kept with the map, which does not change."""
-        bare = attention.without_idle_biases()  # whose products these are: made once for both
-        return bare.kept(("scaled weights", dtype), lambda attention: cls(attention, dtype))
+        """The weights of `attention`, kept with the map for as long as its tensors hold the same numbers.
+
+        The numbers themselves are compared, which is a small part of one product: no version counter tells of what is
+        written through ``.data`` or NumPy.
+        """
+        found = attention.kept.get(dtype)
+        if found is None or not all(map(_equal, found._made_of, _tensors(attention))):
+            found = attention.kept[dtype] = cls(attention, dtype)
+        return found
 
     def steepest(self, groups):
         """Roughly the token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.
