@@ -437,7 +437,9 @@ class Attention:
         if self.relative is not None:
             places = torch.arange(n, device=self.device)
             logits += self.bias_at(places[columns] - places[rows][:, None])
-        return self.hide(logits, n, rows, columns), cap_slope
+        if self.masked or self.window is not None:
+            logits = self.hide(logits, n, rows, columns)
+        return logits, cap_slope
 
     def with_sinks(self, logits: Tensor) -> Tensor:
         """The logits (..., h, rows, columns) with the sinks' as a last column."""

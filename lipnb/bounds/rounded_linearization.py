@@ -10,7 +10,7 @@ import torch
 
 from lipnb.attention import Local
 from lipnb.attention.features import fixed_keys, loose_keys
-from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
+from lipnb.attention.rope_norm import Norm, rotation
 from lipnb.checks import at_once
 
 
@@ -74,15 +74,18 @@ class RoundedLinearization:
             "query": _rows(att.query, x, att.query_bias),
             "key": _rows(att.key, self.key_tokens, None if loose else att.key_bias),
         }
-        self.turn = rotation(att.frequencies, self.n, x.dtype)
+        self.turn = None if att.frequencies is None else rotation(att.frequencies, self.n, x.dtype)
         self.norms = {
             name: None if weight is None else Norm(weight, att.norm_eps, att.joint_norm)
             for name, weight in (("query", att.query_norm), ("key", att.key_norm))
         }
-        query, self.key = (turned(normalised(self.rows[name], norm), self.turn) for name, norm in self.norms.items())
         self.of_query, self.of_key = (
             None if norm is None and self.turn is None else Local(self.turn, norm, self.rows[name])
             for name, norm in self.norms.items()
+        )
+        query, self.key = (
+            rows if of is None else of.value(rows)
+            for of, rows in zip((self.of_query, self.of_key), self.rows.values(), strict=True)
         )
         self.query = att.scale * query
         self.value = _rows(att.value, self.value_tokens, None if att.sinks is None else att.value_bias)

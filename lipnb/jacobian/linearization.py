@@ -51,7 +51,11 @@ class Projected:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
         attention = attention.without_idle_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
-        query, key = attention.centred(query, key)
+        added = None
+        if attention.score == "l2":
+            query, key = attention.centred(query, key)
+        if attention.score == "l2" or weights is not None:
+            added = attention.added_to_logits(key, weights)
         bias = attention.value_bias  # there beside sinks alone
         if bias is not None:
             value = torch.einsum("...nd,hkd->...hnk", x, attention.value)
@@ -63,7 +67,7 @@ class Projected:
             value=value,
             of_query=of_query,
             of_key=of_key,
-            added=attention.added_to_logits(key, weights),
+            added=added,
             root=None if weights is None else weights.sqrt()[..., None],
             sink_bias=bias,
         )

@@ -8,11 +8,9 @@ ROUNDS = 20  # of the power iteration for the direction of the values: it need n
 
 
 def _tensors(attention):
-    return attention.query, attention.key, attention.value, attention.output
-
-
-def _equal(before, now):
-    return before is now is None or torch.equal(before, now)
+    """Those that projection and output are made of."""
+    output = () if attention.output is None else (attention.output,)
+    return attention.query, attention.key, attention.value, *output
 
 
 class ScaledWeights:
@@ -30,8 +28,8 @@ class ScaledWeights:
 
     @torch.no_grad()
     def __init__(self, attention, dtype):
-        query, key, value, output = tensors = _tensors(attention)
-        self._made_of = [None if tensor is None else tensor.clone() for tensor in tensors]
+        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+        self._made_of = [tensor.clone() for tensor in _tensors(attention)]
         self._steepest, self.value_width = None, value.shape[-2]
         self.value_unit = power_of_two(value)
         output_unit = 1.0 if output is None else power_of_two(output)
@@ -52,7 +50,7 @@ class ScaledWeights:
         written through ``.data`` or NumPy.
         """
         found = attention.kept.get(dtype)
-        if found is None or not all(map(_equal, found._made_of, _tensors(attention))):
+        if found is None or not all(map(torch.equal, found._made_of, _tensors(attention))):
             found = attention.kept[dtype] = cls(attention, dtype)
         return found
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipnb.spectral.answer import SpectralNorm, evaluate
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov
-from lipnb.spectral.operator import GramOperator, as_operator
+from lipnb.spectral.operator import FunctionGram, GramOperator
 from lipnb.spectral.stopping import Certified, Estimated, Policy
 
 __all__ = ["lanczos"]
@@ -110,7 +110,7 @@ def lanczos(
     """
     b, size = start.shape
     most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
-    operator = as_operator(operator)
+    operator = operator if isinstance(operator, GramOperator) else FunctionGram(operator)
     krylov = Krylov(operator, start)
     policy: Policy = (
         Estimated(rtol, eps)
