@@ -111,13 +111,12 @@ def lanczos(
     b, size = start.shape
     most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
     operator = operator if isinstance(operator, GramOperator) else FunctionGram(operator)
-    krylov = Krylov(operator, start)
+    krylov, stopped = Krylov(operator, start), _Stopped(b, start)
     policy: Policy = (
         Estimated(rtol, eps)
         if confidence is None
         else Certified(Certificate(size, confidence, max(eps, operator.eps)), batch=b, size=size, rtol=rtol)
     )
-    stopped = _Stopped(b, start)
     while krylov.open.any() and krylov.steps < most:
         krylov.extend()  # one product for all; closed items leave the batch on the way
         last = krylov.steps == most
