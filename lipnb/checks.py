@@ -74,17 +74,14 @@ def as_tensor(name: str, value, **new) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:  # what PyTorch raises differs
         kind = type(value).__name__
         raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
-    require(
-        (not tensor.is_complex(), f"{name} must be real, got complex numbers: use .real."),
-        (
-            tensor.layout == torch.strided and not tensor.is_nested,
-            f"{name} must be dense, got a sparse or nested tensor: use .to_dense(), or a list of a nested one's parts.",
-        ),
-        (
-            not tensor.is_meta,
-            f"{name} must be on a device, got a meta tensor, which holds no numbers: load them first.",
-        ),
-    )
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real, got complex numbers: use .real.")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise ValueError(
+            f"{name} must be dense, got a sparse or nested tensor: use .to_dense(), or a list of a nested one's parts."
+        )
+    if tensor.is_meta:
+        raise ValueError(f"{name} must be on a device, got a meta tensor, which holds no numbers: load them first.")
     return tensor
 
 

@@ -8,16 +8,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import (
-    as_tensor,
-    check_list,
-    check_list_of_weights,
-    check_tolerance,
-    check_weights,
-    number,
-    require,
-    whole,
-)
+from lipnb.checks import as_tensor, check_list, check_list_of_weights, check_tolerance, check_weights, number, whole
 from lipnb.jacobian import gemm, singular_pair
 from lipnb.jacobian.autodiff import bilinear_form, check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
@@ -197,16 +188,15 @@ def local_lipschitz(
     >>> lips.value.round(decimals=3)
     tensor([2.0000, 2.6100], dtype=torch.float64)
     """
-    options = Options(
-        method=method,
-        rtol=number("rtol", rtol),
-        max_steps=None if max_steps is None else whole("max_steps", max_steps),
-        seed=whole("seed", seed),
-        confidence=None if confidence is None else number("confidence", confidence),
-        memory=None if memory is None else number("memory", memory),
-    )
-    groups = _checked(f, x, weights, options)
-    answers = _Answers.joined([_of_group(f, one, options) for one in groups])
+    options = Options(method, rtol, max_steps, seed, confidence, memory)
+    groups, parts = _checked(f, x, weights, options), []
+    for group in groups:
+        try:
+            solve = _of_attention if isinstance(f, Attention) else _of_callable
+            parts.append(solve(f, group.x, group.weights, options))
+        except NotFinite as error:
+            raise error.among(group.places) from None
+    answers = _Answers.joined(parts)
     found, shape = answers.found, groups[0].x.shape[:-2]
     if isinstance(x, (list, tuple)):  # back into its order
         order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
@@ -295,46 +285,33 @@ def differentiable_lipschitz(
     return bilinear_form(f, x, pair.input, pair.output)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
-    """How a constant is to be found, as `local_lipschitz` takes it."""
+    """How a constant is to be found, as `local_lipschitz` takes it; ValueError or TypeError for what makes no sense."""
 
     method: str
     rtol: float
     max_steps: int | None
     seed: int
     confidence: float | None
-    memory: int | None
+    memory: float | None
 
-    def check_with(self, x: Tensor) -> None:
-        """Raise one clear sentence for an option that makes no sense, or tokens of no use, before any work."""
+    def __post_init__(self) -> None:
+        self.rtol, self.seed = number("rtol", self.rtol), whole("seed", self.seed)
+        self.max_steps = None if self.max_steps is None else whole("max_steps", self.max_steps)
+        self.confidence = None if self.confidence is None else number("confidence", self.confidence)
+        self.memory = None if self.memory is None else number("memory", self.memory)
         if self.method not in (*STEPS, "dense"):
             raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {self.method!r}.")
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise ValueError(
-                "x must be a floating point tensor of shape (..., n, d), or a list of such: "
-                "use torch.as_tensor(x).double()."
-            )
-        check_tolerance(self.rtol, x)
-        steps, confidence, memory = self.max_steps, self.confidence, self.memory
-        require(
-            (steps is None or steps >= 1, f"max_steps must be at least 1, got {steps}."),
-            (
-                confidence is None or 0 < confidence < 1,
-                f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.",
-            ),
-            (memory is None or memory >= 1, f"memory must be a positive number of bytes, got {memory}."),
-        )
-
-    @property
-    def dense(self) -> bool | None:
-        """Whether the matrix itself is asked for; None: where it is small."""
-        return {"dense": True, "power": False}.get(self.method)
-
-    @property
-    def certified(self) -> bool:
-        """Whether the answer is to come with a certificate."""
-        return self.method == "lanczos" and self.confidence is not None
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {self.confidence}.")
+        if self.memory is not None and not self.memory >= 1:
+            raise ValueError(f"memory must be a positive number of bytes, got {self.memory}.")
+        # whether the matrix itself is asked for; None: where it is small
+        self.dense: bool | None = {"dense": True, "power": False}.get(self.method)
+        self.certified = self.method == "lanczos" and self.confidence is not None
 
     def start(self, x: Tensor) -> Tensor:
         """Start vectors (b, n d) for tokens x (..., n, d)."""
@@ -350,18 +327,25 @@ class _Group(NamedTuple):
 
 
 def _checked(f, x, weights, options):
-    """The inputs, those of a list by length; ValueError or TypeError for whatever of map, inputs, options is wrong."""
-    check_map(f)
+    """The inputs, those of a list by length; ValueError for what is wrong with map, inputs, weights or tolerance."""
+    if not isinstance(f, Attention):
+        check_map(f)
     if isinstance(x, (list, tuple)):
         check_list(x)
         if weights is not None:
             check_list_of_weights(weights, x)
         groups = [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
     else:
-        alone = not isinstance(x, Tensor) or as_tensor("x", x).ndim <= 2
-        groups = [_Group(x, weights, () if alone else range(x.shape[:-2].numel()))]
+        if isinstance(x, Tensor):
+            as_tensor("x", x)
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ValueError(
+                "x must be a floating point tensor of shape (..., n, d), or a list of such: "
+                "use torch.as_tensor(x).double()."
+            )
+        groups = [_Group(x, weights, () if x.ndim <= 2 else range(x.shape[:-2].numel()))]
     for group in groups:
-        options.check_with(group.x)
+        check_tolerance(options.rtol, group.x)
         if isinstance(f, Attention):
             f.check_input(group.x, group.weights)
         elif group.weights is not None:
@@ -374,14 +358,6 @@ def _stacked(x, weights, length):
     places = [place for place, one in enumerate(x) if len(one) == length]
     own = None if weights is None else torch.stack([weights[place] for place in places])
     return _Group(torch.stack([x[place] for place in places]), own, places)
-
-
-def _of_group(f, group, options):
-    """Answers for inputs that are solved together."""
-    try:
-        return (_of_attention if isinstance(f, Attention) else _of_callable)(f, group.x, group.weights, options)
-    except NotFinite as error:
-        raise error.among(group.places) from None
 
 
 class _How(NamedTuple):
@@ -398,6 +374,8 @@ class _Answers(NamedTuple):
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         """One after another."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(joined([part.found for part in parts]), [how for part in parts for how in part.how])
 
     def replaced(self, limited: Tensor, again: Self) -> Self:
@@ -413,7 +391,7 @@ def _of_attention(f, x, weights, options):
     """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 where float32 proves too little."""
     weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
-    with gemm.full_precision(x.device):
+    with gemm.full_precision(x.dtype, x.device):
         for some, operator in operators_of(
             f, x, weights, memory=options.memory, dense=options.dense, rtol=options.rtol
         ):
@@ -432,16 +410,7 @@ def _of_attention(f, x, weights, options):
 
 def _of_callable(f, x, weights, options):
     """Answers for a batch of a callable, in float64 where float32 proves too little and `f` can."""
-    try:
-        operator = operator_of(f, x, weights, dense=options.dense)
-    except Exception as error:
-        if not (isinstance(f, torch.nn.Module) and hasattr(f, "save_pretrained")):
-            raise
-        raise ValueError(
-            f"this {type(f).__name__} is no map of tokens (..., n, d), as one that reads token ids or images is none: "
-            "take model = lipnb.models.load(folder), and give model.attention(layer) or, for all of it, "
-            "model.network()."
-        ) from error
+    operator = operator_of(f, x, weights, dense=options.dense)
     start = x
     if isinstance(operator, AutodiffGram):
         operator.check(options.rtol, options.certified)

@@ -70,15 +70,15 @@ def warm_up():
 def gram(attention, x):
     """The product u -> J^T J u of the closed form at tokens `x` (..., n, d), its cached state computed now.
 
-    It takes the route of matrix products that the solver takes, where the installed lipnb has a choice of routes.
+    Lipnb 0.3 had a choice of routes for matrix products: it takes the one that the solver takes.
     """
     jacobian = AttentionJacobian(attention, x)
     product = getattr(jacobian, "gram", lambda u: jacobian.vjp(jacobian.jvp(u)))
     gemm = "lipnb.jacobian.gemm"
-    route = import_module(gemm).fastest if find_spec(gemm) else lambda dtype, device: nullcontext()
+    route = getattr(import_module(gemm), "fastest", None) if find_spec(gemm) else None
 
     def by_route(u):
-        with route(x.dtype, x.device):
+        with nullcontext() if route is None else route(x.dtype, x.device):
             return product(u)
 
     return by_route

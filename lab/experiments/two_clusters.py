@@ -10,7 +10,7 @@ import torch
 
 from lipnb import bounds
 from lipnb.attention import Attention
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.upper_norms import largest_singular
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import fork_input
 

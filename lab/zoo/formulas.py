@@ -6,7 +6,7 @@ import torch
 from scipy.special import lambertw
 
 from lipnb.bounds.norms import norms
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import radius
 
 

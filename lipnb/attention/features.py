@@ -36,11 +36,11 @@ class Feature(StrEnum):
 
 HAS = {
     Feature.SHARED_KEYS: lambda f: f.groups < f.heads,
-    Feature.ROTARY: lambda f: f.own["frequencies"] is not None,
-    Feature.NORM: lambda f: f.own["query_norm"] is not None or f.own["key_norm"] is not None,
+    Feature.ROTARY: lambda f: f.frequencies is not None,
+    Feature.NORM: lambda f: f.query_norm is not None or f.key_norm is not None,
     Feature.CAP: lambda f: f.cap is not None,
-    Feature.RELATIVE: lambda f: f.own["relative"] is not None,
-    Feature.SINKS: lambda f: f.own["sinks"] is not None,
+    Feature.RELATIVE: lambda f: f.relative is not None,
+    Feature.SINKS: lambda f: f.sinks is not None,
     Feature.TWO_SIDED_WINDOW: lambda f: f.window is not None and not f.masked,
 }
 
@@ -52,25 +52,24 @@ def features(f) -> tuple[Feature, ...]:
 
 def fixed_keys(f) -> bool:
     """Whether keys are one matrix times the tokens, wherever these stand."""
-    return f.own["frequencies"] is None and f.own["key_norm"] is None
+    return f.frequencies is None and f.key_norm is None
 
 
 def loose_keys(f) -> bool:
     """Whether one vector added to all keys changes nothing, because it adds one number to each row of logits."""
-    return f.score == "dot" and fixed_keys(f) and f.cap is None and f.own["sinks"] is None
+    return f.score == "dot" and fixed_keys(f) and f.cap is None and f.sinks is None
 
 
 def idle_biases(f) -> tuple[str, ...]:
     """The biases that `f` has and that change no derivative."""
-    idle = {"output_bias": True, "value_bias": f.own["sinks"] is None, "key_bias": loose_keys(f)}
-    return tuple(name for name, is_idle in idle.items() if is_idle and f.own[name] is not None)
+    idle = {"output_bias": True, "value_bias": f.sinks is None, "key_bias": loose_keys(f)}
+    return tuple(name for name, is_idle in idle.items() if is_idle and getattr(f, name) is not None)
 
 
 def alive(f) -> Tensor:
     """Which heads have values and outputs, boolean, shape (h,): the others change nothing."""
-    value, bias, output, sinks = (f.own[name] for name in ("value", "value_bias", "output", "sinks"))
-    moving: Tensor = value.flatten(1).any(1)
-    if sinks is not None and bias is not None:
-        moving = torch.logical_or(moving, bias.any(1))
+    moving: Tensor = f.value.flatten(1).any(1)
+    if f.sinks is not None and f.value_bias is not None:
+        moving = torch.logical_or(moving, f.value_bias.any(1))
     moving = moving.repeat_interleave(f.heads // f.groups)
-    return moving if output is None else moving & output.flatten(1).any(1)
+    return moving if f.output is None else moving & f.output.flatten(1).any(1)

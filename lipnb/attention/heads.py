@@ -4,12 +4,15 @@ One class serves the theorems and the experiments. A measure is a set of tokens 
 mean-field map of a discrete measure is this map, not a second implementation (castin2024smooth, Def. C.4).
 """
 
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, Self
+
 import torch
 from torch import Tensor
 
 from lipnb.attention.features import Feature, features, idle_biases
-from lipnb.attention.parameters import Frozen, Parameter, checked_settings, checked_tensors
-from lipnb.attention.rope_norm import Local, Norm, rotation
+from lipnb.attention.parameters import AXES, OWN_TYPE, checked_settings, checked_tensors
+from lipnb.attention.rope_norm import Local, Norm, Rotation, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
@@ -17,7 +20,8 @@ __all__ = ["Attention"]
 ALL = slice(None)
 
 
-class Attention(Frozen):
+@dataclass(eq=False, repr=False)
+class Attention:
     r"""Multi-head attention, by dot products or by distances.
 
     .. math::
@@ -90,8 +94,10 @@ class Attention(Frozen):
 
     Notes
     -----
-    A map does not change once made: its attributes cannot be set, it owns copies of the tensors it was given (gradients
-    reach those), and ``f.query`` and the like are new copies each time. `replace` makes another map of it.
+    Attributes cannot be set; `replace` makes another map. A map has copies of the tensors it was given, and gradients
+    reach those that were given. ``f.query`` and the like are the tensors of the map itself: what is written into them,
+    such as ``f.query.mul_(2)``, changes the map and all that is computed with it from then on, and no Jacobian or
+    answer that was made before.
 
     castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases);
     kim2021lipschitz, L2 scores; su2024roformer, rotary positions.
@@ -107,66 +113,101 @@ class Attention(Frozen):
     tensor([2., 0., 0., 0., 2., 0., 0., 0.])
     """
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor | None = None,
-        *,
-        query_bias: Tensor | None = None,
-        key_bias: Tensor | None = None,
-        value_bias: Tensor | None = None,
-        output_bias: Tensor | None = None,
-        scale: float | None = None,
-        masked: bool = False,
-        score: str = "dot",
-        window: int | None = None,
-        frequencies: Tensor | None = None,
-        query_norm: Tensor | None = None,
-        key_norm: Tensor | None = None,
-        norm_eps: float = 1e-6,
-        joint_norm: bool = False,
-        cap: float | None = None,
-        relative: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> None:
-        own = checked_tensors(self.table(), locals())
-        settings = checked_settings(own, locals())
-        (h, k, d), (g, v, _) = own["query"].shape, own["value"].shape
-        m = h * v if own["output"] is None else own["output"].shape[1]
-        vars(self).update(settings, _own=own, _settings=settings, _kept={})
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor | None = None
+    _: KW_ONLY
+    query_bias: Tensor | None = None
+    key_bias: Tensor | None = None
+    value_bias: Tensor | None = None
+    output_bias: Tensor | None = None
+    scale: float = None  # type: ignore[assignment]  # once made, a number
+    masked: bool = False
+    score: str = "dot"
+    window: int | None = None
+    frequencies: Tensor | None = None
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    norm_eps: float = 1e-6
+    joint_norm: bool = False
+    cap: float | None = None
+    relative: Tensor | None = None
+    sinks: Tensor | None = None
+
+    # what follows from shapes and settings
+    heads: int = field(init=False)
+    groups: int = field(init=False)
+    key_width: int = field(init=False)
+    width: int = field(init=False)
+    value_width: int = field(init=False)
+    output_width: int = field(init=False)
+    slope: float = field(init=False)  # of the products q . k in the logits
+    dtype: torch.dtype = field(init=False)  # of the tensors; inputs must have the same
+    device: torch.device = field(init=False)
+    more: tuple[Feature, ...] = field(init=False)
+    idle_biases: tuple[str, ...] = field(init=False)  # which the map has and which change no derivative
+    kept: dict = field(init=False)  # what others made of the tensors; they look whether these are still the same
+
+    def __post_init__(self) -> None:
+        vars(self).update(checked_tensors(vars(self)))
+        vars(self).update(checked_settings(vars(self)))
+        self._derive()
+        self.kept = {}
+
+    def _derive(self):
+        """Set what follows from shapes and settings."""
+        (h, k, d), (g, v, _) = self.query.shape, self.value.shape
+        m = h * v if self.output is None else self.output.shape[1]
         vars(self).update(heads=h, groups=g, key_width=k, width=d, value_width=v, output_width=m)
-        vars(self).update(dtype=own["query"].dtype, device=own["query"].device, more=features(self))
+        vars(self).update(dtype=self.query.dtype, device=self.query.device, more=features(self))
+        slope = self.scale if self.score == "dot" else 2 * self.scale
+        vars(self).update(slope=slope, idle_biases=idle_biases(self))
 
-    query = Parameter[Tensor]("h k d", required=True)
-    key = Parameter[Tensor]("g k d", " with g = {h}, as query has, or fewer heads, a divisor of {h}", required=True)
-    value = Parameter[Tensor]("g v d", " to go with key", required=True)
-    output = Parameter[Tensor | None]("h m v", " to go with value")
-    query_bias = Parameter[Tensor | None]("h k")
-    key_bias = Parameter[Tensor | None]("g k")
-    value_bias = Parameter[Tensor | None]("g v")
-    output_bias = Parameter[Tensor | None]("m")
-    frequencies = Parameter[Tensor | None]("p", own_type=True)  # in which angles are computed
-    query_norm = Parameter[Tensor | None]("h k")
-    key_norm = Parameter[Tensor | None]("g k")
-    relative = Parameter[Tensor | None]("h 2w+1", ", distances -w to w")
-    sinks = Parameter[Tensor | None]("h")
+    def __setattr__(self, name, value):
+        if "kept" in vars(self):
+            raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
+        super().__setattr__(name, value)
 
-    scale: float
-    masked: bool
-    score: str
-    window: int | None
-    cap: float | None
-    norm_eps: float
-    joint_norm: bool
-    heads: int
-    groups: int
-    more: tuple[Feature, ...]
-    key_width: int
-    width: int
-    value_width: int
-    output_width: int
+    def __delattr__(self, name):
+        self.__setattr__(name, None)
+
+    def __getstate__(self):
+        return {**vars(self), "kept": {}}
+
+    def __deepcopy__(self, memo):
+        memo[id(self)] = new = self.replace()  # tensors with a history refuse to be copied deeply
+        return new
+
+    def replace(self, **changes: Any) -> Self:
+        """A new map with other arguments: ``f.replace(value=2 * f.value, masked=True)``; the others stay."""
+        return type(self)(**{one.name: getattr(self, one.name) for one in fields(self) if one.init} | changes)
+
+    def changed(self, **changes: Any) -> Self:
+        """As `replace`, but with the very tensors of this map and of `changes`: neither copied nor checked."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self), **changes)
+        new._derive()
+        return new
+
+    def _tensors(self):
+        found = {name: getattr(self, name) for name in AXES}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def to(self, device: torch.device | torch.dtype | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same map on another device or in another floating point type; frequencies keep theirs.
+
+        As of a tensor: ``f.to(torch.float64)``, and what is there already is shared, not copied.
+        """
+        if isinstance(device, torch.dtype) and dtype is None:
+            device, dtype = None, device
+        moved = {
+            name: tensor.to(device=device, dtype=None if name == OWN_TYPE else dtype)
+            for name, tensor in self._tensors().items()
+        }
+        if dtype is None or torch.promote_types(self.dtype, dtype) == dtype:  # no number can overflow
+            return self.changed(**moved, kept={})
+        return self.replace(**moved)
 
     @classmethod
     def from_matrices(cls, A: Tensor, V: Tensor, *, masked: bool = False) -> "Attention":
@@ -260,35 +301,37 @@ class Attention(Frozen):
         if weights is not None:
             check_weights(weights, x)
 
-    @property
-    def slope(self) -> float:
-        """Factor of the products q . k in the logits: `scale`, or twice that with L2 scores."""
-        return self.scale if self.score == "dot" else 2 * self.scale
-
     def rows(self, name: str, x: Tensor) -> Tensor:
         """The projected rows (..., h or g, n, .) of "query", "key" or "value": bias included, nothing else."""
-        rows, bias = torch.einsum("...nd,hkd->...hnk", x, self.own[name]), self.own[f"{name}_bias"]
+        rows, bias = torch.einsum("...nd,hkd->...hnk", x, getattr(self, name)), getattr(self, f"{name}_bias")
         return rows if bias is None else rows + bias[:, None, :]
-
-    def norm(self, name: str) -> Norm | None:
-        """What normalises the rows of "query" or "key"."""
-        weight = self.own[f"{name}_norm"]
-        return None if weight is None else Norm(weight, self.norm_eps, self.joint_norm)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
         return self.project_with_derivatives(x)[:3]
 
-    def local(self, x: Tensor) -> tuple[Local, Local]:
+    def local(self, x: Tensor) -> tuple[Local | None, Local | None]:
         """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
         return self.project_with_derivatives(x)[3:]
 
-    def project_with_derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Local, Local]:
-        """Queries (slope folded in), keys and values, and the derivatives of queries and keys in their rows."""
-        turn = rotation(self.own["frequencies"], x.shape[-2], x.dtype)
+    def project_with_derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Local | None, Local | None]:
+        """Queries (slope folded in), keys and values, and the derivatives of queries and keys in their rows.
+
+        None for plain rows, which are the queries or keys themselves.
+        """
         query, key, value = (self.rows(name, x) for name in ("query", "key", "value"))
-        of_query, of_key = Local(turn, self.norm("query"), query), Local(turn, self.norm("key"), key)
-        return self.slope * of_query.value(query), of_key.value(key), value, of_query, of_key
+        of_query = of_key = None
+        if self.frequencies is not None or self.query_norm is not None or self.key_norm is not None:
+            turn = rotation(self.frequencies, x.shape[-2], x.dtype)
+            of_query, of_key = self._local(turn, self.query_norm, query), self._local(turn, self.key_norm, key)
+        query, key = (rows if of is None else of.value(rows) for of, rows in ((of_query, query), (of_key, key)))
+        return self.slope * query, key, value, of_query, of_key
+
+    def _local(self, turn: Rotation | None, weight: Tensor | None, rows: Tensor) -> Local | None:
+        """What normalises and turns these rows; None where nothing does."""
+        if turn is None and weight is None:
+            return None
+        return Local(turn, None if weight is None else Norm(weight, self.norm_eps, self.joint_norm), rows)
 
     def grouped(self, rows: Tensor) -> Tensor:
         """Rows (..., h, n, w) of heads that share keys one under another, (..., g, h / g n, w)."""
@@ -300,10 +343,14 @@ class Attention(Frozen):
 
     def products(self, query: Tensor, key: Tensor) -> Tensor:
         """Products (..., h, n, n) of queries (..., h, n, k) and keys (..., g, n, k)."""
+        if self.groups == self.heads:
+            return query @ key.mT
         return self.ungrouped(self.grouped(query) @ key.mT, query.shape[-2])
 
     def average(self, probabilities: Tensor, value: Tensor) -> Tensor:
         """Head outputs, shape (..., h, n, v), of probabilities (..., h, n, n) and values (..., g, n, v)."""
+        if self.groups == self.heads:
+            return probabilities @ value
         return self.ungrouped(self.grouped(probabilities) @ value, probabilities.shape[-2])
 
     def centred(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -323,13 +370,11 @@ class Attention(Frozen):
         size = size.repeat_interleave(self.heads // self.groups, -3)
         return size if added is None else size + added
 
-    def capped(self, logits: Tensor, slopes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Logits after the cap, and the slopes of the cap there; the logits as they are and None without a cap.
+    def capped(self, logits: Tensor, slopes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Logits after the cap, which the map must have, and the slopes of the cap there.
 
         With a buffer for the `slopes` both are written in place, into it and over the logits.
         """
-        if self.cap is None:
-            return logits, None
         if slopes is None:
             ratio = logits / self.cap
             return self.cap * ratio.tanh(), ratio.cosh().square().reciprocal()  # more digits than 1 - tanh^2
@@ -337,14 +382,16 @@ class Attention(Frozen):
         return logits.tanh_().mul_(self.cap), slopes
 
     def bias_at(self, distance: Tensor) -> Tensor:
-        """B at these distances j - i, whole numbers: shape (h, ...)."""
+        """B at these distances j - i, whole numbers: shape (h, ...); the map must have such biases."""
+        relative: Any = self.relative
         reach = self.bias_reach
-        return self.own["relative"][:, distance.clamp(-reach, reach) + reach]
+        return relative[:, distance.clamp(-reach, reach) + reach]
 
     @property
     def bias_reach(self) -> int:
         """The distance, either way, from which B stays what it is."""
-        return self.own["relative"].shape[1] // 2
+        relative: Any = self.relative
+        return relative.shape[1] // 2
 
     def hidden(self, n: int, rows=ALL, columns=ALL) -> Tensor | None:
         """Which of n tokens j token i does not see, boolean, shape (n, n); None where all are seen.
@@ -374,13 +421,6 @@ class Attention(Frozen):
         part.masked_fill_(self.hidden(n, rows, slice(first, columns.stop)), -torch.inf)
         return logits
 
-    def place(self, logits: Tensor, n: int, rows=ALL, columns=ALL) -> Tensor:
-        """The `logits` of these rows and columns, (..., h, rows, columns), with what places do to them, in place."""
-        if Feature.RELATIVE in self.more:
-            places = torch.arange(n, device=self.device)
-            logits += self.bias_at(places[columns] - places[rows][:, None])
-        return self.hide(logits, n, rows, columns)
-
     def logits(
         self, products: Tensor, added: Tensor | None, n: int, rows=ALL, columns=ALL, slopes: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
@@ -390,15 +430,20 @@ class Attention(Frozen):
         biases by distance and the mask. The products may be overwritten. With a buffer for the `slopes` they always
         are: logits are where products were, and there are no gradients.
         """
-        logits, cap_slope = self.capped(products, slopes)
+        logits, cap_slope = (products, None) if self.cap is None else self.capped(products, slopes)
         if added is not None:
             added = added[..., columns]
             logits = logits + added if slopes is None else logits.add_(added)
-        return self.place(logits, n, rows, columns), cap_slope
+        if self.relative is not None:
+            places = torch.arange(n, device=self.device)
+            logits += self.bias_at(places[columns] - places[rows][:, None])
+        if self.masked or self.window is not None:
+            logits = self.hide(logits, n, rows, columns)
+        return logits, cap_slope
 
     def with_sinks(self, logits: Tensor) -> Tensor:
         """The logits (..., h, rows, columns) with the sinks' as a last column."""
-        sinks = self.own["sinks"]
+        sinks: Any = self.sinks
         return torch.cat([logits, sinks[:, None, None].expand(*logits.shape[:-1], 1)], -1)
 
     def seen(self, n: int, first: int, last: int) -> slice:
@@ -414,7 +459,7 @@ class Attention(Frozen):
         would have no digits where it is small.
         """
         logits, cap_slope = self.logits(self.products(query, key), added, key.shape[-2])
-        if self.own["sinks"] is None:
+        if self.sinks is None:
             return logits.softmax(-1), cap_slope, None
         # not exp(logits - log of their sum): that has an error of eps times the logits in common to a row
         whole = self.with_sinks(logits).softmax(-1)
@@ -432,7 +477,7 @@ class Attention(Frozen):
 
     def output_matrices(self) -> Tensor:
         """Output matrices, shape (h, m, v); where there are none, those that put heads side by side."""
-        if self.own["output"] is not None:
+        if self.output is not None:
             return self.output
         eye = torch.eye(self.output_width, dtype=self.dtype, device=self.device)
         return eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
@@ -449,33 +494,31 @@ class Attention(Frozen):
         times = self.heads // self.groups
         if times == 1:
             return self
-        shared = {name: part for name, part in self._tensors().items() if self.table()[name].axes[0] == "g"}
-        return self.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
+        shared = {name: part for name, part in self._tensors().items() if AXES[name].startswith("g")}
+        return self.changed(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()}, kept={})
 
     def without_idle_biases(self) -> "Attention":
-        """The map without the biases that change no derivative, and whose size would cost digits; made once."""
-        idle = idle_biases(self)
-        with torch.enable_grad():  # whoever asks first: gradients reach the tensors of the map
-            return self.kept("no idle biases", lambda f: f.replace(**dict.fromkeys(idle))) if idle else self
+        """The same map without the biases that change no derivative, and whose size would cost digits."""
+        return self.changed(**dict.fromkeys(self.idle_biases)) if self.idle_biases else self
 
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""
-        if self.own["output"] is None:
+        if self.output is None:
             return heads.movedim(-3, -2).flatten(-2)
-        return torch.einsum("...hnv,hmv->...nm", heads, self.own["output"])
+        return torch.einsum("...hnv,hmv->...nm", heads, self.output)
 
     def combine_transposed(self, w: Tensor) -> Tensor:
         """Transpose of `combine`: head outputs (..., h, n, v) of output tokens `w`, shape (..., n, m)."""
-        if self.own["output"] is None:
+        if self.output is None:
             return w.unflatten(-1, (self.heads, self.value_width)).movedim(-2, -3)
-        return torch.einsum("...nm,hmv->...hnv", w, self.own["output"])
+        return torch.einsum("...nm,hmv->...hnv", w, self.output)
 
     def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Output tokens, shape (..., n, m), of tokens `x`, shape (..., n, d), with optional `weights` (..., n)."""
         self.check_input(x, weights)
         query, key, value = self.project(x)
         out = self.combine(self.average(self.probabilities_of(query, key, weights), value))
-        return out if self.own["output_bias"] is None else out + self.own["output_bias"]
+        return out if self.output_bias is None else out + self.output_bias
 
 
 def check_attention(f, what: str) -> None:

@@ -71,7 +71,7 @@ class Local:
         DN(y)\, \dot y = w r \circ \big(\dot y - \hat y\, (\hat y \cdot \dot y) / k\big),
         \quad r = (|y|^2 / k + \epsilon)^{-1/2}, \quad \hat y = r y
 
-    with the rotation R of its place and the norm N of its head; the identity for plain heads.
+    with the rotation R of its place and the norm N of its head. Plain heads have None in its place.
 
     Parameters
     ----------

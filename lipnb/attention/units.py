@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lipnb.attention.features import alive
 from lipnb.attention.heads import Attention
+from lipnb.attention.parameters import AXES
 from lipnb.scaling import ZERO, exponent, shifted, shifted_number
 
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
@@ -41,7 +42,7 @@ def _of_tokens(attention, x):
     """The power a of the tokens. Zeros have none: it is then at most 0, and the scale of the logits at most about 1."""
     if (a := exponent(x)) > ZERO:
         return a
-    query, bias, key = (exponent(attention.own[name]) for name in ("query", "query_bias", "key"))
+    query, bias, key = (exponent(getattr(attention, name)) for name in ("query", "query_bias", "key"))
     logits = ((size + key + exponent(attention.scale), tokens) for size, tokens in ((query, 2), (bias, 1)))
     return min([0, *(-size // tokens for size, tokens in logits if size > ZERO)])
 
@@ -61,9 +62,9 @@ def _gain(power, norm):
     return power if norm is None else max(exponent(norm), -STEEPEST)
 
 
-def _of_these(own, heads, attention):
-    """The tensors of some heads alone, heads boolean."""
-    return {name: part[heads] if part is not None and attention.of_heads(name) else part for name, part in own.items()}
+def _of_these(own, heads):
+    """The tensors of some heads alone, heads boolean; those of keys are of each head."""
+    return {name: part[heads] if part is not None and AXES[name][0] in "hg" else part for name, part in own.items()}
 
 
 def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float]:
@@ -86,11 +87,12 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     a = _of_tokens(whole, x)
     if not alive(attention).any():
         return None, x, a, 0
-    own = whole.without_idle_biases().own | {"output": whole.output_matrices()}
+    bare = whole.without_idle_biases()
+    own = {name: getattr(bare, name) for name in AXES} | {"output": whole.output_matrices()}
     q, k = _of_rows(own, a)
     gains = _gain(q, own["query_norm"]), _gain(k, own["key_norm"])
     if not (attention.groups < attention.heads or attention.joint_norm):  # none share keys or a mean square
-        own = _of_these(own, alive(attention), whole)
+        own = _of_these(own, alive(attention))
     value, value_bias, output, o = _balanced(own["value"], own["value_bias"], own["output"], a)
     eps = shifted_number(whole.norm_eps, -2 * (k if own["query_norm"] is None else q))
     if exponent(whole.scale) + sum(gains) > STEEPEST or eps == math.inf:
@@ -105,5 +107,5 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     }
     own |= {name: shifted(own[name], power) for name, power in powers.items() if own[name] is not None}
     own |= {"value": value, "value_bias": value_bias, "output": output}
-    unit = whole.replace(**own, norm_eps=eps, scale=shifted_number(whole.scale, sum(gains)))
+    unit = whole.changed(**own, kept={}, norm_eps=eps, scale=shifted_number(whole.scale, sum(gains)))
     return unit, shifted(x, -a), a, o

@@ -21,8 +21,8 @@ from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
 from lipnb.bounds.mean_field_rate import log_mean_field_exact
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, head_norms, log_sum
-from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
+from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, radius, real_tensor
 
 __all__ = ["ball_upper"]

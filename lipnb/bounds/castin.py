@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from lipnb.bounds.norms import growth_rate, logit_bound, norms, product
-from lipnb.bounds.rounding import largest_singular, length
+from lipnb.bounds.upper_norms import largest_singular, length
 from lipnb.checks import as_double, check_finite_tokens, count, radius
 
 __all__ = [

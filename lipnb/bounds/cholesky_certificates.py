@@ -13,7 +13,7 @@ of blocks.
 
 import torch
 
-from lipnb.bounds.rounding import UNIT, gamma, largest_eigenvalue, largest_singular, length
+from lipnb.bounds.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, length
 from lipnb.checks import at_once
 from lipnb.scaling import powers_of_two
 

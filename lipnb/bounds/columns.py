@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from lipnb.bounds.rounded_linearization import RoundedLinearization
-from lipnb.bounds.rounding import MORE, TINY, UNIT, RoundingErrors, gamma, largest_singular, orthogonality
+from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, orthogonality
 from lipnb.bounds.term_bounds import Terms, bases, three_terms
+from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular
 from lipnb.checks import at_once
 
 WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence

@@ -5,7 +5,7 @@ import math
 import torch
 from scipy.special import lambertw
 
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, real_tensor
 
 __all__ = ["l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "phi_inverse", "printed_l2_upper"]

@@ -17,8 +17,8 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import ArpackError, eigsh
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import log_sum, triangle
-from lipnb.bounds.rounding import gamma, largest_singular
+from lipnb.bounds.norms import log_sum
+from lipnb.bounds.upper_norms import gamma, largest_singular, triangle
 from lipnb.checks import as_double
 
 STEPS = 12  # of the search for weights

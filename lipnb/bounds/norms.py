@@ -8,7 +8,7 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.upper_norms import largest_singular, triangle
 from lipnb.checks import as_double, radius, square
 
 __all__ = ["HeadNorms", "growth_rate", "head_norms"]
@@ -26,11 +26,6 @@ def norms(A, V):
     if not torch.isfinite(V).all():
         raise ValueError("A or V holds NaN or infinite values: remove them first.")
     return largest_singular(A).item(), largest_singular(V).item()
-
-
-def triangle(matrix):
-    """R of matrix = Q R: :math:`|M y| = |R y|`."""
-    return torch.linalg.qr(matrix, mode="r").R
 
 
 def plain_heads(what: str, attention: Attention, also: tuple[Feature, ...] = ()) -> Attention:

@@ -10,7 +10,7 @@ import torch
 
 from lipnb.attention import Local
 from lipnb.attention.features import fixed_keys, loose_keys
-from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
+from lipnb.attention.rope_norm import Norm, rotation
 from lipnb.checks import at_once
 
 
@@ -32,8 +32,8 @@ class RoundedLinearization:
         The rows that became queries and keys, by name, shape (h, n, k): before norms and rotations.
     norms : dict
         Their `Norm` or None, by name.
-    of_query, of_key : Local
-        Derivatives of queries and of keys in their rows.
+    of_query, of_key : Local or None
+        Derivatives of queries and of keys in their rows; None where they are the rows.
     fixed_keys : bool
         Whether keys are one matrix times the tokens, wherever these stand.
     heads_per_key : int
@@ -74,20 +74,26 @@ class RoundedLinearization:
             "query": _rows(att.query, x, att.query_bias),
             "key": _rows(att.key, self.key_tokens, None if loose else att.key_bias),
         }
-        self.turn = rotation(att.frequencies, self.n, x.dtype)
+        self.turn = None if att.frequencies is None else rotation(att.frequencies, self.n, x.dtype)
         self.norms = {
             name: None if weight is None else Norm(weight, att.norm_eps, att.joint_norm)
             for name, weight in (("query", att.query_norm), ("key", att.key_norm))
         }
-        query, self.key = (turned(normalised(self.rows[name], norm), self.turn) for name, norm in self.norms.items())
-        self.of_query, self.of_key = (Local(self.turn, norm, self.rows[name]) for name, norm in self.norms.items())
+        self.of_query, self.of_key = (
+            None if norm is None and self.turn is None else Local(self.turn, norm, self.rows[name])
+            for name, norm in self.norms.items()
+        )
+        query, self.key = (
+            rows if of is None else of.value(rows)
+            for of, rows in zip((self.of_query, self.of_key), self.rows.values(), strict=True)
+        )
         self.query = att.scale * query
         self.value = _rows(att.value, self.value_tokens, None if att.sinks is None else att.value_bias)
         self.hidden = att.hidden(self.n)
         self.products, self.log_weights, self.log_size = self.query @ self.key.mT, None, 0.0
         self._attend(weights)
         self.mean = self.P @ self.value
-        self.slope = self.of_key.transposed(self.query) @ att.key
+        self.slope = (self.query if self.of_key is None else self.of_key.transposed(self.query)) @ att.key
         self.output = att.output_matrices()
         # outputs in orthonormal coordinates: |W_O y| = |R y|
         self.R = torch.linalg.qr(self.output.movedim(0, 1).flatten(1), mode="r").R
@@ -140,6 +146,8 @@ class RoundedLinearization:
 
     def in_query_rows(self, rows, matrices):
         """(rows, h, a, k): matrices times D_i, the derivatives of queries i in their rows; M^q_i = D_i W_Q."""
+        if self.of_query is None:
+            return matrices
         return self.of_query.at(rows).transposed(matrices.permute(2, 1, 0, 3)).permute(2, 1, 0, 3)
 
     def query_term(self, rows):
@@ -155,7 +163,8 @@ class RoundedLinearization:
         """
         att = self.attention
         query, key, value = (torch.einsum("cnd,hkd->chnk", u, matrix) for matrix in (att.query, att.key, att.value))
-        query, key = self.of_query.forward(query), self.of_key.forward(key)
+        query = query if self.of_query is None else self.of_query.forward(query)
+        key = key if self.of_key is None else self.of_key.forward(key)
         t = self.capped_P * (att.scale * query @ self.key.mT) + self.capped_Pt * (self.query @ key.mT)
         heads = t @ self.value - t.sum(-1, keepdim=True) * self.mean + self.Pt @ value
         return torch.einsum("chnv,hmv->cnm", heads, self.output)
@@ -166,7 +175,8 @@ class RoundedLinearization:
         g = torch.einsum("cnm,hmv->chnv", w, self.output)
         z = g @ self.value.mT - (g * self.mean).sum(-1, keepdim=True)
         query, key = att.scale * (self.capped_P * z) @ self.key, (self.capped_Pt * z).mT @ self.query
-        query, key = self.of_query.transposed(query), self.of_key.transposed(key)
+        query = query if self.of_query is None else self.of_query.transposed(query)
+        key = key if self.of_key is None else self.of_key.transposed(key)
         pulled = ((query, att.query), (key, att.key), (self.Pt.mT @ g, att.value))
         return sum(torch.einsum("chnk,hkd->cnd", part, matrix) for part, matrix in pulled)
 

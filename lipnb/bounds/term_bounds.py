@@ -16,18 +16,9 @@ import torch
 
 from lipnb.attention import Local
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
-from lipnb.bounds.norms import triangle
 from lipnb.bounds.rounded_linearization import RoundedLinearization
-from lipnb.bounds.rounding import (
-    MORE,
-    UNIT,
-    RowErrors,
-    gamma,
-    largest_singular,
-    largest_singular_of_each,
-    length,
-    orthogonality,
-)
+from lipnb.bounds.rounding import MORE, RowErrors, orthogonality
+from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, largest_singular_of_each, length, triangle
 from lipnb.checks import at_once
 from lipnb.scaling import powers_of_two
 

@@ -29,9 +29,9 @@ from lipnb.bounds.multihead_norms import (
     value_of_layer,
     wide,
 )
-from lipnb.bounds.norms import log_sum, triangle
+from lipnb.bounds.norms import log_sum
 from lipnb.bounds.rotary import RotaryNorms
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.upper_norms import largest_singular, triangle
 
 
 class Projection(NamedTuple):

@@ -5,8 +5,8 @@ import math
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import head_norms, plain_heads, triangle
-from lipnb.bounds.rounding import gamma, largest_singular
+from lipnb.bounds.norms import head_norms, plain_heads
+from lipnb.bounds.upper_norms import gamma, largest_singular, triangle
 from lipnb.checks import as_double, number
 
 __all__ = ["softmax_norm", "without_query_bias", "yudin_upper", "yudin_upper_sharp"]

@@ -55,6 +55,7 @@ def plain_kernels() -> Iterator[None]:
         yield
 
 
+PRETRAINED = "; of a network in a folder lipnb.models.load(folder) gives model.attention(layer) and model.network()"
 FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
 ONCE = (
     "torch::autograd::Error",
@@ -137,7 +138,7 @@ class AutodiffJacobian:
         with torch.enable_grad(), plain_kernels():
             self.x = x.detach().clone()
             self._input = self.x.clone().requires_grad_()
-            out = _first_run(self.f, self._input)
+            out = _first_run(self.f, self._input, PRETRAINED if isinstance(f, torch.nn.Module) else "")
             _check_output(out, x)
             self._output = out.to(x.dtype)  # torch.autocast hands out another type
         self._out_shape = out.shape
@@ -521,11 +522,8 @@ def check_map(f):
             "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
             "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
         )
-    if hasattr(f, "attention") and hasattr(f, "network") and hasattr(f, "activations"):  # lipnb.models.Model
-        raise ValueError(
-            f"{f.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
-            "model.activations(token_ids, layer), or all of it, f = model.network()."
-        )
+    if (instead := getattr(f, "not_a_map", None)) is not None:  # the sentence of an object that has maps to give
+        raise ValueError(instead)
     if not callable(f):
         raise ValueError(f"f must be an Attention or a callable, got {kind}: the map comes first, then the tokens.")
 
@@ -544,7 +542,7 @@ def _check_input(x):
     check_finite_tokens(x)
 
 
-def _first_run(f, tokens):
+def _first_run(f, tokens, instead):
     """The map's output, or one sentence for whatever the first run of it raises."""
     try:
         return f(tokens)
@@ -553,7 +551,7 @@ def _first_run(f, tokens):
     except Exception as error:
         if isinstance(error, ValueError) and _raised_by(error).startswith(("lipnb.", "lipscan.")):  # a sentence of ours
             raise
-        raise ValueError(_first_error(f, tokens, error)) from error
+        raise ValueError(_first_error(f, tokens, error, instead)) from error
 
 
 def _raised_by(error):
@@ -562,8 +560,8 @@ def _raised_by(error):
     return frame.f_globals.get("__name__", "")
 
 
-def _first_error(f, tokens, error):
-    """The sentence for the error of a map's first run, and what to give instead."""
+def _first_error(f, tokens, error, instead):
+    """The sentence for the error of a map's first run, and what to give in its place, some of it known already."""
     short, said = _short(error), str(error)
     if isinstance(error, TypeError) and "required positional argument" in said:
         return (
@@ -590,9 +588,10 @@ def _first_error(f, tokens, error):
             return f"{refused}, but it takes {tuple(other.shape)}: give {name}."
     if re.search("dtype|scalar type|cannot be multiplied", said):
         return (
-            f"{refused}: give tokens of its width and type, such as x.float(), or a module in theirs, module.double()."
+            f"{refused}: give tokens of its width and type, such as x.float(), or a module in theirs, "
+            f"module.double(){instead}."
         )
-    return f"{refused}: f(x) has to run by itself first."
+    return f"{refused}: f(x) has to run by itself first{instead}."
 
 
 def _runs(f, tokens):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lipnb.jacobian import gemm
 from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
@@ -47,6 +46,7 @@ class CachedGram(GramOperator):
         offset = None if at.offset is None else at.offset / value_unit
         self._place(replace(at, value=at.value / value_unit, heads=at.heads / value_unit, offset=offset))
         self._buffers = self._make_buffers()
+        self._view()
 
     def _place(self, at):
         """Put queries and keys into the matrices that are multiplied; `at` keeps views of them."""
@@ -90,25 +90,35 @@ class CachedGram(GramOperator):
         new.weights, new.unit, new.near_hard = self.weights, self.unit, self.near_hard
         new._place(self.at.restrict(index))
         new._buffers = {name: buffer[: len(buffer) // b * len(index)] for name, buffer in self._buffers.items()}
+        new._view()
         return new
 
-    def _split(self, projected):
-        """Views (b, h or g, n, width) of the query, key and value parts of `projected`, (b n, h k + g (k + v))."""
+    def _view(self):
+        """Make the views that each product needs, once: (b, h or g, n, width) of buffers and of what is multiplied."""
         b, h, g, n, k, v, _ = self.sizes
-        parts = projected.view(b, n, -1).split([h * k, g * k, g * v], dim=-1)
-        return [part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(parts, (k, k, v), strict=True)]
+        buffers = self._buffers
+        parts = buffers["projected"].view(b, n, -1).split([h * k, g * k, g * v], dim=-1)
+        # the query, key and value parts of `projected`, (b n, h k + g (k + v))
+        self._query, self._key, self._value = (
+            part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(parts, (k, k, v), strict=True)
+        )
+        self._query_tangent = self.queries.view(b, h, n, -1)[..., :k]
+        self._key_tangent = self.keys.view(b, g, n, -1)[..., k : 2 * k]
+        self._value_tangent = buffers["value"].view(b, g, n, v)
+        self._back_query = buffers["query"].view(b, h, n, k)
+        self._head, self._joined = buffers["head"].view(b, h, n, v), buffers["joined"].view(b, n, h, v).transpose(1, 2)
 
     def tangent(self, u):
         """Head output tangents, shape (b g, r n, v), of token tangents `u`, shape (b n, d), in units of the values."""
-        b, h, g, n, k, *_ = self.sizes
-        buffers, P = self._buffers, self.probabilities
-        query, key, value = self._split(torch.mm(u, self.weights.projection, out=buffers["projected"]))
-        self.queries.view(b, h, n, -1)[..., :k].copy_(self.at.of_query.forward(query))
-        self.keys.view(b, g, n, -1)[..., k : 2 * k].copy_(self.at.of_key.forward(key))
+        k, buffers, P = self.sizes[4], self._buffers, self.probabilities
+        torch.mm(u, self.weights.projection, out=buffers["projected"])
+        of_query, of_key = self.at.of_query, self.at.of_key
+        self._query_tangent.copy_(self._query if of_query is None else of_query.forward(self._query))
+        self._key_tangent.copy_(self._key if of_key is None else of_key.forward(self._key))
         if self.slope is not None:
             tangent = self.keys[..., k : 2 * k]
             self.keys[..., -1] = torch.sum(self.keys[..., :k] * tangent, dim=-1).mul_(-self.slope)
-        buffers["value"].view(b, g, n, -1).copy_(value)
+        self._value_tangent.copy_(self._value)
         t = torch.bmm(self.queries, self.keys.mT, out=buffers["square"]).mul_(P)
         if self.cap_slope is not None:
             t.mul_(self.cap_slope)
@@ -122,7 +132,7 @@ class CachedGram(GramOperator):
 
     def cotangent(self, w):
         """Token cotangents, shape (b n, d), of head output cotangents `w`, shape (b g, r n, v)."""
-        b, h, g, n, k, *_ = self.sizes
+        b, _, g, _, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
         z = torch.bmm(w, self.values.mT, out=buffers["square"])
         if self.near_hard:
@@ -133,26 +143,27 @@ class CachedGram(GramOperator):
             z.sub_((w * self.heads).sum(-1, keepdim=True)).mul_(P)
         if self.cap_slope is not None:
             z.mul_(self.cap_slope)
-        query, key, value = self._split(buffers["projected"])
-        back = torch.bmm(z, self.keys[..., :k], out=buffers["query"])
-        query.copy_(self.at.of_query.transposed(back.view(b, h, n, k)))
+        of_query, of_key = self.at.of_query, self.at.of_key
+        torch.bmm(z, self.keys[..., :k], out=buffers["query"])
+        self._query.copy_(self._back_query if of_query is None else of_query.transposed(self._back_query))
         back = torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"])
         if self.slope is not None:
             back = back[..., :-1].addcmul_(self.keys[..., :k], back[..., -1:], value=-self.slope)
-        key.copy_(self.at.of_key.transposed(back.unflatten(0, (b, g))))
-        value.copy_(torch.bmm(P.mT, w, out=buffers["value"]).view(b, g, n, -1))
+        back = back.unflatten(0, (b, g))
+        self._key.copy_(back if of_key is None else of_key.transposed(back))
+        torch.bmm(P.mT, w, out=buffers["value"])
+        self._value.copy_(self._value_tangent)
         return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
 
     def join(self, heads):
         """Heads side by side: (b g, r n, v) to (b n, h v)."""
-        b, h, _, n, _, v, _ = self.sizes
-        self._buffers["joined"].view(b, n, h, v).copy_(heads.view(b, h, n, v).transpose(1, 2))
+        self._joined.copy_(heads.view_as(self._head))
         return self._buffers["joined"]
 
     def part(self, joined):
         """Transpose of `join`, into the buffer of the heads."""
         b, h, _, n, _, v, _ = self.sizes
-        self._buffers["head"].view(b, h, n, v).copy_(joined.view(b, n, h, v).transpose(1, 2))
+        self._head.copy_(joined.view(b, n, h, v).transpose(1, 2))
         return self._buffers["head"]
 
     def heuristic_start(self) -> Tensor:
@@ -179,7 +190,6 @@ class CachedGram(GramOperator):
         """J^T w / `unit`, shape (b n, d), of `w`, shape (b n, m); overwritten by the next product."""
         return self.cotangent(self.part(w if self.weights.output is None else w @ self.weights.output))
 
-    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), of `u`, shape (b, n d); overwritten by the next product.
 

@@ -70,11 +70,13 @@ class AttentionJacobian:
         attention.check_input(x, weights)
         check_precision(x)
         self._lock = Lock()  # products share buffers, and threads a Jacobian
-        self.attention, self.x = attention, x.detach().clone()
+        self.x = x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         flat = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
-        with torch.no_grad(), gemm.fastest(x.dtype, x.device):
-            self._at = Linearization.of(attention, self.x.reshape(-1, self.n, self.d), flat)  # of a flat batch
+        with torch.no_grad(), gemm.full_precision(x.dtype, x.device):
+            # of the map as it is now, whatever becomes of its tensors
+            self.attention = attention.changed(**{name: part.clone() for name, part in attention._tensors().items()})
+            self._at = Linearization.of(self.attention, self.x.reshape(-1, self.n, self.d), flat)  # of a flat batch
 
     def __getstate__(self):
         return {name: part for name, part in vars(self).items() if name not in ("_lock", "_products")}
@@ -94,7 +96,7 @@ class AttentionJacobian:
 
     def operator(self) -> CachedGram:
         """The `CachedGram` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
-        with torch.no_grad(), gemm.full_precision(self.x.device):
+        with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
             return CachedGram(self._at)
 
     @cached_property
@@ -105,7 +107,7 @@ class AttentionJacobian:
         """`product` for each perturbation in `u`, shape (..., *batch, n, width), as (..., *batch, n, other width)."""
         check_vector(name, u, (*self.batch_shape, self.n, width), self.x, several=True)
         rows = u.detach().reshape(-1, self.batch_shape.numel() * self.n, width)
-        with self._lock, torch.no_grad(), gemm.fastest(self.dtype, u.device):
+        with self._lock, torch.no_grad(), gemm.full_precision(self.dtype, u.device):
             out = torch.stack([product(one) for one in rows])
         return out.view(*u.shape[:-1], -1)
 
@@ -177,7 +179,7 @@ class AttentionJacobian:
             "a dense Jacobian of shape ... would hold ... entries": use the products.
         """
         refuse_large_dense(self.shape)
-        with torch.no_grad(), gemm.full_precision(self.x.device):
+        with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
             return self._at.blocks().reshape(self.shape)
 
     def linear_operator(self) -> LinearOperator:
@@ -226,5 +228,5 @@ class AttentionJacobian:
 
     def infinity_norm(self) -> Tensor:
         """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""
-        with torch.no_grad(), gemm.full_precision(self.x.device):
+        with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
             return infinity_norm(self.attention, self.x)

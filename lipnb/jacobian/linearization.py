@@ -25,8 +25,9 @@ class Projected:
         The map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
     query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
         Queries (slope folded in) and keys, both centred, and values.
-    of_query, of_key : Local
-        Derivatives of queries and of keys in their projections: normalised, and turned by their places.
+    of_query, of_key : Local or None
+        Derivatives of queries and of keys in their projections: normalised, and turned by their places. None where
+        they are the projections.
     added : Tensor, shape (..., h or 1, 1, n), or None
         What each key adds to its logits.
     root : Tensor, shape (..., n, 1), or None
@@ -39,8 +40,8 @@ class Projected:
     query: Tensor
     key: Tensor
     value: Tensor
-    of_query: Local
-    of_key: Local
+    of_query: Local | None
+    of_key: Local | None
     added: Tensor | None
     root: Tensor | None
     sink_bias: Tensor | None
@@ -50,10 +51,14 @@ class Projected:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
         attention = attention.without_idle_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
-        query, key = attention.centred(query, key)
-        bias = attention.own["value_bias"]  # there beside sinks alone
+        added = None
+        if attention.score == "l2":
+            query, key = attention.centred(query, key)
+        if attention.score == "l2" or weights is not None:
+            added = attention.added_to_logits(key, weights)
+        bias = attention.value_bias  # there beside sinks alone
         if bias is not None:
-            value = torch.einsum("...nd,hkd->...hnk", x, attention.own["value"])
+            value = torch.einsum("...nd,hkd->...hnk", x, attention.value)
             bias = bias.repeat_interleave(attention.heads // attention.groups, 0)[:, None]
         return cls(
             attention=attention,
@@ -62,7 +67,7 @@ class Projected:
             value=value,
             of_query=of_query,
             of_key=of_key,
-            added=attention.added_to_logits(key, weights),
+            added=added,
             root=None if weights is None else weights.sqrt()[..., None],
             sink_bias=bias,
         )
@@ -144,10 +149,10 @@ class Linearization(Projected):
         """
         att, shared = self.attention, self._shared
         query, key, value = (
-            torch.einsum("...nd,hkd->...hnk", u, matrix)
-            for matrix in (att.slope * att.own["query"], att.own["key"], att.own["value"])
+            torch.einsum("...nd,hkd->...hnk", u, matrix) for matrix in (att.slope * att.query, att.key, att.value)
         )
-        query, key = self.of_query.forward(query), self.of_key.forward(key)
+        query = query if self.of_query is None else self.of_query.forward(query)
+        key = key if self.of_key is None else self.of_key.forward(key)
         products = query @ shared(self.key).mT + self.query @ shared(key).mT
         if att.score == "l2":
             products = products - att.slope * shared((self.key * key).sum(-1)[..., None, :])
@@ -163,8 +168,10 @@ class Linearization(Projected):
         query, key, value = z @ shared(self.key), z.mT @ self.query, self.probabilities.mT @ g
         if att.score == "l2":
             key = key - att.slope * shared(self.key) * z.sum(-2)[..., None]
-        query, key = self.of_query.transposed(query), self.of_key.transposed(self._summed(key))
-        matrices = att.slope * att.own["query"], att.own["key"], att.own["value"]
+        key = self._summed(key)
+        query = query if self.of_query is None else self.of_query.transposed(query)
+        key = key if self.of_key is None else self.of_key.transposed(key)
+        matrices = att.slope * att.query, att.key, att.value
         parts = zip((query, key, self._summed(value)), matrices, strict=True)
         return sum(torch.einsum("...hnk,hkd->...nd", part, matrix) for part, matrix in parts)  # type: ignore[return-value]
 
@@ -206,19 +213,22 @@ class Linearization(Projected):
         -----
         castin2024smooth, Lemma C.2, D.1, E.2; kim2021lipschitz, the Jacobian of L2 attention.
         """
-        attention, own = self.attention, self.attention.own
+        attention = self.attention
         times = attention.heads // attention.groups
         query, P, heads = (part[..., first:last, :] for part in (self.query, self.probabilities, self.heads))
         key, value = (part.repeat_interleave(times, -3) for part in (self.key, self.value))
-        of_query = self.of_query.matrices(own["query"])  # (..., h, n or 1, k, d)
-        of_key = self.of_key.matrices(own["key"]).repeat_interleave(times, -4)
+        of_query, of_key = (  # (..., h or g, n or 1, k, d)
+            matrix[:, None] if of is None else of.matrices(matrix)
+            for of, matrix in ((self.of_query, attention.query), (self.of_key, attention.key))
+        )
+        of_key = of_key.repeat_interleave(times, -4)
         of_query = of_query[..., first:last, :, :] if of_query.shape[-3] > 1 else of_query
         slope = torch.einsum("...hik,...hjkd->...hijd", query, of_key)
         curve = attention.slope * torch.einsum("...hlk,...hikd->...hild", key, of_query)
         spread = P[..., None] * (value[..., None, :, :] - heads[..., None, :])  # P_ij (v_j - o_i)
         if self.cap_slope is not None:
             spread = spread * self.cap_slope[..., first:last, :, None]
-        matrix = own["value"].repeat_interleave(times, 0)
+        matrix = attention.value.repeat_interleave(times, 0)
         blocks = torch.einsum("...hij,hvd->...hivjd", P, matrix) + torch.einsum(
             "...hijv,...hijd->...hivjd", spread, slope.expand(*spread.shape[:-1], -1)
         )
@@ -227,9 +237,9 @@ class Linearization(Projected):
             blocks = blocks - torch.einsum("...hijv,...hjd->...hivjd", spread, ends)
         diagonal = torch.einsum("...hilv,...hild->...hvdi", spread, curve.expand(*spread.shape[:-1], -1))
         torch.diagonal(blocks, offset=first, dim1=-4, dim2=-2).add_(diagonal)
-        if own["output"] is None:
+        if attention.output is None:
             return blocks.movedim(-5, -4).flatten(-4, -3)
-        return torch.einsum("...hivjd,hmv->...imjd", blocks, own["output"])
+        return torch.einsum("...hivjd,hmv->...imjd", blocks, attention.output)
 
 
 def infinity_norm(attention: Attention, x: Tensor) -> Tensor:

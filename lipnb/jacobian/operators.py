@@ -4,6 +4,7 @@ Each is M^T M with M the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on
 """
 
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from lipnb.jacobian.autodiff import LINEAR, AutodiffJacobian, RecordedJacobian
 from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.linearization import Linearization
-from lipnb.jacobian.separable import SeparableJacobian, separable_pays
+from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram
@@ -99,18 +100,22 @@ class SeparableGram(GramOperator):
 
     name = "separable"
 
-    def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float) -> None:
+    def __init__(self, jacobian: SeparableJacobian, root: Tensor, unit: float) -> None:
+        self.jacobian, self.root, self.unit = jacobian, root, unit
+
+    @classmethod
+    def if_it_pays(cls, attention: Attention, x: Tensor, weights: Tensor | None, *, rtol: float) -> Self | None:
+        """As `SeparableJacobian.if_it_pays`, of the values and output matrices in units."""
         own = None if weights is None else weights[0]
-        self.root = x.new_ones(x.shape[1]) if own is None else own.sqrt()
-        scaled = ScaledWeights.of(attention, x.dtype)
-        self.unit, value_unit, changes = scaled.unit, scaled.value_unit, {}
+        scaled, changes = ScaledWeights.of(attention, x.dtype), {}
+        value_unit = scaled.value_unit
         for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
             if (old := getattr(attention, name)) is not None:
                 changes[name] = old / unit
-        attention = attention.replace(**changes)
-        self.jacobian = SeparableJacobian(attention, x[0], own, rtol=rtol)
+        jacobian = SeparableJacobian.if_it_pays(attention.changed(**changes, kept={}), x[0], own, rtol=rtol)
+        root = x.new_ones(x.shape[1]) if own is None else own.sqrt()
+        return None if jacobian is None else cls(jacobian, root, scaled.unit)
 
-    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (1, N), of `u`, shape (1, N)."""
         return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
@@ -166,22 +171,15 @@ def operator_of(
     """
     if not isinstance(f, Attention):
         return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
-    if _dense(x, dense):
-        return DenseGram(AttentionJacobian(f, x, weights), x, weights)
-    with gemm.fastest(x.dtype, x.device):
-        return _by_products(f, x, weights, memory, rtol)
-
-
-def _by_products(attention, x, weights, memory, rtol):
-    """The operator of an attention that is known by its products alone."""
     n, dtype = x.shape[1], x.dtype
-    if cached_bytes(attention, n) <= memory and not (attention.masked and n >= MASKED_STREAM):
-        return CachedGram(Linearization.of(attention, x, weights))
+    if x[0].numel() <= DENSE_SIZE if dense is None else dense:
+        return DenseGram(AttentionJacobian(f, x, weights), x, weights)
+    if cached_bytes(f, n) <= memory and not (f.masked and n >= MASKED_STREAM):
+        return CachedGram(Linearization.of(f, x, weights))
     error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if dtype == torch.float64 else KERNEL_SHARE * rtol
     fine = error >= 64 * torch.finfo(dtype).eps  # no kernel is closer
-    if len(x) == 1 and fine and separable_pays(attention, x[0], None if weights is None else weights[0], rtol=error):
-        return SeparableGram(attention, x, weights, rtol=error)
-    return StreamedGram(attention, x, weights)
+    found = SeparableGram.if_it_pays(f, x, weights, rtol=error) if len(x) == 1 and fine else None
+    return StreamedGram(f, x, weights) if found is None else found
 
 
 def operators_of(
@@ -189,7 +187,9 @@ def operators_of(
 ) -> Iterator[tuple[slice, GramOperator]]:
     """The operators of an attention at x (b, n, d): of all sequences if dense, else of as many as `memory` holds."""
     memory = memory_allowance(x.device) if memory is None else memory
-    together = len(x) if _dense(x, dense) else max(1, int(min(len(x), memory / cached_bytes(f, x.shape[1]))))
+    together = max(1, int(min(len(x), memory / cached_bytes(f, x.shape[1]))))
+    if x[0].numel() <= DENSE_SIZE if dense is None else dense:
+        together = len(x)
     for first in range(0, len(x), together):
         some = slice(first, first + together)
         own = None if weights is None else weights[some]
@@ -198,10 +198,6 @@ def operators_of(
 
 def _name(kind):
     return str(kind).removeprefix("torch.")
-
-
-def _dense(x, dense):
-    return x[0].numel() <= DENSE_SIZE if dense is None else dense
 
 
 def cached_bytes(attention: Attention, n: int) -> int:

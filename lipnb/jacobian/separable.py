@@ -6,6 +6,7 @@ with the Jacobian go through these sums (`SeparableJacobian`).
 """
 
 import math
+from typing import Self
 
 import numpy as np
 import torch
@@ -346,7 +347,29 @@ class SeparableJacobian:
 
     @torch.no_grad()
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6) -> None:
-        low, self._kernels = kernels(attention, x, weights, rtol)
+        self._build(attention, x, *kernels(attention, x, weights, rtol))
+
+    @classmethod
+    @torch.no_grad()
+    def if_it_pays(
+        cls, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6
+    ) -> Self | None:
+        """The Jacobian where it applies and is worth it against exact tiles, else None; found out in O(n)."""
+        if attention.score != "dot" or attention.more or attention.masked:
+            return None
+        try:
+            low, made = kernels(attention, x, weights, rtol)
+        except NotSeparable:
+            return None
+        if len(x) < PARTICLES_PER_NODE * max(math.prod(kernel.nodes) for kernel in made):
+            return None
+        new = object.__new__(cls)
+        new._build(attention, x, low, made)
+        return new
+
+    def _build(self, attention, x, low, kernels):
+        """All that is kept, of the narrowest attention and the kernels of its heads."""
+        self._kernels = kernels
         self.n, self.d = x.shape
         self.attention, self._low = attention, low
         self.tile = PARTICLES.get(x.device.type, PARTICLES["cuda"])
@@ -486,15 +509,3 @@ class SeparableJacobian:
             image = self._rows(some, u[some] / scale[some, None], forward)
             own.append(self._rows_transposed(some, image * scale[some, None] ** 2, backward))
         return self._add_backward(torch.cat(own), backward) / scale[:, None]
-
-
-@torch.no_grad()
-def separable_pays(attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6) -> bool:
-    """Whether `SeparableJacobian` applies at these particles and is worth it against exact tiles; costs O(n)."""
-    if attention.score != "dot" or attention.more:
-        return False
-    try:
-        nodes = max(math.prod(kernel.nodes) for kernel in kernels(attention, x, weights, rtol)[1])
-    except NotSeparable:
-        return False
-    return len(x) >= PARTICLES_PER_NODE * nodes

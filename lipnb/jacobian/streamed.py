@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import at_once
-from lipnb.jacobian import gemm
 from lipnb.jacobian.linearization import Projected
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
@@ -116,12 +115,12 @@ class StreamedGram(GramOperator):
         for rows, columns in self._tiles():
             logits, _ = self._logits(att.grouped(query[:, rows]), key, at.added, rows, columns)
             each = logits.view(att.heads, -1, logits.shape[-1])
-            with_sinks = each if att.own["sinks"] is None else att.with_sinks(each)
+            with_sinks = each if att.sinks is None else att.with_sinks(each)
             sums[:, rows] = total = with_sinks.logsumexp(-1, keepdim=True)
             each.sub_(total).exp_()
             heads[:, rows] = att.ungrouped(logits @ value[:, columns], rows.stop - rows.start)
         if at.sink_bias is not None:
-            offset = -(att.own["sinks"][:, None, None] - sums).exp() * (at.sink_bias / self.weights.value_unit)
+            offset = -(att.sinks[:, None, None] - sums).exp() * (at.sink_bias / self.weights.value_unit)
             heads += offset
         one = torch.ones_like(key[..., :1])
         queries = torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1)
@@ -131,7 +130,6 @@ class StreamedGram(GramOperator):
             replace(at, **views), queries, keys, values, heads, offset, None if att.cap is None else sums, at.near_hard
         )
 
-    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), as `CachedGram.gram`."""
         pairs = zip(self._sequences, u, strict=True)
@@ -149,8 +147,9 @@ class StreamedGram(GramOperator):
         if self.attention.score == "l2":
             back_key = back_key[..., :-1].addcmul(at.key, back_key[..., -1:], value=-self.attention.slope)
         # the parts are views of what is multiplied by the matrices
-        parts[0].copy_(at.of_query.transposed(tangents.back_query))
-        parts[1].copy_(at.of_key.transposed(back_key))
+        back_query = tangents.back_query
+        parts[0].copy_(back_query if at.of_query is None else at.of_query.transposed(back_query))
+        parts[1].copy_(back_key if at.of_key is None else at.of_key.transposed(back_key))
         parts[2].copy_(tangents.back_value)
         out = projected @ self.weights.projection.mT
         return out if root is None else out / root
@@ -164,8 +163,10 @@ class StreamedGram(GramOperator):
 
     def _tangents(self, at, parts):
         """Tangents of queries, keys and values beside what they are multiplied with, and zeros for the way back."""
-        att, d_key = self.attention, at.of_key.forward(parts[1])
-        queries = torch.cat([at.of_query.forward(parts[0]), at.query], -1)
+        att = self.attention
+        d_query = parts[0] if at.of_query is None else at.of_query.forward(parts[0])
+        d_key = parts[1] if at.of_key is None else at.of_key.forward(parts[1])
+        queries = torch.cat([d_query, at.query], -1)
         keys = torch.cat([at.key, d_key], -1)
         if att.score == "l2":
             queries = torch.cat([queries, torch.ones_like(at.query[..., :1])], -1)
@@ -188,7 +189,7 @@ class StreamedGram(GramOperator):
         The products that made those logarithms may have been rounded otherwise, by eps times logits, which are large.
         Rows of P would not sum to one, and what is left of total - total * sum of P is not small beside t.
         """
-        sink, top = self.attention.own["sinks"], logits.amax(-1, keepdim=True)
+        sink, top = self.attention.sinks, logits.amax(-1, keepdim=True)
         if sink is not None:
             stored = -one.queries[:, rows, -1:] if one.sums is None else one.sums[:, rows]
             sink = self.attention.grouped(sink[:, None, None] - stored)

@@ -82,13 +82,13 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     if isinstance(f, Attention):
         f.check_input(x)
         rtol = check_tolerance(rtol, x)
-        with gemm.full_precision(x.device):
+        with gemm.full_precision(x.dtype, x.device):
             each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
         return torch.stack(each).view(*x.shape[:-1], x.shape[-2])
     rows, norms = _rows_of(f, x), []
     rtol = check_tolerance(rtol, x)
     for blocks in rows:
-        with gemm.full_precision(x.device):
+        with gemm.full_precision(x.dtype, x.device):
             norms.append(_norms(blocks.flatten(0, -3), rtol, seed).view(x.shape[:-1]))
     return torch.stack(norms, -2)
 
@@ -106,8 +106,7 @@ def _of_attention(f, x, rtol, seed):
         step = at_once(entries, x.dtype)
         for first in range(0, pairs.shape[1], step):
             i, j = pairs[:, first : first + step]
-            with gemm.fastest(x.dtype, x.device):
-                blocks = Blocks(at, i, j)
+            blocks = Blocks(at, i, j)
             found[i, j] = (blocks.dense_norms() if small else _solved(f, x, blocks, rtol, seed)).to(x.dtype)
     return found
 
@@ -152,7 +151,9 @@ class Blocks(GramOperator):
         p, w, query, own = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), at.query[:, i], None
         if attention.score == "l2":
             query = query - attention.slope * at.key[group][:, j]
-        unit, self._of_query, self._of_key = p.amax(0), at.of_query.at(i), at.of_key.at(j)
+        unit = p.amax(0)
+        self._of_query = None if at.of_query is None else at.of_query.at(i)
+        self._of_key = None if at.of_key is None else at.of_key.at(j)
         if len(i) and i[0] == j[0]:
             every = slopes[:, i, :, None] * (values[:, None] - heads[:, :, None])  # w_il for all l, (h, b, n, v)
             own = every.mT @ at.key[group][:, None]
@@ -172,29 +173,30 @@ class Blocks(GramOperator):
         first = self.attention.heads * self.attention.key_width if self._C is None else 0
         return self.weights.projection[:, first:]
 
-    @gemm.by_fastest
     def forward(self, u: Tensor) -> Tensor:
         """Images, shape (b, m), of vectors `u`, shape (b, d), one for each pair."""
         f = self.attention
         projected, g = u @ self._matrix, f.groups
         key, value = projected[:, -g * (f.key_width + f.value_width) :].split([g * f.key_width, g * f.value_width], 1)
-        key = self._to_heads(self._of_key.forward(_split(key, g)))
+        key = _split(key, g)
+        key = self._to_heads(key if self._of_key is None else self._of_key.forward(key))
         out = self._P * self._to_heads(_split(value, g)) + (key * self._query).sum(-1, keepdim=True) * self._w
         if self._C is not None:
-            query = self._of_query.forward(_split(projected[:, : f.heads * f.key_width], f.heads))
+            query = _split(projected[:, : f.heads * f.key_width], f.heads)
+            query = query if self._of_query is None else self._of_query.forward(query)
             out = out + (self._C @ query[..., None])[..., 0]
         return _merged(out) if self.weights.output is None else _merged(out) @ self.weights.output.mT
 
-    @gemm.by_fastest
     def transposed(self, w: Tensor) -> Tensor:
         """Transpose of `forward`: (b, d) of (b, m)."""
         f = self.attention
         back = _split(w if self.weights.output is None else w @ self.weights.output, f.heads)
-        key = (self._w * back).sum(-1, keepdim=True) * self._query
-        parts = [_merged(self._of_key.transposed(self._to_groups(key))), _merged(self._to_groups(self._P * back))]
+        key = self._to_groups((self._w * back).sum(-1, keepdim=True) * self._query)
+        key = key if self._of_key is None else self._of_key.transposed(key)
+        parts = [_merged(key), _merged(self._to_groups(self._P * back))]
         if self._C is not None:
             query = (self._C.mT @ back[..., None])[..., 0]
-            parts.insert(0, _merged(self._of_query.transposed(query)))
+            parts.insert(0, _merged(query if self._of_query is None else self._of_query.transposed(query)))
         return torch.cat(parts, 1) @ self._matrix.mT
 
     def gram(self, u: Tensor) -> Tensor:
@@ -356,7 +358,7 @@ def singular_pair(
         f.check_input(x)
     rtol = check_tolerance(rtol, x)
     # a map that a user gives is measured as PyTorch is set, ours in the precision of x
-    with gemm.full_precision(x.device) if isinstance(f, Attention) else nullcontext():
+    with gemm.full_precision(x.dtype, x.device) if isinstance(f, Attention) else nullcontext():
         return _pair(f, x, rtol, max_steps, seed)
 
 

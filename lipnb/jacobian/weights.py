@@ -7,6 +7,12 @@ from lipnb.scaling import power_of_two
 ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
 
 
+def _tensors(attention):
+    """Those that projection and output are made of."""
+    output = () if attention.output is None else (attention.output,)
+    return attention.query, attention.key, attention.value, *output
+
+
 class ScaledWeights:
     """Weight matrices of an attention map, stacked for the products and kept near one.
 
@@ -22,7 +28,8 @@ class ScaledWeights:
 
     @torch.no_grad()
     def __init__(self, attention, dtype):
-        query, key, value, output = (attention.own[name] for name in ("query", "key", "value", "output"))
+        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+        self._made_of = [tensor.clone() for tensor in _tensors(attention)]
         self._steepest, self.value_width = None, value.shape[-2]
         self.value_unit = power_of_two(value)
         output_unit = 1.0 if output is None else power_of_two(output)
@@ -37,9 +44,15 @@ class ScaledWeights:
 
     @classmethod
     def of(cls, attention, dtype):
-        """The weights of `attention`, made once and kept with the map, which does not change."""
-        bare = attention.without_idle_biases()  # whose products these are: made once for both
-        return bare.kept(("scaled weights", dtype), lambda attention: cls(attention, dtype))
+        """The weights of `attention`, kept with the map for as long as its tensors hold the same numbers.
+
+        The numbers themselves are compared, which is a small part of one product: no version counter tells of what is
+        written through ``.data`` or NumPy.
+        """
+        found = attention.kept.get(dtype)
+        if found is None or not all(map(torch.equal, found._made_of, _tensors(attention))):
+            found = attention.kept[dtype] = cls(attention, dtype)
+        return found
 
     def steepest(self, groups):
         """Roughly the token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.

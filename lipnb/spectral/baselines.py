@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipnb.spectral.answer import SpectralNorm, evaluate, quotient
-from lipnb.spectral.operator import GramOperator, as_operator
+from lipnb.spectral.operator import FunctionGram, GramOperator
 from lipnb.spectral.vectors import check_finite, inverse, least_norm, norms, scaled
 
 __all__ = ["dense_norm", "power_iteration"]
@@ -25,7 +25,8 @@ def power_iteration(
     half its relative residual is at most `rtol`. Some singular value is then within `rtol`, relatively; that it is the
     largest is likely, not certain.
     """
-    operator, vectors = as_operator(operator), scaled(inverse(norms(start)), start)
+    operator = operator if isinstance(operator, GramOperator) else FunctionGram(operator)
+    vectors = scaled(inverse(norms(start)), start)
     b = len(start)
     value, residual = (torch.zeros(b, dtype=torch.float64, device=start.device) for _ in range(2))
     steps = torch.zeros(b, dtype=torch.int64, device=start.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lipnb.spectral.answer import SpectralNorm, evaluate
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov
-from lipnb.spectral.operator import GramOperator, as_operator
+from lipnb.spectral.operator import FunctionGram, GramOperator
 from lipnb.spectral.stopping import Certified, Estimated, Policy
 
 __all__ = ["lanczos"]
@@ -110,14 +110,13 @@ def lanczos(
     """
     b, size = start.shape
     most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
-    operator = as_operator(operator)
-    krylov = Krylov(operator, start)
+    operator = operator if isinstance(operator, GramOperator) else FunctionGram(operator)
+    krylov, stopped = Krylov(operator, start), _Stopped(b, start)
     policy: Policy = (
         Estimated(rtol, eps)
         if confidence is None
         else Certified(Certificate(size, confidence, max(eps, operator.eps)), batch=b, size=size, rtol=rtol)
     )
-    stopped = _Stopped(b, start)
     while krylov.open.any() and krylov.steps < most:
         krylov.extend()  # one product for all; closed items leave the batch on the way
         last = krylov.steps == most

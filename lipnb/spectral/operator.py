@@ -61,8 +61,3 @@ class MatrixGram(GramOperator):
 
     def restrict(self, index):
         return MatrixGram(self.matrix[index])
-
-
-def as_operator(gram: GramOperator | Callable[[Tensor], Tensor]) -> GramOperator:
-    """An operator as it is; a function as an operator."""
-    return gram if isinstance(gram, GramOperator) else FunctionGram(gram)

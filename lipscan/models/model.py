@@ -146,6 +146,14 @@ class Model:
             return self._language_model
 
     @property
+    def not_a_map(self) -> str:
+        """What to give to a solver in place of the model."""
+        return (
+            f"{self.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
+            "model.activations(token_ids, layer), or all of it, f = model.network()."
+        )
+
+    @property
     def attending(self) -> list[int]:
         """Numbers of the layers that hold attention: all, but in hybrids and where some read the keys of others."""
         return self.architecture.attending(self.module)

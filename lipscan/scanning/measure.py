@@ -179,8 +179,8 @@ def one_head(f: Attention, head: int) -> Attention:
         alone[head] = output[head]
         return f.replace(output=alone, output_bias=None)
     parts = {}
-    for name, tensor in f.own.items():
-        if tensor is not None and name not in ("frequencies", "output_bias"):
+    for name, tensor in f._tensors().items():
+        if name not in ("frequencies", "output_bias"):
             place = group if name.startswith(("key", "value")) else head
             parts[name] = tensor[place : place + 1]
     return f.replace(**parts, output_bias=None)
@@ -250,7 +250,7 @@ def block_work(f: Callable, n: int) -> float:
     if isinstance(f, Attention):
         return 0.0
     inner: Any = getattr(f, "attention", f)  # that of a block
-    weights = sum(one.numel() for one in inner.own.values() if one is not None)
+    weights = sum(one.numel() for one in inner._tensors().values())
     return 4.0 * weights * n * n * inner.width  # a reverse pass for each entry of the output
 
 

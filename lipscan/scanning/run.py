@@ -314,7 +314,7 @@ def remeasure(
 def _fingerprint(model, layers):
     """SHA-256 of a network's weights and of its attention's rotary frequencies: which edition was scanned."""
     attentions = (model.attention(number, n=1) for number in layers)
-    own = itertools.chain.from_iterable(getattr(f, "attention", f).own.values() for f in attentions)
+    own = itertools.chain.from_iterable(getattr(f, "attention", f)._tensors().values() for f in attentions)
     digest = hashlib.sha256()
     for tensor in itertools.chain(model.module.state_dict().values(), own):
         if tensor is not None:

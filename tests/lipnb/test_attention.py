@@ -1,5 +1,6 @@
 """The maps: against PyTorch's own attention, the definitions, and every bad input with its sentence."""
 
+import dataclasses
 import inspect
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from cases import normal, random_case, relative
 
 from lipnb import Attention
+from lipnb.attention.parameters import AXES
 
 
 def test_transforms_and_casting():
@@ -61,4 +63,5 @@ def test_what_a_map_keeps_is_what_it_was_made_of():
     eye = torch.eye(2)[None]
     f = Attention(eye, eye, eye)
     arguments = set(inspect.signature(Attention).parameters)
-    assert {*f.own, *f._settings} == arguments and not {*f.own} & {*f._settings}
+    assert {one.name for one in dataclasses.fields(f) if one.init} == arguments and {*AXES} < arguments
+    assert all(getattr(f.replace(), name) is not getattr(f, name) for name in f._tensors())

@@ -309,8 +309,3 @@ def test_what_means_the_same_is_taken():
     assert torch.equal(certify(F, X, seed=np.int64(1)).upper, certify(F, X, seed=1).upper)
     assert bounds.softmax_norm([0.25, 0.25]) > 0
     assert bounds.softmax_norm(torch.linspace(0, 5, 300).softmax(-1).bfloat16()) > 0
-
-
-def test_the_table_of_tensors_is_for_reading():
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        F.own["query"] = 0 * F.query

@@ -17,15 +17,14 @@ from lipnb.bounds import (
     masked_mean_field_upper,
     mean_field_lower,
     mean_field_upper,
-    rounding,
     three_terms,
     without_query_bias,
     yudin_upper,
 )
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
-from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 from lipnb.bounds.term_bounds import RoundedLinearization
+from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, largest_singular_of_each
 
 
 def matrices(seed, d=5, m=4):
@@ -155,9 +154,7 @@ def test_norms_are_upper_bounds_and_tight():
 
 
 def test_traces_of_powers_stay_above(monkeypatch):
-    import lipnb.bounds.rounding as rounding
-
-    monkeypatch.setattr(rounding, "EXACT_WORK", 0)
+    monkeypatch.setattr("lipnb.bounds.upper_norms.EXACT_WORK", 0)
     M = normal(6, 12, 9)
     exact = torch.linalg.matrix_norm(M, 2)
     got = largest_singular_of_each(M)
@@ -282,7 +279,9 @@ def test_the_size_of_tiles_loosens_no_bound(monkeypatch):
     normal = partial(torch.randn, generator=generator, dtype=torch.float64)
     f = Attention(*(normal(2, 16, 48) / 48**0.5 for _ in range(3)), normal(2, 48, 16) / 8)
     x = normal(24, 48)
-    monkeypatch.setattr(rounding, "EXACT_WORK", 4e5)  # eigenvalues for some rows, traces for all of them together
+    monkeypatch.setattr(
+        "lipnb.bounds.upper_norms.EXACT_WORK", 4e5
+    )  # eigenvalues for some rows, traces for all of them together
     whole = [float(term) for term in three_terms(RoundedLinearization(f, x))]
     monkeypatch.setattr("lipnb.checks.TILE", 1)
     assert [float(term) for term in three_terms(RoundedLinearization(f, x))] == pytest.approx(whole, rel=1e-9)

@@ -13,7 +13,7 @@ from lipnb import Attention, local_lipschitz
 from lipnb.bounds import nearby_upper, three_terms
 from lipnb.bounds.columns import sizes_of_columns
 from lipnb.bounds.rounded_linearization import RoundedLinearization
-from lipnb.bounds.rounding import largest_singular, length
+from lipnb.bounds.upper_norms import largest_singular, length
 from lipnb.certified import certify
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from lab.benchmarks.tiled import TiledJacobian
 from lab.released import head_matrix
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, measures
 from lipnb.jacobian import infinity_norm
-from lipnb.jacobian.separable import SeparableJacobian, separable_pays
+from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.measures import splitting
 
 
@@ -141,7 +141,7 @@ def test_what_knows_dot_products_only_says_so():
         query, value, output = parameters(2)
         with pytest.raises(ValueError, match=f"{what}.* knows dot-product scores only"):
             call(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
-        assert not separable_pays(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
+        assert not SeparableJacobian.if_it_pays(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
 
 
 def test_fields_and_blocks_of_queries():

@@ -144,7 +144,8 @@ def test_a_module_that_is_no_map_of_tokens_is_answered_with_the_map_that_was_mea
     assert local_lipschitz(lambda x: mha(x, x, x, need_weights=False)[0], x).converged.all()
     with pytest.raises(ValueError, match="takes more than the tokens .*: give one that holds the rest"):
         local_lipschitz(decoder, x)
-    with pytest.raises(ValueError, match=r"this BertModel is no map of tokens .*model.attention\(layer\)"):
+    instead = r"does not take tokens .*; of a network .*models.load\(folder\) gives model.attention\(layer\)"
+    with pytest.raises(ValueError, match=instead):
         local_lipschitz(bert, x)
     with pytest.raises(ValueError, match=r"shape \(2, n, m\), got tuple: give the part .*module\(x\)\[0\]"):
         local_lipschitz(bert.encoder.layer[0].attention, x)

@@ -8,7 +8,8 @@ from cases import random_case, relative
 
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
-from lipnb.jacobian.separable import PARTICLES, Expansion, SeparableJacobian, separable_pays
+from lipnb.jacobian import separable
+from lipnb.jacobian.separable import PARTICLES, Expansion, SeparableJacobian
 from lipnb.spectral import lanczos, start_vectors
 
 # heads, key width, width, value width, output width (None: concatenated), biases
@@ -198,16 +199,25 @@ def test_too_sharp_a_kernel_is_refused_and_named():
     assert torch.isfinite(TiledJacobian(attention, x).jvp(x)).all()
 
 
-def test_when_separable_pays():
+def test_kernels_are_built_once(monkeypatch):
+    """Whether they pay or not."""
+    made, inner = [], separable.kernels
+    monkeypatch.setattr(separable, "kernels", lambda *given: made.append(1) or inner(*given))
     attention, x = plane(1.0, n=3000)
-    assert separable_pays(attention, x)
-    assert separable_pays(attention, x, torch.ones(3000, dtype=torch.float64))
-    assert not separable_pays(attention, x[:100])  # fewer particles than nodes
-    assert not separable_pays(attention, 30 * x)  # too sharp
+    assert local_lipschitz(attention, x, memory=1).route == "separable" and len(made) == 1
+    assert local_lipschitz(attention, 30 * x[:300], memory=1).route == "streamed" and len(made) == 2
+
+
+def test_when_it_pays():
+    attention, x = plane(1.0, n=3000)
+    assert SeparableJacobian.if_it_pays(attention, x)
+    assert SeparableJacobian.if_it_pays(attention, x, torch.ones(3000, dtype=torch.float64))
+    assert not SeparableJacobian.if_it_pays(attention, x[:100])  # fewer particles than nodes
+    assert not SeparableJacobian.if_it_pays(attention, 30 * x)  # too sharp
     masked = Attention.from_matrices(attention.query[0], attention.value[0], masked=True)
-    assert not separable_pays(masked, x)
+    assert not SeparableJacobian.if_it_pays(masked, x)
     eye = torch.eye(4, dtype=torch.float64)
-    assert not separable_pays(Attention.from_matrices(eye, eye), torch.cat([x, x], 1))
+    assert not SeparableJacobian.if_it_pays(Attention.from_matrices(eye, eye), torch.cat([x, x], 1))
 
 
 def test_bad_inputs():

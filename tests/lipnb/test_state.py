@@ -114,20 +114,8 @@ OWN = {
 }
 
 
-def test_where_units_round_products_no_route_goes_through_them(monkeypatch):
-    """However fast: the first product of a process finds it out."""
-    monkeypatch.setattr(gemm, "GAIN", 0.0)
-    gemm._measured.cache_clear()
-    try:
-        with Units():
-            assert gemm.float32_route() == "default"
-    finally:
-        gemm._measured.cache_clear()
-
-
-def test_own_answers_do_not_depend_on_the_state_of_pytorch(monkeypatch):
+def test_own_answers_do_not_depend_on_the_state_of_pytorch():
     for call in OWN:
-        monkeypatch.setattr(gemm, "float32_route", lambda: "default")  # as on a machine that has what `Units` imitates
         expected = OWN[call]()
         for name in LOWERED if call != "worst case" else ():  # its products are in float64
             before = gemm._settings()

@@ -7,7 +7,7 @@ import torch
 from cases import normal, relative
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
-from lipnb.jacobian.separable import SeparableJacobian, separable_pays
+from lipnb.jacobian.separable import SeparableJacobian
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
@@ -52,7 +52,8 @@ def test_a_separable_kernel_is_refused_and_not_chosen():
     f, x = windowed(3, k=2, d=2), 0.1 * normal(2000, 2)
     with pytest.raises(ValueError, match="masked attention has no separable kernel"):
         SeparableJacobian(f, x)
-    assert not separable_pays(f, x) and separable_pays(f.replace(masked=False, window=None), x)
+    assert not SeparableJacobian.if_it_pays(f, x)
+    assert SeparableJacobian.if_it_pays(f.replace(masked=False, window=None), x)
     assert local_lipschitz(f, x, memory=1).route == "streamed"
 
 
