@@ -31,8 +31,9 @@ import torch
 from myst_nb import glue
 from scipy import stats
 
-from lab import figures, growth, results
+from lab import figures, results
 from lab.experiments.worst_inputs import one_head
+from lab.statistics import growth
 from lipnb import AttentionJacobian, bounds, certify, corpora, local_lipschitz, models, singular_pair
 from lipnb.worst_case import gaussian, on_ball
 

@@ -27,9 +27,10 @@ import torch
 from myst_nb import glue
 from transformers.utils import logging
 
-from lab import figures, growth, layer_growth, released, results
+from lab import figures, released, results
 from lab.experiments import moving
-from lab.power_laws import power_law
+from lab.statistics import growth, layer_growth
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, local_lipschitz, models
 from lipnb.worst_case import gaussian
 from lipscan.models.files import minilm_folder

@@ -37,7 +37,7 @@ from myst_nb import glue
 from lab import figures, ledger, results
 from lab.experiments import scaling_factor
 from lab.experiments.two_clusters import cluster_constants, cluster_input, head_of, matrices
-from lab.power_laws import power_law
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds, models
 from lipnb import local_lipschitz as constant
 from lipnb.worst_case import eigenvector, tight_input

@@ -36,8 +36,9 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, ledger, power_laws
+from lab import figures, ledger
 from lab.experiments import brackets
+from lab.statistics import power_laws
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import gaussian, quadratic_input
 

@@ -42,7 +42,8 @@ import torch
 from myst_nb import glue
 from torch.nn.functional import multi_head_attention_forward
 
-from lab import figures, ledger, power_laws
+from lab import figures, ledger
+from lab.statistics import power_laws
 from lipnb import Attention, AttentionJacobian, bounds, corpora, local_lipschitz, models, worst_case
 from lipnb.worst_case import gaussian
 

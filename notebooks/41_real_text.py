@@ -49,10 +49,11 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, layer_growth, ledger, results
+from lab import figures, ledger, results
 from lab.experiments import atlas
 from lab.experiments.loading import edition
-from lab.growth import TOLERANCE, slope
+from lab.statistics import layer_growth
+from lab.statistics.growth import TOLERANCE, slope
 from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()

@@ -36,9 +36,10 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, head_rates, layer_growth, ledger, results
+from lab import figures, ledger, results
 from lab.experiments import adversarial, scaling_factor
 from lab.experiments.two_clusters import cluster_constants, cluster_input, fork_constant, fork_rows, head_of, matrices
+from lab.statistics import head_rates, layer_growth
 from lipnb import AttentionJacobian, corpora, local_lipschitz, models
 from lipnb.attention import Attention
 from lipnb.worst_case import climb, fork_input, tight_input

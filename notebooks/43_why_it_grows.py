@@ -34,10 +34,11 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, layer_growth, ledger, results
+from lab import figures, ledger, results
 from lab.experiments import interventions, positions
 from lab.experiments.head_terms import head_terms
-from lab.predicted_slopes import compared, held_out, neighbours, with_terms
+from lab.statistics import layer_growth
+from lab.statistics.predicted_slopes import compared, held_out, neighbours, with_terms
 from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models
 from lipnb.jacobian import block_norms
 

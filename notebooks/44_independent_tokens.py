@@ -34,8 +34,9 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, growth, ledger, results
+from lab import figures, ledger, results
 from lab.experiments import independent_tokens
+from lab.statistics import growth
 from lipnb import Attention, local_lipschitz
 
 figures.house_style()

@@ -38,10 +38,11 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, layer_growth, ledger, results
+from lab import figures, ledger, results
 from lab.experiments import positions
-from lab.growth import slope
-from lab.power_laws import local_slopes, power_law
+from lab.statistics import layer_growth
+from lab.statistics.growth import slope
+from lab.statistics.power_laws import local_slopes, power_law
 from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()

@@ -40,9 +40,10 @@ import torch
 from IPython.display import HTML
 from myst_nb import glue
 
-from lab import figures, layer_growth, released, results
+from lab import figures, released, results
 from lab.experiments import audit, differences
-from lab.power_laws import power_law
+from lab.statistics import layer_growth
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models
 from lipnb.worst_case import tight_input
 

@@ -33,7 +33,7 @@ import torch
 from myst_nb import glue
 
 from lab import figures, ledger
-from lab.power_laws import power_law
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds
 from lipnb.worst_case import gaussian
 

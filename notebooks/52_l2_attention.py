@@ -40,7 +40,7 @@ from myst_nb import glue
 
 from lab import figures, ledger, results
 from lab.experiments.l2_bounds import l2_rows
-from lab.power_laws import power_law
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds
 from lipnb import local_lipschitz as constant
 from lipnb.worst_case import gaussian

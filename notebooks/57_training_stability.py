@@ -49,7 +49,7 @@ from myst_nb import glue
 
 from lab import figures, ledger, results
 from lab.experiments import language_model
-from lab.factorial import effects
+from lab.statistics.factorial import effects
 from lab.training import ATTENTIONS, WITHOUT, CharacterTransformer, batch_of
 from lipnb import bounds, corpora, local_lipschitz
 

@@ -40,9 +40,10 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, ranking, results
+from lab import figures, results
 from lab.experiments import one_word, remeasure, robustness
 from lab.figures.robustness import ATTACKED, worst
+from lab.statistics import ranking
 from lipnb import Attention, corpora, local_lipschitz, models
 from lipnb.bounds import nearby_upper
 from lipnb.worst_case import attacks

@@ -37,9 +37,10 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, ranking, results
+from lab import figures, results
 from lab.experiments import kv_rounding, remeasure
 from lab.figures.kv_rounding import PREDICTORS, by_layer, predicted
+from lab.statistics import ranking
 from lipnb import corpora, models
 
 figures.house_style()

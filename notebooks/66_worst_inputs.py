@@ -38,7 +38,7 @@ from scipy.optimize import brentq
 from lab import figures, ledger, results
 from lab.experiments import adversarial, remeasure, worst_inputs, worst_words
 from lab.experiments.two_clusters import head_of, matrices
-from lab.head_rates import GPT2
+from lab.statistics.head_rates import GPT2
 from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz
 from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball
 from lipnb.worst_case.attacks import singular

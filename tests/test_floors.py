@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -24,9 +25,9 @@ FLOORS = {  # rooms by floor, the lowest first
     ],
     "lipscan": ["hub origin windows", "registry", "corpora recording", "models", "scanning sweeps", "cli"],
     "lab": [
-        "described factorial invertible ledger power_laws ranking released",
-        "growth head_rates results",
-        "layer_growth predicted_slopes",
+        "described invertible ledger released",
+        "results",
+        "statistics",
         "figures training zoo",
         "benchmarks experiments",
         "verification pages",
@@ -103,6 +104,12 @@ def test_no_module_waits_for_itself():
         names = [(node.module, f"{node.module}.{alias.name}") for node in heads for alias in node.names]
         graph[module] = {part if part in files else whole for whole, part in names} - {module}
     TopologicalSorter(graph).prepare()  # CycleError names the circle
+
+
+def test_the_laboratory_is_installed_whole():
+    listed = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = [path.parent.relative_to(ROOT) for path in (ROOT / "lab").rglob("__init__.py")]
+    assert listed == sorted(".".join(folder.parts) for folder in folders)
 
 
 def test_the_library_knows_nothing_of_what_is_built_on_it():

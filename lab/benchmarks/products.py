@@ -24,9 +24,9 @@ from functools import partial
 
 import torch
 
-from lab import power_laws
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import plain_forward
+from lab.statistics import power_laws
 from lipnb import Attention
 from lipscan.cli.words import count
 

@@ -8,7 +8,7 @@ from lab import released
 from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import SOLVE, table
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
-from lab.head_rates import FEW, GPT2, LENGTHS
+from lab.statistics.head_rates import FEW, GPT2, LENGTHS
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz

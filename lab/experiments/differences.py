@@ -3,8 +3,8 @@
 import html
 import re
 
-from lab.growth import slope
-from lab.power_laws import power_law
+from lab.statistics.growth import slope
+from lab.statistics.power_laws import power_law
 
 POWER = re.compile(r"\bn\^\(?([-0-9./]*[0-9])\)?")  # n^0.25 or n^(1/4)
 

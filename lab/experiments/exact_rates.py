@@ -8,7 +8,7 @@ from lab import results
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
-from lab.head_rates import GPT2
+from lab.statistics.head_rates import GPT2
 from lipnb import Attention, bounds, local_lipschitz
 from lipscan import models
 

@@ -19,7 +19,7 @@ from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
 from lab.experiments.table import SOLVE, by_window, table
-from lab.growth import slope
+from lab.statistics.growth import slope
 from lipnb.attention import Attention
 from lipscan import corpora, models
 from lipscan.recording import Unit
@@ -126,7 +126,7 @@ def changes(table):
     r"""How an intervention changes the slopes of the constant and of :math:`\|P\|_2`, window by window.
 
     Slopes are linear in logarithms, so the change of a slope is the slope of the quotient, changed over as read, at the
-    same windows: its interval (`lab.growth.slope`) uses that they are the same.
+    same windows: its interval (`lab.statistics.growth.slope`) uses that they are the same.
 
     `table`: ``interventions``, or rows of it, with those as read. Returns one row for each model, mask, layer and
     intervention but "as read": slope and norm_slope (of constant and attention norm, changed); change, with its

@@ -13,7 +13,7 @@ import torch
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
-from lab.head_rates import GPT2
+from lab.statistics.head_rates import GPT2
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks
 from lipscan import corpora, models

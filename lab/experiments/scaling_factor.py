@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from lab.experiments import adversarial
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
-from lab.head_rates import GPT2
+from lab.statistics.head_rates import GPT2
 from lipscan import corpora, models
 
 CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT

@@ -13,7 +13,7 @@ from lab.experiments import adversarial
 from lab.experiments.loading import gpt2_attention
 from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
-from lab.head_rates import GPT2
+from lab.statistics.head_rates import GPT2
 from lipnb import Attention, bounds
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks, on_ball

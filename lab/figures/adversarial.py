@@ -3,9 +3,9 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lab import head_rates as grown
 from lab.figures.registry import figure
-from lab.head_rates import GPT2
+from lab.statistics import head_rates as grown
+from lab.statistics.head_rates import GPT2
 
 __all__ = ["OWN", "own_worst", "scaling_factors"]
 

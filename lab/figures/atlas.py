@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.cm import ScalarMappable
 
-from lab.power_laws import one_series
+from lab.statistics.power_laws import one_series
 
 __all__ = ["by_length", "growth", "mechanism", "slopes", "two_quantities"]
 
@@ -132,7 +132,7 @@ def mechanism(rates, close, along):
     Parameters
     ----------
     rates : DataFrame
-        One row for each layer, from `lab.layer_growth.rates`: columns map, slope and those of `along`.
+        One row for each layer, from `lab.statistics.layer_growth.rates`: columns map, slope and those of `along`.
     close : float
         Half the height of the band around equality.
     along : dict
@@ -173,7 +173,7 @@ def two_quantities(rates, claimed, close):
     Parameters
     ----------
     rates : DataFrame
-        One row for each layer, from `lab.layer_growth.rates`: columns map, slope, released.
+        One row for each layer, from `lab.statistics.layer_growth.rates`: columns map, slope, released.
     claimed, close : float
         The slope claimed, and how far from it is still close: a band along each axis.
 

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 from lab import results
 from lab.figures.registry import FIGURES
-from lab.power_laws import SeveralSeries
+from lab.statistics.power_laws import SeveralSeries
 from lipscan.recording import replacing
 from lipscan.scanning.figures import STYLE
 

@@ -5,8 +5,8 @@ import numpy as np
 from bokeh.models import Arrow, NormalHead
 
 from lab.figures.sliders import BLACK, BLUE, GREEN, ORANGE, Control, Feed, Movable, axes, rounded, source, tidy
-from lab.growth import slope
-from lab.power_laws import one_series, power_law
+from lab.statistics.growth import slope
+from lab.statistics.power_laws import one_series, power_law
 from lipscan.scanning.figures import log_ticks
 
 __all__ = ["growth", "released", "two_clusters"]
@@ -307,8 +307,8 @@ def growth(table):
     Parameters
     ----------
     table : DataFrame
-        Rows of the growth atlas on one text for each map, as `lab.layer_growth.named` gives them: columns map, layer,
-        length, window, lipschitz and those of `lab.power_laws.SERIES`.
+        Rows of the growth atlas on one text for each map, as `lab.statistics.layer_growth.named` gives them: columns
+        map, layer, length, window, lipschitz and those of `lab.statistics.power_laws.SERIES`.
 
     Returns
     -------

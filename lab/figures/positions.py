@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 
 from lab.figures.registry import figure
-from lab.power_laws import one_series
+from lab.statistics.power_laws import one_series
 
 VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 

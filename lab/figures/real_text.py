@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 
 from lab.figures.registry import figure
-from lab.power_laws import one_series
+from lab.statistics.power_laws import one_series
 
 __all__ = ["jump"]
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from lab.figures.registry import figure
 from lab.figures.style import panels
-from lab.power_laws import one_series, rate
+from lab.statistics.power_laws import one_series, rate
 
 __all__ = ["two_quantities"]
 

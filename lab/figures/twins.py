@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 
 from lab.figures.registry import figure
-from lab.layer_growth import rates
+from lab.statistics.layer_growth import rates
 
 KINDS = {"learned": ("learned positions", "C6", "o"), "none": ("no positions", "C2", "^")}
 KINDS |= {"rotary": ("rotary positions", "C0", "s")}

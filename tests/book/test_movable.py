@@ -14,9 +14,10 @@ import test_book
 import torch
 from nbformat import v4
 
-from lab import figures, growth, layer_growth, power_laws, results
+from lab import figures, results
 from lab.experiments import moving
 from lab.figures import sliders
+from lab.statistics import growth, layer_growth, power_laws
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.worst_case import tight_input
 

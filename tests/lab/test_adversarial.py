@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import random_case
 
-from lab import experiments, head_rates, released, results
+from lab import experiments, released, results
 from lab.experiments import adversarial, scaling_factor
 from lab.experiments.two_clusters import (
     ball_bounds,
@@ -19,6 +19,7 @@ from lab.experiments.two_clusters import (
     in_subspace,
     matrices,
 )
+from lab.statistics import head_rates
 from lipnb import Attention, bounds, local_lipschitz, worst_case
 
 MASKS = pytest.mark.parametrize("masked", [False, True])

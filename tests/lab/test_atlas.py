@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from lab import figures, layer_growth, results
+from lab import figures, results
 from lab.experiments import atlas, portrait
 from lab.experiments.atlas import Condition, lengths_of, windows_of
+from lab.statistics import layer_growth
 from lipnb import singular_pair
 from lipnb.attention import Attention
 from lipscan import corpora, models

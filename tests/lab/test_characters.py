@@ -12,7 +12,7 @@ from cases import relative
 from lab import cli, experiments, results, training
 from lab.experiments import language_model
 from lab.experiments.trained_layers import feed_forward_rows
-from lab.factorial import effects
+from lab.statistics.factorial import effects
 from lipnb import bounds, local_lipschitz
 from lipscan import corpora
 

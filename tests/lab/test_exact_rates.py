@@ -6,8 +6,9 @@ import needs
 import pytest
 import torch
 
-from lab import growth, results
+from lab import results
 from lab.experiments import exact_rates, independent_tokens
+from lab.statistics import growth
 from lipnb import Attention, bounds, local_lipschitz
 
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 from hub import tiny_bert
 
-from lab import cli, experiments, layer_growth, results, training
+from lab import cli, experiments, results, training
 from lab.experiments import real_text
+from lab.statistics import layer_growth
 from lipnb import lipschitz
 from lipscan import corpora, models
 from lipscan.recording import Unit

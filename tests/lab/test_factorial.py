@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.factorial import contrasts, effects
+from lab.statistics.factorial import contrasts, effects
 
 STARTS = {"dot": (1 / 16, 1), "l2-untied": (1 / 16, 1), "l2-tied": (1, 16), "l2-divided": (1,), "none": (1,)}
 

@@ -18,10 +18,11 @@ from matplotlib.collections import PathCollection
 from nbclient import NotebookClient
 from PIL import Image
 
-from lab import figures, power_laws, results, verification
+from lab import figures, results, verification
 from lab.cli import main
 from lab.experiments.l2_tightness import largest_row
 from lab.figures import book
+from lab.statistics import power_laws
 from lipnb import bounds
 from lipnb.bounds.catalogue import CATALOGUE
 

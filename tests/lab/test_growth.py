@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lab import growth, power_laws
+from lab.statistics import growth, power_laws
 
 LENGTHS = (16, 32, 64, 128, 256)
 

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab import layer_growth, results
+from lab import results
+from lab.statistics import layer_growth
 
 SLOPES = {  # map -> slopes of its layers
     "MiniLM": [0.1, 0.5],

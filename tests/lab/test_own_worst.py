@@ -7,8 +7,8 @@ from cases import constant
 from lab import results
 from lab.experiments import own_worst
 from lab.experiments.two_clusters import cluster_input, head_of
-from lab.head_rates import own_slopes
-from lab.power_laws import power_law
+from lab.statistics.head_rates import own_slopes
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, local_lipschitz
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lab import power_laws
+from lab.statistics import power_laws
 
 
 def test_an_exact_law_is_recovered():

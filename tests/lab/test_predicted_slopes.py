@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from lab import results
-from lab.layer_growth import stored
-from lab.predicted_slopes import compared, held_out, neighbours, with_terms
+from lab.statistics.layer_growth import stored
+from lab.statistics.predicted_slopes import compared, held_out, neighbours, with_terms
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lab import ranking
+from lab.statistics import ranking
 
 
 def planted(layers, windows, *, shared, seed=0, texts=("a", "b"), models=("m",)):

@@ -9,7 +9,7 @@ from cases import CASES, random_case, relative
 
 from lab import released, results
 from lab.experiments import audit, differences
-from lab.power_laws import power_law
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, local_lipschitz
 from lipnb.worst_case import tight_input
 from lipscan import models

@@ -8,7 +8,7 @@ from cases import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.power_laws import power_law
+from lab.statistics.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import ascend, climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
 

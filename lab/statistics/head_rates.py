@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lab.power_laws import power_law
+from lab.statistics.power_laws import power_law
 
 __all__ = [
     "FEW",

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lab.power_laws import SeveralSeries, one_series
+from lab.statistics.power_laws import SeveralSeries, one_series
 
 # exponents that differ by less predict constants within 11 % an octave: the spread of windows is about as large
 TOLERANCE = 0.15

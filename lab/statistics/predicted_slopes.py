@@ -12,7 +12,7 @@ KEY = ["model", "masked", "corpus", "layer", "length", "window", "text"]  # one 
 def with_terms(measured, terms, also=()):
     """Rows of constants beside the terms of the heads at the same windows.
 
-    `measured`: of the atlas as read, see `lab.layer_growth.stored`, or ``interventions``.
+    `measured`: of the atlas as read, see `lab.statistics.layer_growth.stored`, or ``interventions``.
     `terms`: ``head-terms``, or ``head-terms-changed``.
     `also`: columns that tell rows apart beside those of a window.
     Returns the rows of `measured` that `terms` has, with its columns value, key, query, one_head and bound, and `both`:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lab import results
-from lab.growth import octaves, slope
+from lab.statistics.growth import octaves, slope
 
 __all__ = [
     "CLOSE",
@@ -149,8 +149,8 @@ def rates(table, *, along=ALONG, key=KEY):
     -------
     DataFrame
         One row for each series, with the columns of its key: slope, low, high (of the constant, see
-        `lab.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an octave),
-        last (that of the last one); and the slope of each column in `along`, under its name.
+        `lab.statistics.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an
+        octave), last (that of the last one); and the slope of each column in `along`, under its name.
     """
     found = []
     for place, rows in table.groupby(list(key), sort=False):
