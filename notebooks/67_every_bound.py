@@ -29,9 +29,9 @@ import torch
 from myst_nb import glue
 
 from lab import figures, ledger, results
-from lab.experiments import zoo as tables
-from lab.figures.zoo import medians
-from lab.zoo import ENTRIES, LEFT_OUT
+from lab.bounds_survey import ENTRIES, LEFT_OUT
+from lab.experiments import bounds_survey as tables
+from lab.figures.bounds_survey import medians
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.bounds.catalogue import Case
 
@@ -41,7 +41,7 @@ stored, text, growth = (results.load(name) for name in ("zoo", "zoo-text", "zoo-
 found = medians(text[(text.layer == layer) & ~text.masked])
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-text", "caption": "Upper bounds on the constant of layer {glue:text}`page-67-layer` of MiniLM at {term}`windows <window>` of Python's reference (medians of three), each valid for this layer; thin lines lead from the curves to their names. Black: the constant. Green band: from there to the three terms. Solid: for this text alone. Dashed: for all inputs of a {term}`ball <radius>`; these must lie far above, because text is far from its {term}`worst inputs <worst input>`."}, "image": {"alt": "Log-log curves against the number of tokens. A thick black curve with a narrow green band above it lies at the bottom; dashed and solid coloured curves of other bounds lie two to four powers of ten higher."}}
-figures.zoo.at_text(text, layer=layer)
+figures.bounds_survey.at_text(text, layer=layer)
 plt.show()
 
 # %% [markdown]
@@ -149,7 +149,7 @@ for key, f in (("mean_field", blind), ("general", Attention.l2(eye[None], eye[No
 # sphere.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-worst", "caption": "Bounds over the constant. At forks (top) the bounds of order $\\sqrt n$ stay within a small factor as the length grows, and those of Yudin et al. grow away. At random tokens (bottom) Theorems 3.3 and C.3 grow most; the three terms stay near. The bound for measures is drawn for small {term}`logit ranges <logit range>` only."}, "image": {"alt": "Four log-log panels of bound over constant. Along the number of tokens at forks five of nine curves stay below ten, the two of Yudin et al. rise and the one for measures falls; against the logit range that one ends early. At random tokens most curves rise with the number of tokens, the lowest does not."}}
-figures.zoo.at_worst(growth)
+figures.bounds_survey.at_worst(growth)
 plt.show()
 
 # %% [markdown]
@@ -161,7 +161,7 @@ plt.show()
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:theorem} The largest token
-# :label: zoo-largest-token
+# :label: survey-largest-token
 #
 # Let $f$ be one head without biases, masked or not, $R > 0$ and $t = \norm{A}_2 R^2$. For every $n$, every $X$ in the
 # ball $B_R^n$ and every $U$,
@@ -215,7 +215,7 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:proposition} Scaled cosine attention
-# :label: zoo-cosine
+# :label: survey-cosine
 #
 # Let $f$ be one such head, with $\epsilon > 0$ and $\tau, \nu \ge 0$. On all inputs of $n$ tokens, masked or not, in
 # the
@@ -332,7 +332,7 @@ ledger.record(
 #   times the constant at every length.
 # - Bounds in different norms, or of different maps, are not to be compared with each other.
 #
-# **One thing to try.** Give `figures.zoo.at_worst` rows of your own head: `lab.experiments.zoo.growth_rows` with
-# another `width` and `seed`.
+# **One thing to try.** Give `figures.bounds_survey.at_worst` rows of your own head:
+# `lab.experiments.bounds_survey.growth_rows` with another `width` and `seed`.
 #
 # **Next:** {doc}`68_exact_cases`.

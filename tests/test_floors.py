@@ -28,7 +28,7 @@ FLOORS = {  # rooms by floor, the lowest first
         "described invertible ledger released",
         "results",
         "statistics",
-        "figures training zoo",
+        "bounds_survey figures training",
         "benchmarks experiments",
         "verification pages",
         "cli",

@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import interpolate
 
 from lab import released
+from lab.experiments.attention_summary import concentration, parts, popularity
 from lab.experiments.loading import edition, load, place
-from lab.experiments.portrait import concentration, parts, popularity
 from lab.experiments.table import SOLVE, by_window, solved, table
 from lipnb import singular_pair
 from lipnb.attention import Attention

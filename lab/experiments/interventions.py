@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from lab.experiments.atlas import RTOL, Condition, named, proved, windows_of
+from lab.experiments.attention_summary import parts, popularity
 from lab.experiments.loading import edition, load, place
-from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
 from lab.experiments.table import SOLVE, by_window, table
 from lab.statistics.growth import slope

@@ -9,9 +9,9 @@ import math
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
+from lab.bounds_survey.draws import integer
 from lab.experiments.table import table
 from lab.invertible import ContractiveAttention, Residual, predicted_iterations
-from lab.zoo.draws import integer
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 

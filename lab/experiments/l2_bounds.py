@@ -5,8 +5,8 @@ from zlib import crc32
 
 import torch
 
+from lab.bounds_survey.draws import integer, normal
 from lab.experiments.table import table
-from lab.zoo.draws import integer, normal
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.jacobian.linearization import Linearization

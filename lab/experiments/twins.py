@@ -8,7 +8,7 @@ name.
 import shutil
 
 from lab import results
-from lab.experiments.portrait import popularity
+from lab.experiments.attention_summary import popularity
 from lab.experiments.table import by_window, table
 from lab.training import (
     KINDS,

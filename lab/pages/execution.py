@@ -61,9 +61,10 @@ def _changed(root, commit, module):
     """Whether a file changed since a commit, in words; "" where that is not known here."""
     if not module or not commit:
         return ""
-    git = ["git", "-C", root, "rev-list", "--count", f"{commit.split('-')[0]}..HEAD", "--", module]
+    since = f"{commit.split('-')[0]}..HEAD"
+    git = ["git", "-C", root, "log", "--follow", "--format=%h", since, "--", module]  # also under its names before
     try:
-        count = int(subprocess.run(git, capture_output=True, text=True, check=True).stdout)
+        count = len(subprocess.run(git, capture_output=True, text=True, check=True).stdout.split())
     except (OSError, subprocess.CalledProcessError):
         return ""
     return f"{module} changed in {count} commit{'s' * (count != 1)} since" if count else f"{module} unchanged since"

@@ -14,7 +14,7 @@ from platform import python_version
 
 import nbformat
 
-from lab.pages import watching
+from lab.pages import dependencies
 from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, shown, sources
 
 # nothing but results in the outputs of a page, also where it is not make that runs it
@@ -67,7 +67,7 @@ def run_page(root, source):
         old.unlink(missing_ok=True)
     inputs, started, notebook = fingerprint(root, source), time.monotonic(), convert(root, source)
     nbformat.write(notebook, failed)
-    watching.startup(kernels, reads)
+    dependencies.startup(kernels, reads)
     os.environ["IPYTHONDIR"] = str(kernels)
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     # what the kernel itself says (it was interrupted, it crashed) goes to a file, not into the progress bar

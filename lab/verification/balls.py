@@ -8,10 +8,10 @@ from zlib import crc32
 
 import torch
 
+from lab.bounds_survey.draws import integer, normal, uniform
 from lab.experiments.table import table
 from lab.ledger import SLACK
 from lab.verification.ascent import weighted_dense
-from lab.zoo.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds import ball_upper, layer_norm_radius
 from lipnb.worst_case import adam, ascend, unit_slope

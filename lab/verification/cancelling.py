@@ -6,7 +6,7 @@ from zlib import crc32
 
 import torch
 
-from lab.zoo import draws
+from lab.bounds_survey import draws
 from lipnb.attention import Attention
 
 CANCELLING = ("products", "ties", "offsets", "weights", "units", "plain")

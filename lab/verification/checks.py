@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from lab.bounds_survey.catalogue import reached_limit
+from lab.bounds_survey.truth import jacobian, largest_token
 from lab.verification import goals
 from lab.verification.ascent import weighted_dense
-from lab.zoo.catalogue import reached_limit
-from lab.zoo.truth import jacobian, largest_token
 from lipnb import bounds
 from lipnb.bounds.catalogue import CATALOGUE
 from lipnb.certified import certify

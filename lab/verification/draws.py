@@ -6,7 +6,7 @@ from zlib import crc32
 
 import torch
 
-from lab.zoo.draws import integer, normal, uniform
+from lab.bounds_survey.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs

@@ -2,9 +2,9 @@
 
 import torch
 
+from lab.bounds_survey.catalogue import heads_of
 from lab.verification.ascent import Norm
 from lab.verification.draws import Problem
-from lab.zoo.catalogue import heads_of
 
 
 def heads(problem):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lab import figures, results
-from lab.experiments import atlas, portrait
+from lab.experiments import atlas, attention_summary
 from lab.experiments.atlas import Condition, lengths_of, windows_of
 from lab.statistics import layer_growth
 from lipnb import singular_pair
@@ -22,7 +22,7 @@ def minilm():
 
 
 def drawn(heads, width=6, head_width=3, *, seed=0, **options):
-    """A layer with everything that portraits must take into account: several heads, biases, an output matrix."""
+    """A layer with all that a summary must take into account: several heads, biases, an output matrix."""
     draw = torch.Generator().manual_seed(seed)
     matrices = [torch.randn(heads, head_width, width, generator=draw, dtype=torch.float64) for _ in range(3)]
     biases = {f"{name}_bias": torch.randn(heads, head_width, generator=draw).double() for name in ("query", "key")}
@@ -38,7 +38,7 @@ def tokens(*shape, seed=1):
 def test_parts_are_those_of_dense_differentiation(masked):
     f, x = drawn(2, masked=masked), tokens(3, 5, 6)
     pair = singular_pair(f, x, rtol=1e-9)
-    found = portrait.parts(f, x, pair)
+    found = attention_summary.parts(f, x, pair)
     for i, one in enumerate(x):
 
         def output(query, key, value, one=one):
@@ -56,7 +56,7 @@ def test_parts_are_those_of_dense_differentiation(masked):
 @pytest.mark.parametrize("masked", [False, True])
 def test_popularity_is_that_of_dense_matrices(masked):
     f, x = drawn(3, masked=masked), tokens(4, 7, 6)
-    found = portrait.popularity(f, x)
+    found = attention_summary.popularity(f, x)
     for i, one in enumerate(x):
         P = f.probabilities(one).numpy()
         columns = P.sum(1).max(1)
@@ -74,7 +74,7 @@ def test_concentration_counts_tokens():
     factors = torch.tensor([[1.0], [1], [3], [1], [1]]).double()
     moved_alone = singular_pair(lambda x: x * factors, tokens(5, 4))
     assert moved_alone.moving.argmax() == 2
-    found = portrait.concentration(
+    found = attention_summary.concentration(
         type(moved_alone)(*(getattr(moved_alone, name)[None] for name in moved_alone.__dataclass_fields__))
     )
     assert found["place_in"].item() == 2 and found["most_in"].item() > 0.999

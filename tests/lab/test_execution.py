@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab import results
-from lab.pages import execution, running, watching
+from lab.pages import dependencies, execution, running
 from lab.pages.sources import sources
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ REFERENCE = f"python_reference of Python {platform.python_version()}"
     ],
 )
 def test_what_is_read_has_a_name(event, what, kind, name):
-    assert watching.named(event, what, [Path("/data/nltk")]) == (kind, name)
+    assert dependencies.named(event, what, [Path("/data/nltk")]) == (kind, name)
 
 
 def test_a_kernel_tells_what_it_reads_whatever_the_page_says(tmp_path):
@@ -46,8 +46,8 @@ def test_a_kernel_tells_what_it_reads_whatever_the_page_says(tmp_path):
     texts.mkdir()
     (texts / "a.txt").write_text("words")
     reads, home = tmp_path / "reads.json", tmp_path / "ipython"
-    watching.startup(home, reads)
-    code = "import pydoc_data.topics; open(TEXT).read(); open(TEXT).read(); 'watching' in dir()"
+    dependencies.startup(home, reads)
+    code = "import pydoc_data.topics; open(TEXT).read(); open(TEXT).read(); 'dependencies' in dir()"
     code = code.replace("TEXT", repr(str(texts / "a.txt")))
     run = subprocess.run(
         [sys.executable, "-m", "IPython", "--simple-prompt", "-c", code],
@@ -121,4 +121,7 @@ def test_what_changed_since_is_asked_of_git(tmp_path):
         commits.append(git("rev-parse", "--short", "HEAD"))
     assert execution._changed(tmp_path, commits[0] + "-dirty", "a.py") == "a.py changed in 1 commit since"
     assert execution._changed(tmp_path, commits[1], "a.py") == "a.py unchanged since"
+    git("mv", "a.py", "b.py")
+    git("commit", "-q", "-m", "b.py")
+    assert execution._changed(tmp_path, commits[0], "b.py") == "b.py changed in 2 commits since"
     assert execution._changed(tmp_path, "0123456", "a.py") == execution._changed(tmp_path, commits[0], None) == ""

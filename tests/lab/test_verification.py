@@ -29,7 +29,7 @@ def test_no_bound_is_exceeded_and_half_of_it_is(check, masked):
     half = verification.measure(check, "degenerate", 1000, masked=masked, maps=3, factor=0.5)
     assert half["violations"] > 0, (
         f"half of {check.name} holds too: this check would not see a wrong factor. Give it inputs that come near the "
-        "bound, or let a bound that is for comparison only be one of lab/zoo/catalogue.py"
+        "bound, or let a bound that is for comparison only be one of lab/bounds_survey/catalogue.py"
     )
 
 

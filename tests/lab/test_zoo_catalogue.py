@@ -1,4 +1,4 @@
-"""The zoo: no bound is exceeded but those that are said to be, wrong uses are refused, rows come back."""
+"""The survey of bounds: no bound is exceeded but those that are said to be, wrong uses are refused, rows come back."""
 
 import math
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lab import figures, results
-from lab.experiments import zoo as tables
-from lab.zoo import ENTRIES, KINDS, LEFT_OUT, draw, formulas, rougher, truth
-from lab.zoo.maps import CosineAttention, SigmoidAttention
+from lab.bounds_survey import ENTRIES, KINDS, LEFT_OUT, draw, formulas, rougher, truth
+from lab.bounds_survey.maps import CosineAttention, SigmoidAttention
+from lab.experiments import bounds_survey as tables
 from lipnb import Attention
 
 EYE = torch.eye(2, dtype=torch.float64)
@@ -125,4 +125,4 @@ def test_bounds_of_one_head_at_its_fork():
 def test_the_figure_refuses_two_layers():
     text = results.load("zoo-text")
     with pytest.raises(ValueError, match="rows of one layer"):
-        figures.zoo.medians(text)
+        figures.bounds_survey.medians(text)

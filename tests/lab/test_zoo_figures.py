@@ -1,4 +1,4 @@
-"""The figures of the zoo: names as in its table, legible and apart where a phone shows them."""
+"""The figures of the survey of bounds: names as in its table, legible and apart where a phone shows them."""
 
 from itertools import combinations
 
@@ -16,9 +16,9 @@ def drawn(request):
     """One of the figures that pages show, drawn."""
     figures.house_style()
     if request.param == "text":
-        found = figures.zoo.at_text(results.load("zoo-text"))
+        found = figures.bounds_survey.at_text(results.load("zoo-text"))
     elif request.param == "worst":
-        found = figures.zoo.at_worst(results.load("zoo-growth"))
+        found = figures.bounds_survey.at_worst(results.load("zoo-growth"))
     else:
         heads = results.load("worst-inputs")
         found = figures.worst_inputs.between({name: rows for name, rows in heads.groupby("model", sort=False)})

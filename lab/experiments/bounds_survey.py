@@ -1,12 +1,12 @@
-"""Tables of the zoo: every bound over what it bounds, on drawn inputs, on worst inputs of one head, and on text."""
+"""Tables of the survey of bounds: each over what it bounds, on drawn inputs, on worst inputs of one head, on text."""
 
 import math
 
 import torch
 
+from lab.bounds_survey import ENTRIES, KINDS, draw, rougher
 from lab.experiments.loading import load
 from lab.experiments.table import table
-from lab.zoo import ENTRIES, KINDS, draw, rougher
 from lipnb import Attention, certify, local_lipschitz
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.worst_case import fork_input
@@ -37,12 +37,12 @@ def _cases():
     size=lambda kind, counts: counts[kind],
     settings={"dtype": "float64"},
 )
-def zoo_rows(bound, masked, kind, *, counts=COUNTS):
+def survey_rows(bound, masked, kind, *, counts=COUNTS):
     """Rows of the table ``zoo`` for one bound, mask and kind of input.
 
-    `bound`: of `lab.zoo.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of `lab.zoo.KINDS`. Returns bound
-    (its key), masked, kind, seed, n, R, truth, stated, and over, stated over truth: below one where a formula is
-    exceeded.
+    `bound`: of `lab.bounds_survey.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of
+    `lab.bounds_survey.KINDS`. Returns bound (its key), masked, kind, seed, n, R, truth, stated, and over, stated over
+    truth: below one where a formula is exceeded.
     """
     return [_case_row(bound, masked, kind, seed) for seed in range(counts[kind])]
 
@@ -65,8 +65,8 @@ def again(row):
 def layer_bounds(attention, x):
     """Every bound that holds for a whole layer of dot-product heads at one input, Euclidean; natural logarithms.
 
-    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of `lab.zoo.ENTRIES` -> logarithm,
-    heads summed by Lemma 3.8 but for `ball_upper`.
+    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of
+    `lab.bounds_survey.ENTRIES` -> logarithm, heads summed by Lemma 3.8 but for `ball_upper`.
     """
     case = Case(attention, x)
     shown = [bound for bound in CATALOGUE if bound.column or bound.key in ("yudin_sharp", "ball_upper")]

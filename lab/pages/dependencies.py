@@ -1,4 +1,4 @@
-"""What a page reads while it runs: the texts and the models whose files its kernel opens, whatever the page says.
+"""What a page depends on while it runs: the texts and the models whose files its kernel opens, whatever the page says.
 
 Runs inside the kernel, before the first cell, and is light: it imports nothing but the standard library.
 """
@@ -19,7 +19,7 @@ def startup(folder, target):
     """Make a folder for ``IPYTHONDIR`` whose kernels write what they read to the file `target`."""
     script = folder / "profile_default" / "startup" / "00-watch.py"
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(f"from lab.pages import watching\nwatching.begin({str(target)!r})\ndel watching\n")
+    script.write_text(f"from lab.pages import dependencies\ndependencies.begin({str(target)!r})\ndel dependencies\n")
 
 
 def begin(target):

@@ -5,7 +5,7 @@ Jacobians by autograd, `draws` inputs; `catalogue` joins them to `lipnb.bounds.c
 which refuses other maps.
 """
 
-from lab.zoo.catalogue import ENTRIES, LEFT_OUT, Entry
-from lab.zoo.draws import KINDS, draw, rougher
+from lab.bounds_survey.catalogue import ENTRIES, LEFT_OUT, Entry
+from lab.bounds_survey.draws import KINDS, draw, rougher
 
 __all__ = ["ENTRIES", "KINDS", "LEFT_OUT", "Entry", "draw", "rougher"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lab.zoo import formulas, truth
+from lab.bounds_survey import formulas, truth
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.bounds.catalogue import (

@@ -15,7 +15,7 @@ def _norm(matrix):
 
 
 def lipsformer_upper(f, n):
-    r"""Theorem 1 of qi2023lipsformer, as others transcribe it, for `lab.zoo.maps.CosineAttention` and n tokens.
+    r"""Theorem 1 of qi2023lipsformer, as others transcribe it, for n tokens and a `CosineAttention` of `maps`.
 
     .. math:: \nu \epsilon^{-1/2} \big(2 n (n - 1)\, \tau \|W_K\| + 2 (n - 1)\, \tau \|W_Q\| + 2 n \|W_V\|\big)
 
@@ -50,7 +50,7 @@ def cosine_upper(f, n):
 
 
 def sigmoid_upper(f, x):
-    r"""The local bound of ramapuram2024theory on `lab.zoo.maps.SigmoidAttention`, and its proof in a line.
+    r"""The local bound of ramapuram2024theory on `lab.bounds_survey.maps.SigmoidAttention`, and its proof in a line.
 
     .. math:: \|V\|_2 \Big(n \sup \sigma + 2 \sup \sigma'\, \|A\|_2 \sum_i |x_i|^2\Big), \qquad
         \sup \sigma = 1,\ \sup \sigma' = \tfrac14

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import torch
 
-from lab.zoo.maps import CosineAttention, SigmoidAttention, softmax
+from lab.bounds_survey.maps import CosineAttention, SigmoidAttention, softmax
 from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import ascend, fork_input, unit_slope
@@ -29,6 +29,7 @@ def draw(family, kind, seed, *, masked=False):
     """
     if family not in FAMILIES or kind not in KINDS:
         raise ValueError(f"family must be one of {FAMILIES}, kind one of {KINDS}, got {family!r} and {kind!r}.")
+    # "zoo" was the name of this package when the stored tables were made: another word draws other cases
     g = torch.Generator().manual_seed(crc32(f"zoo/{family}/{kind}/{seed}/{masked}".encode()))
     n, d = integer(g, 2, 9 if kind == "rough" else 6), integer(g, 2, 4)
     t = 10 ** (1.5 * torch.rand((), generator=g, dtype=torch.float64).item())

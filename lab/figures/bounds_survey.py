@@ -1,4 +1,4 @@
-"""The zoo: all bounds of one layer against the length, and of one head at its worst inputs, as wide as a phone.
+"""The survey: all bounds of one layer against the length, and of one head at its worst inputs, as wide as a phone.
 
 One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth. Dashed
 is what holds on a ball, dotted on measures, and one more form of a solid line.
