@@ -92,7 +92,7 @@ def test_imports_point_down():
 
 
 def test_no_module_waits_for_itself():
-    """Among the imports at the head of modules there is no circle, the `__init__` of a folder included."""
+    """No module imports itself by way of others, the `__init__` of a folder and imports inside functions included."""
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for house in FLOORS
@@ -100,9 +100,14 @@ def test_no_module_waits_for_itself():
     }
     graph = {}
     for module, path in files.items():
-        heads = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
-        names = [(node.module, f"{node.module}.{alias.name}") for node in heads for alias in node.names]
-        graph[module] = {part if part in files else whole for whole, part in names} - {module}
+        graph[module] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                graph[module] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[module] |= {part if part in files else node.module for part in parts}
+        graph[module].discard(module)
     TopologicalSorter(graph).prepare()  # CycleError names the circle
 
 

@@ -5,7 +5,8 @@ Whatever is said here is compared with the network's own attention when a model 
 read by trial (`lipscan.models.trial`), or its own modules are differentiated (`lipscan.models.generic`).
 """
 
-from dataclasses import replace
+import copyreg
+from dataclasses import fields, replace
 from operator import attrgetter
 
 import torch
@@ -435,3 +436,21 @@ ARCHITECTURES = {
         LLAMA, title="OLMo hybrid", norm=None, after="post_attention_layernorm", attends=_in_self_attn
     ),
 }
+
+
+def _entry(kind, part):
+    """The entry of ``ARCHITECTURES`` that a pickle names."""
+    found = ARCHITECTURES[kind]
+    return found if part is None else found.parts[part]
+
+
+def _reduced(architecture):
+    """How to pickle an architecture: an entry by its name, as its functions may have none; others by their fields."""
+    for kind, one in ARCHITECTURES.items():
+        for part, inner in ((None, one), *one.parts.items()):
+            if inner is architecture:
+                return _entry, (kind, part)
+    return Architecture, tuple(getattr(architecture, entry.name) for entry in fields(architecture))
+
+
+copyreg.pickle(Architecture, _reduced)

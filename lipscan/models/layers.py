@@ -5,7 +5,7 @@ whether the norm comes before or after the residual. Those known are in `lipscan
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -79,16 +79,6 @@ class Architecture:
     # of a closed form that was found by trial: how, in words, and up to how many tokens it holds where that is not all
     found: str = ""
     reach: int | None = None
-
-    def __reduce__(self):
-        """A pickle names an entry of the table, whose functions have no name of their own; all else is copied."""
-        from lipscan.models.families import ARCHITECTURES
-
-        for kind, one in ARCHITECTURES.items():
-            for part, inner in ((None, one), *one.parts.items()):
-                if inner is self:
-                    return _entry, (kind, part)
-        return Architecture, tuple(getattr(self, entry.name) for entry in fields(self))
 
     @property
     def known(self):
@@ -203,14 +193,6 @@ class Architecture:
         """The attention of one layer by the network's own modules."""
         module, giver = self.attention_of(network, number), self.giver(network, number)
         return OwnAttention(network, self.reads, module, giver, self.call_of(network, number))
-
-
-def _entry(kind, part):
-    """The entry of the table of families that a pickle names."""
-    from lipscan.models.families import ARCHITECTURES
-
-    found = ARCHITECTURES[kind]
-    return found if part is None else found.parts[part]
 
 
 def reads_other_keys(layer: torch.nn.Module) -> bool:

@@ -12,11 +12,10 @@ import pandas as pd
 from lipscan import recording
 from lipscan.recording.table import GAP
 from lipscan.scanning.fmt import many
-from lipscan.scanning.summary import summarise
+from lipscan.scanning.summary import TABLES, summarise
 
 __all__ = ["Scan", "load"]
 
-TABLES = ("scan", "heads", "tokens", "whole")
 SUMMARY, SUMS = "summary.csv", "SHA256SUMS"
 REPORT, AGAINST = "report.html", "against.csv"
 OURS = b"Made by <code>lipnb scan</code>"  # in every report

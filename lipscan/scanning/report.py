@@ -11,8 +11,7 @@ from markupsafe import Markup, escape
 from lipscan import corpora, recording
 from lipscan.scanning import figures, fmt, sentences
 from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
-from lipscan.scanning.folder import TABLES
-from lipscan.scanning.summary import COLUMNS, closest, compare, compared, first_window, measured, unpaired
+from lipscan.scanning.summary import COLUMNS, TABLES, closest, compare, compared, first_window, measured, unpaired
 
 __all__ = ["html", "write_report"]
 
