@@ -37,7 +37,7 @@ from lipnb.bounds.catalogue import Case
 
 layer = 3  # of MiniLM, the one that the table follows over lengths
 figures.house_style()
-stored, text, growth = (results.load(name) for name in ("zoo", "zoo-text", "zoo-growth"))
+stored, text, growth = (results.load(name) for name in ("bounds-survey", "bounds-survey-text", "bounds-survey-growth"))
 found = medians(text[(text.layer == layer) & ~text.masked])
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-text", "caption": "Upper bounds on the constant of layer {glue:text}`page-67-layer` of MiniLM at {term}`windows <window>` of Python's reference (medians of three), each valid for this layer; thin lines lead from the curves to their names. Black: the constant. Green band: from there to the three terms. Solid: for this text alone. Dashed: for all inputs of a {term}`ball <radius>`; these must lie far above, because text is far from its {term}`worst inputs <worst input>`."}, "image": {"alt": "Log-log curves against the number of tokens. A thick black curve with a narrow green band above it lies at the bottom; dashed and solid coloured curves of other bounds lie two to four powers of ten higher."}}
@@ -328,7 +328,7 @@ ledger.record(
 # - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all this
 #   page shows, except the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.
 # - {numref}`fig-67-text` is of one layer, model and text. All layers at {glue:text}`page-67-all-length` tokens, with
-#   and without a mask, are in the table `zoo-text`, where the three terms are at most {glue:text}`page-67-most:.1f`
+#   and without a mask, are in the table `bounds-survey-text`, where the three terms are at most {glue:text}`page-67-most:.1f`
 #   times the constant at every length.
 # - Bounds in different norms, or of different maps, are not to be compared with each other.
 #

@@ -9,7 +9,7 @@ TOLERANCE = 1e-2  # solvers stop at relative 1e-4, and an ascent of hundreds of 
 EXAMPLES = """\
   python -m lab tables                        make every table of the book that is not there yet
   python -m lab tables real-text-embedded     make one table (this one needs no corpus and no network)
-  python -m lab tables zoo --again            make it anew; the old one stays until the new one is complete
+  python -m lab tables bounds-survey --again  make it anew; the old one stays until the new one is complete
   python -m lab tables --model bert-base-uncased       every layer of another model, from a hub or a folder: hours
   python -m lab tables --model gpt2 --lengths 8,32,128 --count 3       the same in some minutes, from fewer windows
   python -m lab tables --check 5              some rows of every table without training measured again

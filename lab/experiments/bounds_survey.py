@@ -31,14 +31,14 @@ def _cases():
 
 
 @table(
-    "zoo",
+    "bounds-survey",
     "every bound over what it bounds, on random, rough and ascended inputs",
     over=_cases,
     size=lambda kind, counts: counts[kind],
     settings={"dtype": "float64"},
 )
 def survey_rows(bound, masked, kind, *, counts=COUNTS):
-    """Rows of the table ``zoo`` for one bound, mask and kind of input.
+    """Rows of the table ``bounds-survey`` for one bound, mask and kind of input.
 
     `bound`: of `lab.bounds_survey.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of
     `lab.bounds_survey.KINDS`. Returns bound (its key), masked, kind, seed, n, R, truth, stated, and over, stated over
@@ -57,7 +57,7 @@ def _case_row(bound, masked, kind, seed):
 
 
 def again(row):
-    """A row of the table ``zoo`` measured again; for `lab.experiments.remeasure`."""
+    """A row of the table ``bounds-survey`` measured again; for `lab.experiments.remeasure`."""
     found = _case_row(*(row[name] for name in ("bound", "masked", "kind", "seed")))
     return {name: found[name] for name in ("truth", "stated")}
 
@@ -81,7 +81,7 @@ def _windows(length):
 
 
 @table(
-    "zoo-text",
+    "bounds-survey-text",
     "bounds of whole layers of MiniLM at text, by length",
     over=_windows,
     size=10,
@@ -89,7 +89,7 @@ def _windows(length):
     length=LENGTH,
 )
 def text_rows(masked, layer, length, window):
-    """Rows of the table ``zoo-text``: one layer of MiniLM at one window of Python's reference.
+    """Rows of the table ``bounds-survey-text``: one layer of MiniLM at one window of Python's reference.
 
     Returns masked, layer, length, window, R, truth (of the solver), bound and log10, the bound's decimal logarithm.
     """
@@ -123,12 +123,12 @@ def growth_rows(along, n, t, *, width=8):
 
 
 @table(
-    "zoo-growth",
+    "bounds-survey-growth",
     "bounds of one head at its worst inputs, by length and radius",
     over=[(along, n, t) for along, (lengths, ranges) in AT_FORK.items() for n in lengths for t in ranges],
     size=20,
     settings={"at": AT_FORK, "dtype": "float64"},
 )
 def fork_rows(along, n, t):
-    """Rows of the table ``zoo-growth``: `growth_rows` of the head that the book shows."""
+    """Rows of the table ``bounds-survey-growth``: `growth_rows` of the head that the book shows."""
     return growth_rows(along, n, t)

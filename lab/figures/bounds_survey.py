@@ -33,8 +33,8 @@ WORST = 1e5  # bound over constant, where the panels end
 def medians(table):
     """Medians over windows of what was measured and of each bound, by length.
 
-    `table`: rows of ``zoo-text`` of one layer: columns masked, layer, length, window, truth, bound, log10. Returns
-    index length; columns truth and the keys of the bounds, in plain numbers, infinite beyond float64.
+    `table`: rows of ``bounds-survey-text`` of one layer: columns masked, layer, length, window, truth, bound,
+    log10. Returns index length; columns truth and the keys of the bounds, in plain numbers, infinite beyond float64.
     """
     if len(table[["masked", "layer"]].drop_duplicates()) != 1:
         raise ValueError("the table must hold rows of one layer, masked or not: select them first.")
@@ -45,16 +45,16 @@ def medians(table):
 
 
 @figure(
-    "zoo-text",
+    "bounds-survey-text",
     page="67_every_bound",
-    tables=("zoo-text",),
+    tables=("bounds-survey-text",),
     about="all bounds of one layer of MiniLM against the length of its text",
 )
 def at_text(table, *, layer=3, masked=False, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
-    `table`: ``zoo-text``, as for `medians`. `layer`, `masked`: which of its layers. `top`: where the figure ends; a
-    bound above it is named in the corner.
+    `table`: ``bounds-survey-text``, as for `medians`. `layer`, `masked`: which of its layers. `top`: where the figure
+    ends; a bound above it is named in the corner.
     """
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(5.0, 6.2))[1]
@@ -87,15 +87,15 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
 
 
 @figure(
-    "zoo-growth",
+    "bounds-survey-growth",
     page="67_every_bound",
-    tables=("zoo-growth",),
+    tables=("bounds-survey-growth",),
     about="bounds of one head over its constant, by length and radius",
 )
 def at_worst(table):
     """Bounds over the constant of one head, along the length and along the logit range, at forks and random tokens.
 
-    `table`: ``zoo-growth``: columns along, n, t, input, truth, bound, log10.
+    `table`: ``bounds-survey-growth``: columns along, n, t, input, truth, bound, log10.
     """
     figure, grid = plt.subplots(2, 2, figsize=(5.0, 6.8), sharey=True, sharex="col")
     named = bound_titles()

@@ -27,7 +27,10 @@ from lab.verification import balls, digits, families  # noqa: F401  (these regis
             "python -m lab figures: argument --format: invalid choice: 'jpg'",
         ),
         (("verify", "--bounds", "l2_uper"), "python -m lab verify: there is no bound 'l2_uper': did you mean l2_upper"),
-        (("verify", "--quick", "--save-as", "zoo"), "'zoo' is a table of the book, which a trial does not"),
+        (
+            ("verify", "--quick", "--save-as", "bounds-survey"),
+            "'bounds-survey' is a table of the book, which a trial does not",
+        ),
         (("verify", "--bounds", "yudin_upper", "--save-as", "verify"), "'verify' is a table of the book"),
         (("bench", "wrkload"), "python -m lab bench: there is no benchmark 'wrkload': did you mean workload?"),
         (("pages",), "python -m lab pages: the following arguments are required: COMMAND"),
@@ -67,7 +70,8 @@ def test_rows_that_train_a_network_are_not_measured_again(said):
 
 
 def test_a_check_draws_by_the_seed_and_fails_where_rows_are_invented(said, monkeypatch):
-    drawn, found = [], {"table": "zoo", "rows": 1, "units": "1 of 2", "deviation": 0.0, "column": "", "other": 0}
+    drawn = []
+    found = {"table": "bounds-survey", "rows": 1, "units": "1 of 2", "deviation": 0.0, "column": "", "other": 0}
 
     def check(tables, rows, seed):
         drawn.append((rows, seed))
@@ -75,9 +79,9 @@ def test_a_check_draws_by_the_seed_and_fails_where_rows_are_invented(said, monke
 
     monkeypatch.setattr(checking, "check", check)
     found["unlike"] = ""
-    assert said(cli, "tables", "zoo", "--check", "1", "--seed", "7")[0] == 0 and drawn == [(1, 7)]
+    assert said(cli, "tables", "bounds-survey", "--check", "1", "--seed", "7")[0] == 0 and drawn == [(1, 7)]
     found["unlike"] = "3 rows of a are stored, but 2 measured"
-    code, out, error = said(cli, "tables", "zoo", "--check", "1")
+    code, out, error = said(cli, "tables", "bounds-survey", "--check", "1")
     assert code == 1 and found["unlike"] in out and "1 of 1 tables differ" in error and len(error.splitlines()) == 1
 
 
@@ -110,10 +114,11 @@ def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
     code, _, error = said(cli, "tables", "real-text-embedded", "--again")
     assert code == 130 and "the same command continues" in error
     monkeypatch.setenv("LIPNB_RESULTS", "no such folder")
-    monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("zoo"))
-    code, _, error = said(cli, "tables", "zoo")
+    monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("bounds-survey"))
+    code, _, error = said(cli, "tables", "bounds-survey")
     assert code == 1
-    assert error == "python -m lab: the table 'zoo' is not in no such folder: `python -m lab tables zoo` makes it.\n"
+    sentence = "the table 'bounds-survey' is not in no such folder: `python -m lab tables bounds-survey` makes it."
+    assert error == f"python -m lab: {sentence}\n"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_norms_by_autograd():
 
 
 def test_rows_of_the_stored_tables_come_back():
-    stored = results.load("zoo")
+    stored = results.load("bounds-survey")
     for row in stored[stored.kind != "ascended"].dropna(subset="over").iloc[::400].to_dict("records"):
         again = tables.again(row)
         assert again["truth"] == pytest.approx(row["truth"], rel=1e-5)
@@ -112,7 +112,7 @@ def test_rows_of_the_stored_tables_come_back():
     exceeded = set(stored[stored.over < 1 - 1e-9].bound)
     assert exceeded == {key for key, entry in ENTRIES.items() if not entry.holds}
     missing = {*ENTRIES} - set(stored.bound)
-    assert not missing, f"no rows for {sorted(missing)}: `python -m lab tables zoo --again` makes the table anew"
+    assert not missing, f"no rows for {sorted(missing)}: `python -m lab tables bounds-survey --again` makes it"
     assert set(stored.bound) == {*ENTRIES}, "rows of a bound that is in no catalogue"
 
 
@@ -123,6 +123,6 @@ def test_bounds_of_one_head_at_its_fork():
 
 
 def test_the_figure_refuses_two_layers():
-    text = results.load("zoo-text")
+    text = results.load("bounds-survey-text")
     with pytest.raises(ValueError, match="rows of one layer"):
         figures.bounds_survey.medians(text)

@@ -16,9 +16,9 @@ def drawn(request):
     """One of the figures that pages show, drawn."""
     figures.house_style()
     if request.param == "text":
-        found = figures.bounds_survey.at_text(results.load("zoo-text"))
+        found = figures.bounds_survey.at_text(results.load("bounds-survey-text"))
     elif request.param == "worst":
-        found = figures.bounds_survey.at_worst(results.load("zoo-growth"))
+        found = figures.bounds_survey.at_worst(results.load("bounds-survey-growth"))
     else:
         heads = results.load("worst-inputs")
         found = figures.worst_inputs.between({name: rows for name, rows in heads.groupby("model", sort=False)})
