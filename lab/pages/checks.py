@@ -82,7 +82,7 @@ def execution(root, notebook):
 
 
 def glue(root, source, notebook):
-    """Rule: every glued number is shown, in the page's text or on a page of prose, and none is zero unless meant."""
+    """Rule: every glued number is shown, in the page's text or on a page of prose, and only zero reads as zero."""
     text = "".join(path.read_text(encoding="utf-8") for path in (source, *(root / "book").glob("*.md")))
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         key = output.get("metadata", {}).get("scrapbook", {}).get("name")
