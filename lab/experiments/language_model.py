@@ -48,7 +48,7 @@ FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 LONGER = {**FIXED, "steps": 10 * FIXED["steps"], "evaluate_every": 100}
 # A few steps on the text that ships with Python, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
-# Networks with as many parameters as those of dot products: wider feed-forward parts replace the parameters of attention.
+# Networks with as many parameters as those of dot products: wider feed-forward parts make up for those of attention.
 WIDER = {"l2-tied": 32, "contractive": 34, "none": 128, "none-contractive": 130}
 # What keeps a network from training: its kind, the scale of its start (factors), or the position of LayerNorm?
 STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}

@@ -194,7 +194,7 @@ BADGES = dict(zip(SEEN, ("success", "info", "warning", "secondary"), strict=True
 
 
 def badge(seen):
-    """How a form is known, as the badge of the pages."""
+    """Badge of the pages that tells how a form is known."""
     return f'<span class="sd-badge sd-bg-{BADGES[seen]} sd-bg-text-{BADGES[seen]}">{seen}</span>'
 
 

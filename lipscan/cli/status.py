@@ -92,7 +92,7 @@ def lasted(seconds):
 
 
 def _by_whom(now):
-    """Who runs the sweep, or who ran it last."""
+    """Sentence on the user, host and process of the run, or of the last one."""
     if now.run is None:
         return "no run is at work"
     who = f"{now.run['user']} on {now.run['host']} (process {now.run['process']})"

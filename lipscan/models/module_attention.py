@@ -167,7 +167,7 @@ class OwnAttention:
         return self._misfit(call, text) <= allowed(text.given.dtype)
 
     def _dependence(self, one, other, n):
-        """What else the output depends on, in words."""
+        """The further dependence of the output, in words."""
         values, own = one.call.others, other.call.others
         differing = [name for name in own if not equal(own[name], values.get(name))]
         matter = [name for name in differing if not self._same(other.call.with_other(name, values.get(name)), other)]
