@@ -1,1 +1,1 @@
-"""What makes the book: its tables, figures, trained models, checks and pages. lipnb and lipscan never import it."""
+"""Tools that make the book: tables, figures, trained models, checks and pages. lipnb and lipscan never import them."""

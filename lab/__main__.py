@@ -1,4 +1,4 @@
-"""`python -m lab VERB`: the one door to what makes the book."""
+"""Entry point of `python -m lab VERB`, the command that makes the book."""
 
 import sys
 

@@ -1,11 +1,11 @@
-"""Tables and benchmarks as their source describes them: read without importing it, which takes torch and seconds."""
+"""Tables and benchmarks as described in their source, read without importing it, which takes torch and seconds."""
 
 import ast
 from functools import cache
 from pathlib import Path
 
 LAB = Path(__file__).parent
-# tables of `lipnb scan`, copied from its folder: of which model, with what options, and which of `PARTS`
+# tables of `lipnb scan`, copied from its folder: the model, the options, and the table, one of `PARTS`
 SCANS = {
     "smollm2": ("SmolLM2", "smollm2 --text alice --lengths 32,128,512", ("", "-heads", "-whole")),
     "dinov2-small": ("DINOv2", "dinov2-small --text pictures --lengths 26,122,485", ("", "-heads", "-whole")),
@@ -31,7 +31,7 @@ def _parsed(pattern):
 
 @cache
 def benchmarks():
-    """Each benchmark, a script of `lab.benchmarks`, with the first line that it says of itself."""
+    """Each benchmark, a script of `lab.benchmarks`, with the first line of its docstring."""
     return {
         path.stem: ast.get_docstring(tree).splitlines()[0].rstrip(".")
         for path, tree in _parsed("benchmarks/*.py")
@@ -41,10 +41,10 @@ def benchmarks():
 
 @cache
 def tables():
-    """Every table that the book knows: those that `lab.experiments.table.table` registers, and the others.
+    """Every table of the book: those registered by `lab.experiments.table.table`, and the others.
 
-    Returns name -> command (what makes it), trains (whether networks are trained for it), about (what it holds, in a
-    few words), module (the file that describes it, from the root, or empty).
+    Returns name -> command (that makes it), trains (whether networks are trained for it), about (its contents in a few
+    words), module (the file that describes it, from the root, or empty).
     """
     found = {}
     for path, tree in (*_parsed("experiments/*.py"), *_parsed("verification/*.py")):

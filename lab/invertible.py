@@ -1,7 +1,7 @@
 """Contractive layers and their inverses: x + c f(x) with Lip(f) <= 1 and c < 1 is inverted by a fixed point.
 
-kim2021lipschitz, invertible attention. Every layer here knows its Lipschitz constant at its present weights, so that
-training cannot lose the guarantee.
+kim2021lipschitz, invertible attention. Every layer here computes a bound on its Lipschitz constant from its present
+weights, so that training cannot break the guarantee.
 """
 
 import math
@@ -37,25 +37,25 @@ class _Heads(torch.nn.Module):
 
     def forward(self, x):
         """Output tokens, shape (..., n, d), of tokens `x`, shape (..., n, d)."""
-        return self.attention(x.shape[-2] if getattr(x, "ndim", 0) > 1 else 1)(x)  # which checks x
+        return self.attention(x.shape[-2] if getattr(x, "ndim", 0) > 1 else 1)(x)  # `attention` checks x
 
 
 class ContractiveAttention(_Heads):
-    r"""L2 attention divided by the bound on its Lipschitz constant: no weights make it expand distances.
+    r"""L2 attention divided by the bound on its Lipschitz constant: for all weights it does not expand distances.
 
     .. math:: f(X) = \frac{F(X)}{L_p(n)}, \qquad \mathrm{Lip}_p(F) \le L_p(n) \text{ on } n \text{ tokens},
 
-    with :math:`L_p` of `lipnb.bounds.l2_upper`, or `l2_upper_sharp`. All norms in it are computed anew in each forward
-    pass, exactly and differentiably: the guarantee holds at every step of training, and gradients see the division.
+    with :math:`L_p` of `lipnb.bounds.l2_upper`, or `l2_upper_sharp`. All norms in it are recomputed in each forward
+    pass, exactly and differentiably: the guarantee holds at every step of training, and gradients include the division.
 
     kim2021lipschitz, Thm 3.2 with the corrected exponent, and invertible attention.
 
     `width`: width d of the tokens.
     `heads`: number of heads h, each of width d / h.
     `p` (2, math.inf): norm of all coordinates of a sequence in which the layer is a contraction.
-    `bound` ("theorem", "sharp"): the bound of kim2021lipschitz, or the sharper one of page 52, which is Euclidean.
+    `bound` ("theorem", "sharp"): the bound of kim2021lipschitz, or the tighter one of page 52, which is Euclidean.
     `masked`: whether token i sees only tokens j <= i.
-    `seed`: of the first weights, normal with variance 1 / d.
+    `seed`: of the initial weights, normal with variance 1 / d.
     `dtype`: float32 or float64.
     """
 
@@ -74,7 +74,7 @@ class ContractiveAttention(_Heads):
         """
         query, value, output = self.query, self.value, self.output
         joined, k = output.movedim(0, 1).flatten(1), query.shape[1]
-        margin = 1 + 16 * self.width * torch.finfo(self.dtype).eps  # of the norms, computed in this precision
+        margin = 1 + 16 * self.width * torch.finfo(self.dtype).eps  # for the rounding of the norms in this precision
         if self.p == 2:
             growth = bounds.l2_growth_sharp(n, self.masked) if self.bound == "sharp" else bounds.l2_growth(n)
             heads = _spectral(query).square() * _spectral(value)
@@ -83,7 +83,7 @@ class ContractiveAttention(_Heads):
             growth = 4 * bounds.phi_inverse(n - 1) + 1 / math.sqrt(k)
             heads = (_row_sum(query) * _row_sum(query.mT)).amax()
             upper = growth * heads * _row_sum(value).amax() * _row_sum(joined)
-        return (margin * upper).clamp_min(torch.finfo(self.dtype).tiny)  # all weights 0: the map is 0
+        return (margin * upper).clamp_min(torch.finfo(self.dtype).tiny)  # if all weights are 0, the map is 0
 
     def lipschitz_upper(self, n):
         """Bound on the constant in the p-norm for n tokens: always 1."""
@@ -92,17 +92,17 @@ class ContractiveAttention(_Heads):
     def attention(self, n):
         """This layer on n tokens as an `Attention`, the division folded into its values; gradients reach the weights.
 
-        Returns `Attention`: what `lipnb.local_lipschitz` measures.
+        Returns `Attention`, for `lipnb.local_lipschitz`.
         """
         return Attention.l2(self.query, self.value / self.divisor(n), self.output, masked=self.masked)
 
     def extra_repr(self):
-        """What stands between the brackets."""
+        """Text between the brackets of repr."""
         return f"width {self.width}, {self.heads} heads, p={self.p}, bound={self.bound!r}, masked={self.masked}"
 
 
 class DotProductAttention(_Heads):
-    """Dot-product attention with weights drawn in the same way: for comparison, it has no Lipschitz constant.
+    """Dot-product attention with weights drawn in the same way, for comparison: it has no Lipschitz constant.
 
     kim2021lipschitz, Thm 3.1.
 
@@ -115,7 +115,7 @@ class DotProductAttention(_Heads):
         super().__init__(width, heads, masked, seed, dtype, ("query", "value", "output", "key"))
 
     def lipschitz_upper(self, n):
-        """Infinite: there is no such bound."""
+        """Infinite, because no bound exists."""
         return math.inf
 
     def attention(self, n):
@@ -139,11 +139,11 @@ SLOPES = {"relu": 1.0, "tanh": 1.0, "elu": 1.0}  # Lipschitz constants of the ac
 def largest_singular_value(matrix: torch.Tensor) -> torch.Tensor:
     r"""Largest singular value, exact up to rounding, with its gradient :math:`u v^\top`.
 
-    From the eigenvectors of the Gram matrix of the short side: less than half the time of a singular value
+    Computed from the eigenvectors of the Gram matrix of the short side: less than half the time of a singular value
     decomposition and its gradient at 256 x 64.
 
-    `matrix` (..., r, c): matrices. Returns (...): at most the exact value up to the rounding of the last product: it is
-    the size of what a unit vector becomes.
+    `matrix` (..., r, c): matrices. Returns (...): at most the exact value up to the rounding of the last product,
+    because it is the norm of the image of a unit vector.
     """
     if matrix.shape[-2] > matrix.shape[-1]:
         matrix = matrix.mT
@@ -153,17 +153,17 @@ def largest_singular_value(matrix: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(matrix.mT @ left, dim=(-2, -1))
 
 
-SQUARINGS = 16  # what they leave is off by a relative 2^-18 at most, a fiftieth of the margin that users take
+SQUARINGS = 16  # relative error after these is at most 2^-18, a fiftieth of the margin that callers take
 
 
 def _squared(gram):
-    """Top eigenvectors (..., r, 1) of Gram matrices (..., r, r), or vectors that are stretched as much up to 2^-18.
+    """Top eigenvectors (..., r, 1) of Gram matrices (..., r, r), or vectors with the same gain up to 2^-18.
 
     The matrix is squared until its columns are multiples of the vector. A GPU decomposes small matrices one by one, and
     the host waits for each.
     """
     for i in range(SQUARINGS):
-        if i % 3 == 0:  # before a power of 8, which float32 holds
+        if i % 3 == 0:  # before a power of 8, which float32 can represent
             size = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
             gram = gram / size.clamp_min(torch.finfo(gram.dtype).tiny)
         gram = gram @ gram
@@ -178,12 +178,12 @@ class ContractiveFeedForward(torch.nn.Module):
     .. math:: f(x) = \frac{W_2}{\|W_2\|_2}\, \sigma\Big(\frac{W_1}{\|W_1\|_2}\, x + b_1\Big) + b_2
 
     `torch.nn.utils.parametrizations.spectral_norm` divides a matrix by an estimate from power iteration. This never
-    exceeds the norm, so that what it leaves has a norm of 1 or *more*: no guarantee. Here the exact norms are computed
-    in every forward pass and divided out, differentiably, with a margin for their rounding.
+    exceeds the norm, so the quotient has a norm of 1 or *more*: no guarantee. Here the exact norms are computed in
+    every forward pass and divided out, differentiably, with a margin for their rounding.
 
-    `width`, `hidden`: width d of the tokens, and of the layer between. `activation` ("relu", "tanh", "elu"): all of
-    Lipschitz constant 1. `seed`: of the first weights, drawn without touching the global random state; None draws from
-    that state. `dtype`: float32 or float64.
+    `width`, `hidden`: width d of the tokens, and of the layer between. `activation` ("relu", "tanh", "elu"): each has
+    Lipschitz constant 1. `seed`: of the initial weights, drawn without touching the global random state; None draws
+    from that state. `dtype`: float32 or float64.
     """
 
     p = 2
@@ -208,7 +208,7 @@ class ContractiveFeedForward(torch.nn.Module):
         r"""Both matrices divided by their norms.
 
         Returns `first` (hidden, d); `second` (d, hidden): differentiable; of norm at most 1, and within a margin for
-        rounding of it, unless they are 0.
+        rounding of 1, unless they are 0.
         """
         weights = self.first.weight, self.second.weight
         norms = largest_singular_value(torch.stack([weights[0], weights[1].mT]))
@@ -232,24 +232,24 @@ class ContractiveFeedForward(torch.nn.Module):
         return hidden @ second.mT + self.second.bias
 
     def extra_repr(self):
-        """What stands between the brackets."""
+        """Text between the brackets of repr."""
         return f"width {self.width}, activation={self.activation!r}"
 
 
-ROUNDING = 4  # epsilons of the norm of z: what one evaluation of the iteration is taken to err by
+ROUNDING = 4  # epsilons of the norm of z: the assumed error of one evaluation of the iteration
 
 
 class Inverse(NamedTuple):
-    """What came of inverting a map, for each sequence of a batch.
+    """Result of inverting a map, for each sequence of a batch.
 
     `x` (..., n, d): tokens that the map takes to the given ones, up to the error. Gradients flow through the exact
       inverse.
     `iterations` of the batch: evaluations of f.
     `error_bound` of the batch: upper bound on the distance from the exact inverse in the p-norm of the layer, with 4
-      epsilons for the rounding of one evaluation; infinite where the layer guarantees nothing.
-    `converged` of the batch: whether `error_bound` met the tolerance. Never where the layer guarantees nothing.
-    `residual` of the batch: how far the map takes `x` from the given tokens, over their norm: measured, no guarantee
-      about `x`.
+    epsilons for the rounding of one evaluation; infinite if the layer guarantees nothing.
+    `converged` of the batch: whether `error_bound` met the tolerance. Never true if the layer guarantees nothing.
+    `residual` of the batch: distance of the image of `x` from the given tokens, over their norm: measured, without a
+    guarantee about `x`.
     """
 
     x: torch.Tensor
@@ -260,7 +260,7 @@ class Inverse(NamedTuple):
 
 
 def predicted_iterations(rate: float, rtol: float) -> int:
-    r"""Iterations after which a contraction has shrunk its first error by a factor: :math:`\log(tol) / \log(rate)`.
+    r"""Iterations after which a contraction has reduced its first error by a factor: :math:`\log(tol) / \log(rate)`.
 
     `rate`: Lipschitz constant of the iteration, c for a contractive layer, 0 < rate < 1. `rtol`: the factor, 0 < rtol <
     1. Returns the smallest k with rate^k <= rtol. The first error is that of z_0 = y, c times the norm of f(x).
@@ -301,8 +301,8 @@ class Residual(torch.nn.Module):
         .. math:: \|z_k - g^{-1}(y)\| \le \rho^k\, \|y - g^{-1}(y)\|, \qquad
                   \|z_k - g^{-1}(y)\| \le \tfrac{\rho}{1 - \rho}\, \|z_k - z_{k-1}\| .
 
-        kim2021lipschitz, invertible attention. A layer without guarantee (`DotProductAttention`) is iterated all the
-        same, and never reported as converged.
+        kim2021lipschitz, invertible attention. A layer without guarantee (`DotProductAttention`) is iterated as well,
+        but never reported as converged.
 
         `y` (..., n, d): tokens; leading dimensions are a batch. `rtol`: tolerance on the second bound, relative to the
         norm of z_k; default 1e-10, or what the precision allows. `max_steps`: default: as many as the bounds need, at
@@ -324,7 +324,7 @@ class Residual(torch.nn.Module):
         return Inverse(z, count, bound, converged, residual)
 
     def _usable_rate(self, y):
-        """The rate to iterate with, c where the layer guarantees nothing; one sentence for what cannot be inverted."""
+        """Rate to iterate with, c if the layer guarantees nothing; ValueError for inputs that cannot be inverted."""
         if not isinstance(y, torch.Tensor) or not y.is_floating_point() or y.ndim < 2 or not y.numel():
             raise ValueError("y must be a floating point tensor of shape (..., n, d) with at least one token.")
         if y.shape[-1] != self.layer.width or y.dtype != self.layer.dtype:
@@ -343,7 +343,7 @@ class Residual(torch.nn.Module):
         return rate if rate < 1 else self.c
 
     def _iterate(self, y, z, rate, rtol, max_steps, trace):
-        """Iterate until the bound meets the tolerance: z, iterations and bounds, as if `rate` were sure."""
+        """Iterate until the bound meets the tolerance: z, iterations and bounds, as if `rate` were guaranteed."""
         count = torch.zeros(y.shape[:-2], dtype=torch.int64, device=y.device)
         bound = torch.full_like(_norm(y, self.p), math.inf)
         going = torch.ones_like(count, dtype=torch.bool)
@@ -351,7 +351,7 @@ class Residual(torch.nn.Module):
         for _ in range(max_steps):
             new = y - self.c * self.layer(z)
             step = _norm(new - z, self.p)
-            going = going & torch.isfinite(step)  # without a guarantee z may run away
+            going = going & torch.isfinite(step)  # without a guarantee z may diverge
             z = torch.where(going[..., None, None], new, z)
             count += going
             now = (rate * step + rounding * _norm(z, self.p)) / (1 - rate)
@@ -379,8 +379,8 @@ class Residual(torch.nn.Module):
                     break
             return w
 
-        x = y - self.c * self.layer(z.detach())  # the graph to y and to the weights
-        x = x + (z - x).detach()  # the value that was certified
+        x = y - self.c * self.layer(z.detach())  # graph to y and to the weights
+        x = x + (z - x).detach()  # the certified value
         if x.requires_grad:
             x.register_hook(solve)
         return x
@@ -397,7 +397,7 @@ def distance(a, b, p):
 
 
 def _tolerance(y, rtol, rate):
-    """The tolerance, by default 1e-10 where that can be met; one sentence for one that cannot."""
+    """The tolerance, by default 1e-10 if that can be met; raises ValueError for one that cannot."""
     least = 2 * ROUNDING * torch.finfo(y.dtype).eps / (1 - rate)
     if rtol is None:
         return max(1e-10, 2 * least)

@@ -1,9 +1,9 @@
 """Verdicts on statements: each page records what it tested, and the book gathers them into one table.
 
-A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal`, `depends`, `undecided` and
-`unchecked`. A verdict follows from the numbers of its row, and from how its form is known: only a paper's own claim, in
-a form that its text or its released code shows and that is no variant of it, can be refuted; every other form can only
-fail. What a page recorded travels in its executed notebook, under the type `MIME`.
+A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal`, `depends`, `undecided`
+and `unchecked`. A verdict follows from the numbers of its row, and from how its form is known: only a paper's own
+claim, in a form that its text or its released code shows and that is not a variant of it, can be refuted; every other
+form can only fail. The executed notebook stores the record of its page, under the type `MIME`.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ DEPENDS, UNDECIDED = "depends", "not decided"
 SEEN = ("text of the paper", "released code", "reconstructed", "ours")  # how the form of a row is known
 SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
-EVIDENCE = "../book/evidence.html"  # where the book shows all rows, seen from a page
+EVIDENCE = "../book/evidence.html"  # path from a page to the page of the book with all rows
 SLACK = 1e-9  # rounding of a measured value, relative
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-WORST = (  # the heading of the column, with what it means
+WORST = (  # heading of the column, with an explanation
     '<span title="measured over stated: the largest for an upper bound, the smallest for a lower one, and in brackets '
     'the median; of an identity the largest error">worst (median)</span>'
 )
@@ -37,7 +37,7 @@ def statements():
     """All statements that need a verdict.
 
     Returns index id, as ``castin.thm-3.3``; columns source (bibliography key), name, claim (in our words), and printed:
-    how sure it is that the paper prints this form (certain, likely, uncertain).
+    how certain it is that the paper prints this form (certain, likely, uncertain).
     """
     return pd.read_csv(Path(__file__).with_name("statements.csv"), index_col="id")
 
@@ -46,24 +46,24 @@ def statements():
 class Row:
     """One tested form of a statement.
 
-    `id`: of `statements`.
-    `form`: the form that was tested, in words.
+    `id`: an id in `statements`.
+    `form`: the tested form, in words.
     `worst_ratio`: measured over stated: the largest for an upper bound, the smallest for a lower one; for an identity 1
       plus the largest relative error.
     `verdict`: "holds"; "refuted", for the paper's own claim in a form that its text or its code shows, not a variant;
-      "fails", for any other form that does not hold; "depends", on the definition or on the range of lengths; "not
-      decided", of a test that could not tell; "not checkable here".
+    "fails", for any other form that does not hold; "depends", on the definition or on the range of lengths; "not
+    decided", for an inconclusive test; "not checkable here".
     `kind`: "upper", "lower", "equal", "depends", "undecided" or "unchecked".
-    `grounds`: on what: which inputs, compared with what; or why nothing could be checked.
+    `grounds`: the evidence: inputs and comparison; or the reason why nothing could be checked.
     `seen`: how the form is known, one of `SEEN`.
-    `counter_example`: the smallest one, where the form does not hold.
-    `variant`: whether this is another form than the statement's own, tighter, corrected or with fewer hypotheses; any
-      form of ours is.
-    `effort`: how hard it was tried, one of `EFFORT`; None where nothing was tested. "proved": a complete proof stands
-      on a page, and the form was tested besides.
-    `median_ratio`: the median where `worst_ratio` has the worst.
-    `spread`: largest less smallest ratio of a bound; of an identity the largest error, which `worst_ratio` holds only
-      to the rounding of a number near 1.
+    `counter_example`: the smallest one, if the form does not hold.
+    `variant`: whether this form differs from the statement's own: tighter, corrected or with fewer hypotheses; true for
+    any form of ours.
+    `effort`: how hard it was tried, one of `EFFORT`; None if nothing was tested. "proved": a page has a complete proof,
+    and the form was tested too.
+    `median_ratio`: the median of the ratios of which `worst_ratio` is the worst.
+    `spread`: largest less smallest ratio of a bound; for an identity the largest error, which `worst_ratio` holds only
+    to the rounding of a number near 1.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Row:
 
 
 def upper(id, form, ratios, *, seen, effort, grounds, counter_example=None, variant=False):
-    """An upper bound: holds if no measured value exceeds it.
+    """Row for an upper bound: holds if no measured value exceeds it.
 
     `id`, `form`, `seen`, `effort`, `grounds`, `counter_example`, `variant`: as in `Row`. `ratios`: measured over bound,
     one for each case; compared with 1 up to rounding.
@@ -91,15 +91,15 @@ def upper(id, form, ratios, *, seen, effort, grounds, counter_example=None, vari
 
 
 def lower(id, form, ratios, *, seen, effort, grounds, counter_example=None, variant=False):
-    """A lower bound on a supremum: holds if the measured values at its construction reach it. As `upper`."""
+    """Row for a lower bound on a supremum: holds if the measured values at its construction reach it. As `upper`."""
     return _bound(Row(id, form, 0, None, "", "lower", grounds, seen, counter_example, variant, effort), ratios, np.min)
 
 
 def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=None, variant=False):
-    """An identity, a definition or a limit: holds if all relative errors are at most `within`. As `upper`.
+    """Row for an identity, a definition or a limit: holds if all relative errors are at most `within`. As `upper`.
 
     `errors`: relative errors, one for each case, of two computations that do not share what is tested. `within`: the
-    largest error that counts as equal: rounding, or the accuracy of what it is compared with; above 0.
+    largest error that counts as equal: rounding, or the accuracy of the reference; above 0.
     """
     if not within > 0:
         raise ValueError(f"{id}, {form}: within must be above 0, the rounding of two computations, got {within}.")
@@ -113,20 +113,20 @@ def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=No
 
 
 def unchecked(id, form, why, *, seen):
-    """A statement that cannot be checked here, and why. As `upper`."""
+    """Row for a statement that cannot be checked here, with the reason. As `upper`."""
     return _known(Row(id, form, 0, None, UNCHECKED, "unchecked", why, seen))
 
 
 def depends(id, form, why, *, seen, cases=0, variant=False):
-    """A statement that holds under one reading of its words, or over one range of lengths, and not under another.
+    """Row for a statement that holds under one reading, or over one range of lengths, but not under another.
 
-    `why` says which; the rest is as for `upper`.
+    `why` explains which; other arguments as for `upper`.
     """
     return _known(Row(id, form, cases, None, DEPENDS, "depends", why, seen, variant=variant))
 
 
 def undecided(id, form, why, *, seen, cases=0, variant=False):
-    """A form whose test could not tell, as of three seeds: what was found, and why it decides nothing. As `depends`."""
+    """Row for a form with an inconclusive test, such as three seeds; `why` explains the result. As `depends`."""
     return _known(Row(id, form, cases, None, UNDECIDED, "undecided", why, seen, variant=variant))
 
 
@@ -146,7 +146,7 @@ def _numbers(id, values):
 
 
 def _bound(row, ratios, worst):
-    """The row of a bound; where every ratio is 1, a number was set against itself, or the statement is an identity."""
+    """The row of a bound; if every ratio is 1, a number was compared with itself, or the statement is an identity."""
     ratios = _numbers(row.id, ratios)
     if np.abs(ratios - 1).max() <= SLACK:
         raise ValueError(
@@ -179,12 +179,12 @@ def _judged(row, holds):
 
 
 def anchor(id, form):
-    """The name of a row in links, from its page to the table of all rows and back: as ``castin-thm-3-3-1f2a3b``."""
+    """Name of a row in links between its page and the table of all rows: as ``castin-thm-3-3-1f2a3b``."""
     return f"{re.sub(r'[^a-z0-9]+', '-', id.lower())}-{hashlib.sha256(form.encode()).hexdigest()[:6]}"
 
 
 class Verdicts:
-    """What a page recorded: shown as a table, and kept as data in the executed notebook."""
+    """Verdicts recorded by a page: shown as a table, and stored as data in the executed notebook."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -202,7 +202,7 @@ class Verdicts:
         return [row for row in self.rows if row.id == id]
 
     def table(self):
-        """The rows as an HTML table."""
+        """HTML table of the rows."""
         names = ("statement", "form tested", "verdict", WORST, "cases")
         head = "".join(f"<th>{name}</th>" for name in names)
         lines = []
@@ -222,7 +222,7 @@ class Verdicts:
 
 
 def worst(row):
-    """The worst ratio as it is shown, and the median: of an identity the error, of a bound measured over stated."""
+    """The worst ratio and the median as text: the error of an identity, measured over stated for a bound."""
     if row.worst_ratio is None:
         return ""
     if row.kind == "equal":
@@ -233,13 +233,13 @@ def worst(row):
 
 
 def written(number, digits):
-    """A number to so many significant digits as a person writes it."""
+    """A number with `digits` significant digits in readable form."""
     mantissa, e, power = f"{number:.{digits}g}".partition("e")
     return f"{mantissa} · 10{str(int(power)).translate(RAISED)}" if e else mantissa
 
 
 def record(*rows):
-    """The verdicts of a page; make it the last line of a cell, so that the notebook shows and keeps it.
+    """Record the verdicts of a page; call it in the last line of a cell, so that the notebook shows and stores them.
 
     `*rows`: from `upper`, `lower`, `equal`, `depends`, `undecided` and `unchecked`.
     """

@@ -1,4 +1,4 @@
-"""What the released experiments report, beside the local Lipschitz constant: a labelled comparison, not a bound."""
+"""The quantity that the released experiments report, to compare with the local constant; it is not a bound."""
 
 from operator import index
 from typing import NamedTuple
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class _Differentiated:
-    """Products of a callable as the released code takes them, of maps too that draw dropout anew at each run."""
+    """Products of a callable as in the released code, also for maps that draw new dropout at each run."""
 
     def __init__(self, f, x):
         self.f, self.x = f, x
@@ -42,16 +42,16 @@ def _jacobian(f, x):
 
 
 def reported(f, x):
-    r"""The number that the released estimator returns: :math:`\sqrt{\|J^\top f(x)\|_F}`, with J the Jacobian at x.
+    r"""Number returned by the released estimator: :math:`\sqrt{\|J^\top f(x)\|_F}`, with J the Jacobian at x.
 
-    One step of power iteration needs :math:`J^\top (J u)`. The released code takes the output :math:`f(x)` where the
-    tangent :math:`J u` belongs, so the direction u plays no part, and two steps agree. Since
-    :math:`J^\top f = \nabla \tfrac12 \|f\|_F^2`, it tells how fast the size of the output changes.
+    One step of power iteration needs :math:`J^\top (J u)`. The released code uses the output :math:`f(x)` instead of
+    the tangent :math:`J u`, so the direction u has no effect, and two steps agree. Since
+    :math:`J^\top f = \nabla \tfrac12 \|f\|_F^2`, the number tells how fast the size of the output changes.
 
     Parameters
     ----------
     f : Attention or callable
-        From shape (n, d) to shape (n, m); a callable is differentiated by autograd.
+        Map from shape (n, d) to shape (n, m); a callable is differentiated by autograd.
     x : Tensor, shape (..., n, d)
         Tokens.
 
@@ -68,17 +68,17 @@ def reported(f, x):
 
 
 def pulled_back(f, x):
-    r"""The vector behind the number, :math:`J^\top f(x)`, shape (..., n, d); arguments are those of `reported`."""
+    r"""The vector whose norm is reported, :math:`J^\top f(x)`, shape (..., n, d); arguments as for `reported`."""
     return _jacobian(f, x).vjp(f(x))
 
 
 class Estimate(NamedTuple):
-    """What the released loop ends with.
+    """Result of the released loop.
 
     Attributes
     ----------
     value : float
-        The square root of the last mu; nan where mu is negative, which can happen at the first step.
+        The square root of the last mu; nan if mu is negative, which can happen at the first step.
     steps : int
         Products with the transposed Jacobian.
     settled : bool
@@ -92,7 +92,7 @@ class Estimate(NamedTuple):
 
 @torch.no_grad()
 def estimate(f, x, *, threshold=1e-4, most=100, seed=0, fed_back=False):
-    r"""The released loop, step by step; or its twin that goes on from the tangent, with the same rule to stop.
+    r"""The released loop, step by step; or a variant that continues from the tangent, with the same stopping rule.
 
     From a random unit vector u: :math:`v = J^\top w`, :math:`\mu = \langle u, v \rangle`, :math:`u = v / \|v\|`, with
     :math:`w = f(x)` as released and :math:`w = J u` when fed back; until :math:`\mu` differs from the one before (0 at
@@ -101,8 +101,8 @@ def estimate(f, x, *, threshold=1e-4, most=100, seed=0, fed_back=False):
     Parameters
     ----------
     f : Attention or callable
-        From shape (n, d) to shape (n, m). A map that is random at each call, such as `DropoutAttention`, is linearised
-        once for :math:`J^\top` and called anew for w.
+        Map from shape (n, d) to shape (n, m). A map that is random at each call, such as `DropoutAttention`, is
+        linearised once for :math:`J^\top` and called again for w.
     x : Tensor, shape (n, d)
         One sequence of tokens.
     threshold : float
@@ -117,17 +117,18 @@ def estimate(f, x, *, threshold=1e-4, most=100, seed=0, fed_back=False):
     Returns
     -------
     Estimate
-        As released: `reported`, unless the loop stops at its first step, when the value depends on the start alone.
+        As released: `reported`, unless the loop stops at its first step, when the value depends only on the start.
         Fed back: an approximate lower bound on the local constant.
 
     Raises
     ------
     ValueError
-        "x must be one sequence ...", "threshold must be ...".
+        `x` is not one sequence, or `threshold` is out of range.
 
     Notes
     -----
-    castin2024smooth, the released code at commit 60da456, in our words; the twin is appendix E.1 with that rule.
+    castin2024smooth, the released code at commit 60da456, in our words; the fed-back loop is appendix E.1 with that
+    rule.
     """
     if x.ndim != 2:
         raise ValueError(f"x must be one sequence, shape (n, d), got {tuple(x.shape)}.")
@@ -147,14 +148,14 @@ def estimate(f, x, *, threshold=1e-4, most=100, seed=0, fed_back=False):
 
 
 def head_matrix(attention, head):
-    r"""The matrix :math:`A = s K^\top Q` of one head, with the scale s of its logits; biases play no part.
+    r"""The matrix :math:`A = s K^\top Q` of one head, with the scale s of its logits; biases are ignored.
 
     Parameters
     ----------
     attention : Attention
-        Any.
+        Any attention.
     head : int
-        Head, from 0.
+        Index of the head, from 0.
 
     Returns
     -------
@@ -163,7 +164,7 @@ def head_matrix(attention, head):
     Raises
     ------
     ValueError
-        "there is no head ...".
+        The head does not exist.
 
     Notes
     -----
@@ -174,7 +175,7 @@ def head_matrix(attention, head):
 
 
 def row_matrix(attention, head):
-    r"""What the released code takes for A of a head of GPT-2: rows of the fused weights, where heads are columns.
+    r"""Matrix that the released code uses as A of a head of GPT-2: rows of the fused weights, where heads are columns.
 
     GPT-2 computes :math:`x W + b` with W of shape (in, out), and its heads are blocks of k columns. Blocks of k rows
     mix all heads: with :math:`W_Q, W_K` of shape (d, d) and S the k rows, :math:`A = s (W_K)_S^\top (W_Q)_S`, a matrix
@@ -183,19 +184,19 @@ def row_matrix(attention, head):
     Parameters
     ----------
     attention : Attention
-        Whose heads together are as wide as its tokens, h k = d.
+        Its heads together are as wide as its tokens, h k = d.
     head : int
-        Number of the block.
+        Index of the block.
 
     Returns
     -------
     Tensor, shape (d, d)
-        Of no head.
+        It does not belong to any head.
 
     Raises
     ------
     ValueError
-        "there is no head ...", "rows and columns ...".
+        The head does not exist, or the heads together are not as wide as the tokens.
     """
     head = _head(attention, head)
     k = attention.key_width
@@ -217,18 +218,18 @@ def _head(attention, head):
 
 
 def with_keys_and_values(attention):
-    """Heads with their keys and values beside them, as a BERT decoder's inner module returns them.
+    """Outputs of heads concatenated with their keys and values, as a BERT decoder's inner module returns them.
 
     Parameters
     ----------
     attention : Attention
-        Usually without output projection.
+        Usually without an output projection.
 
     Returns
     -------
     callable
-        From tokens (..., n, d) to outputs, keys and values side by side, (..., n, m + h k + h v). Its transposed
-        Jacobian at its own output is what one gets from the tuple of the three.
+        A map from tokens (..., n, d) to outputs, keys and values side by side, (..., n, m + h k + h v). Its transposed
+        Jacobian at its own output is the result for the tuple of the three.
     """
 
     def f(x):
@@ -239,18 +240,18 @@ def with_keys_and_values(attention):
 
 
 class DropoutAttention:
-    r"""Attention with dropout left active: probabilities and outputs are set to 0 at random, the rest scaled up.
+    r"""Attention with active dropout: probabilities and outputs are set to 0 at random, the others scaled up.
 
     Parameters
     ----------
     attention : Attention
         The map without dropout.
     rate : float
-        Share that is dropped; 0.1 in GPT-2.
+        Share of entries that is dropped; 0.1 in GPT-2.
     seed : int
         Seed of the masks.
     fresh : bool
-        Whether each call draws new masks, as a network in training mode does; else all calls use the same.
+        Whether each call draws new masks, as a network in training mode does; otherwise all calls use the same.
     """
 
     def __init__(self, attention, *, rate=0.1, seed=0, fresh=False):

@@ -1,4 +1,4 @@
-"""The stored tables that the book's pages load, each with its birth certificate: ``NAME.csv`` and ``NAME.json``."""
+"""The stored tables that the book's pages load, each with its provenance: ``NAME.csv`` and ``NAME.json``."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import lipscan.recording
 from lab import described
 from lipscan.origin import checkout
 
-FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
+FIX = "set LIPNB_RESULTS to a folder that can"  # for a results folder that cannot be written
 
 
 def folder():
@@ -28,7 +28,7 @@ def names():
 
 @cache
 def listed():
-    """Every table that the book knows, there or not.
+    """Every table of the book, whether finished or not.
 
     Returns index name; columns as in `lab.described.tables`.
     """
@@ -44,12 +44,12 @@ def load(name):
 
 
 def provenance(name):
-    """How a finished table was made: settings, versions, commit, seconds, as a dictionary."""
+    """Provenance of a finished table: settings, versions, commit, seconds, as a dictionary."""
     return json.loads(_found(name).with_suffix(".json").read_text())
 
 
 def _found(name):
-    """Path of a finished table; raises the sentence of `load` when there is none."""
+    """Path of a finished table; raises the error of `load` if it is missing."""
     path = folder() / f"{name}.csv"
     if not path.is_file() and name in listed().index:
         raise FileNotFoundError(f"the table {name!r} is not in {folder()}: `{listed().command[name]}` makes it.")
@@ -62,10 +62,10 @@ def _found(name):
 
 
 def recording(name, settings):
-    """Make or continue a table of the results folder, one process at a time: `lipscan.recording.recording` there."""
+    """Make or continue a table of the results folder, one process at a time, by `lipscan.recording.recording`."""
     return lipscan.recording.recording(name, settings, folder(), fix=FIX)
 
 
 def make(name, settings, units, **options):
-    """Make a table of the results folder from its units: `lipscan.recording.make` there."""
+    """Make a table of the results folder from its units, by `lipscan.recording.make`."""
     return lipscan.recording.make(name, settings, units, folder(), fix=FIX, **options)

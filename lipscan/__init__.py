@@ -1,1 +1,1 @@
-"""What is built on lipnb for people with models and notebooks: models, texts, scans, sweeps, the command `lipnb`."""
+"""Models, texts, scans, sweeps and the command `lipnb`: what people with models and notebooks use of lipnb."""

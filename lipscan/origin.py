@@ -1,4 +1,4 @@
-"""Where this package comes from: a checkout of its own or an installation, with which versions and commit."""
+"""Origin of the package: a checkout or an installation, the versions and the commit."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ __all__ = ["cache_folder", "checkout", "versions"]
 
 
 def cache_folder() -> Path:
-    """Where what was fetched lies: ``$LIPNB_CACHE``, else ``lipnb`` in the user's own cache."""
+    """Folder of fetched files: ``$LIPNB_CACHE``, else ``lipnb`` in the user's cache."""
     chosen = os.environ.get("LIPNB_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -24,17 +24,17 @@ def cache_folder() -> Path:
 
 @cache
 def checkout() -> Path | None:
-    """The folder of lipnb's own checkout, or None for a package that is installed, wherever that lies."""
+    """Folder of lipnb's own checkout, or None for an installed package."""
     home = Path(lipnb.__file__).resolve().parent.parent
     try:
         project = tomllib.loads((home / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         return home if project["name"] == "lipnb" else None
-    except (OSError, ValueError, KeyError, TypeError):  # none, or another one's
+    except (OSError, ValueError, KeyError, TypeError):  # no pyproject, or that of another project
         return None
 
 
 def versions() -> dict[str, Any]:
-    """Versions of what computes the numbers, and the commit of lipnb's own checkout; None where there is none."""
+    """Versions of the packages that compute the numbers, and the commit of lipnb's checkout; None if unknown."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -52,7 +52,7 @@ def _version(package):
 
 
 def _commit():
-    """The commit of the repository that tracks this package as its own, or None: never that of another one."""
+    """Commit of lipnb's checkout, or None; never that of another repository around it."""
     if (home := checkout()) is None:
         return None
     # a variable such as GIT_DIR, set inside a hook, would point to another repository
@@ -66,8 +66,8 @@ def _commit():
         top = git("rev-parse", "--show-toplevel")
         if not top or Path(top).resolve() != home or not git("ls-files", "lipnb/__init__.py"):
             return None
-        # tables that the same run wrote before leave the code as it was committed
+        # exclude tables, which the same run may have written before: they do not change the code
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)data/results")
         return git("describe", "--always") + "-dirty" * bool(changed) or None
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return None

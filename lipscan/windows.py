@@ -1,4 +1,4 @@
-"""Windows of the tokens of a text: the first ones or random ones, and no more of the text read than they need."""
+"""Windows of tokens, the first ones of a text or random ones; no more of the text is tokenized than they need."""
 
 import re
 from random import Random
@@ -9,13 +9,13 @@ if TYPE_CHECKING:  # a text needs no torch
 
 __all__ = ["disjoint", "first_tokens", "random_windows", "special_tokens", "windows"]
 
-CHARACTERS, MARGIN = 8, 64  # characters read for a token, and tokens beyond those wanted, at first
-SPACE = re.compile(r"(?<=\S) (?=\S)")  # one space between two words: no tokenizer here joins what it parts
-GAP = re.compile(r"(?<=\S)\s")  # where a word ends
+CHARACTERS, MARGIN = 8, 64  # characters read per token, and extra tokens, at first
+SPACE = re.compile(r"(?<=\S) (?=\S)")  # one space between two words: no tokenizer here joins the two sides
+GAP = re.compile(r"(?<=\S)\s")  # end of a word
 
 
 def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
-    """The first `count` windows of `length` tokens: never overlapping, never wrapping around.
+    """The first `count` windows of `length` tokens, without overlap or wrapping around.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
     Raises
     ------
     ValueError
-        "the text has ... tokens, but ... windows of ... tokens need ...": take fewer or shorter windows.
+        The text is too short for these windows, or `length`, `count` or the shape is invalid.
 
     Examples
     --------
@@ -56,24 +56,24 @@ def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
 
 
 def disjoint(total: int, length: int, count: int, seed: int = 0) -> list[int]:
-    """Random places of `count` stretches of `length` among `total` that do not overlap, every placement equally likely.
+    """Random starts of `count` stretches of `length` among `total` that do not overlap; all placements equally likely.
 
     Parameters
     ----------
     total, length, count : int
-        Of what, how long and how many; ``length * count <= total``.
+        Size of the whole, length and number of the stretches; ``length * count <= total``.
     seed : int
-        Of the draw; the global random state stays.
+        Seed of the draw; the global random state is not changed.
 
     Returns
     -------
     list of int
-        Where they begin, in order.
+        Starts of the stretches, in order.
 
     Raises
     ------
     ValueError
-        "... do not fit ...".
+        The stretches do not fit.
 
     Examples
     --------
@@ -83,22 +83,22 @@ def disjoint(total: int, length: int, count: int, seed: int = 0) -> list[int]:
     room = total - length * count
     if room < 0:
         raise ValueError(f"{count} stretches of {length} do not fit into {total} without overlap: take fewer.")
-    # of `room` free places and `count` stretches in a row, which are the stretches
+    # choose which of `room` free positions and `count` stretches in a row are the stretches
     chosen = sorted(Random(seed).sample(range(room + count), count))
     return [place + i * (length - 1) for i, place in enumerate(chosen)]
 
 
 def first_tokens(model: Any, text: str, count: int) -> "Tensor":
-    """The first token ids of a text, the same ones as of the whole text.
+    """The first token ids of a text, equal to those of the whole text.
 
     Parameters
     ----------
     model : lipnb.models.Model
-        Whose tokenizer reads.
+        Model whose tokenizer is used.
     text : str
         Any text, as for `lipnb.models.Model.token_ids`.
     count : int
-        How many ids are wanted; fewer come from a text that has fewer.
+        Number of ids wanted; a shorter text gives fewer.
 
     Returns
     -------
@@ -107,17 +107,17 @@ def first_tokens(model: Any, text: str, count: int) -> "Tensor":
     Raises
     ------
     ValueError
-        "count must be 1 or more ...".
+        `count` is less than 1, or `text` has no token.
 
     Notes
     -----
     The text is cut at a single space between two words. WordPiece and byte-level BPE treat the words on both sides
-    apart, so the tokens before the cut are those of the whole text. For any other tokenizer, and for a text without
-    such spaces, two beginnings of which one is twice as long must agree on the wanted ids, with 64 more behind them;
-    else the text is read further, in the end whole.
+    separately, so the tokens before the cut are those of the whole text. For other tokenizers, and for a text without
+    such spaces, two beginnings, one twice as long as the other, must agree on the wanted ids and have 64 tokens more;
+    otherwise more of the text is read, in the end all of it.
     """
     if not isinstance(text, str):
-        return model.token_ids(text)  # its sentence
+        return model.token_ids(text)  # raises its error
     if count < 1:
         raise ValueError(f"count must be 1 or more, got {count}.")
     size, before = CHARACTERS * (count + MARGIN), None
@@ -140,12 +140,12 @@ def special_tokens(model: Any) -> tuple[list[int], list[int]]:
     Parameters
     ----------
     model : lipnb.models.Model
-        Whose tokenizer.
+        Model whose tokenizer is used.
 
     Returns
     -------
     before, after : list of int
-        Empty where its convention has none (GPT-2, SmolLM2).
+        Empty if its convention has none (GPT-2, SmolLM2).
 
     Examples
     --------
@@ -162,22 +162,22 @@ def special_tokens(model: Any) -> tuple[list[int], list[int]]:
 
 
 def random_windows(model: Any, text: str, length: int, count: int, *, seed: int = 0, special: bool = True) -> "Tensor":
-    """Windows of a text at random places, disjoint, every placement equally likely.
+    """Windows of a text at random positions, disjoint, every placement equally likely.
 
     Parameters
     ----------
     model : lipnb.models.Model
-        Whose tokenizer reads.
+        Model whose tokenizer is used.
     text : str
         Any text.
     length : int
         Tokens of a window, n, special tokens included.
     count : int
-        How many windows.
+        Number of windows.
     seed : int
-        Of the places.
+        Seed of the positions.
     special : bool
-        Whether each window stands between the model's special tokens, as a text of its own.
+        Whether the model's special tokens surround each window, as if it were a complete text.
 
     Returns
     -------
@@ -186,13 +186,13 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
     Raises
     ------
     ValueError
-        "a window of ... tokens has no room ..."; "the text has ... tokens, but ...": as `lipnb.corpora.windows`.
+        A window has no room besides its special tokens, or the text is too short.
 
     Notes
     -----
-    Of a long text, stretches of 8 (n + 64) characters are drawn, each read from its first new word on; where one holds
-    too few tokens, all are drawn again twice as long. A short text is tokenized whole and windows are drawn among its
-    tokens.
+    In a long text, stretches of 8 (n + 64) characters are drawn, and each is read from its first new word on; if one
+    holds too few tokens, all are drawn again twice as long. A short text is tokenized whole, and windows are drawn
+    among its tokens.
 
     Examples
     --------
@@ -217,7 +217,7 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
         size *= 2
     if len(drawn) < count:
         ids = model.token_ids(text)
-        windows(ids, content, count)  # its sentence where the text is too short
+        windows(ids, content, count)  # raises its error if the text is too short
         drawn = [ids[start : start + content] for start in disjoint(len(ids), content, count, seed)]
     import torch
 
@@ -225,13 +225,13 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
 
 
 def _from_a_word(stretch):
-    """A stretch of a text from its first new word on, its space included."""
+    """A stretch of a text from its first new word on, with the space before it."""
     gap = GAP.search(stretch)
     return stretch[gap.start() :] if gap and stretch[gap.start() :].strip() else stretch
 
 
 def decoded(tokenizer: Any, number: int) -> str:
-    """What a tokenizer reads a token as: a space before it counts, and part of a character stays the vocabulary's.
+    """Text of a token, with a space before it if it has one; for a part of a character, its vocabulary entry.
 
     Examples
     --------
@@ -242,6 +242,6 @@ def decoded(tokenizer: Any, number: int) -> str:
     """
     token = str(tokenizer.convert_ids_to_tokens(number))
     read = tokenizer.decode([number], clean_up_tokenization_spaces=False)
-    if token.startswith("\u2581") and not read.startswith(" "):  # SentencePiece drops the space that begins a text
+    if token.startswith("\u2581") and not read.startswith(" "):  # SentencePiece drops an initial space
         read = f" {read}"
     return token if not read or "\ufffd" in read else read

@@ -1,12 +1,12 @@
-"""Every peer on the same few real inputs: seconds, products and error of each answer.
+"""Benchmark of every peer on the same few real inputs: seconds, products and error of each answer.
 
 Peers take one sequence at a time, with products by automatic differentiation unless their name says "closed form";
-ours takes both sequences at once, as it would in use. All are asked for a relative error of 1e-4, except the released
-rule, which is absolute. A peer that cannot run (PRIMME when it is not installed, a dense Jacobian that is too large)
-is left out of the rows and named.
+ours takes both sequences at once, as it would in use. The requested relative error is 1e-4 for all, except for the
+released rule, which is absolute. A peer that cannot run (PRIMME if it is not installed, a dense Jacobian that is too
+large) is left out of the rows and named.
 
 Table bench-compare, one row for each layer, length and method: seconds per answer (median, fastest, slowest of the
-repeats), products per answer, largest relative error, and ratio, the released method's seconds over these.
+repeats), products per answer, largest relative error, and ratio: the released method's seconds over these.
 """
 
 from functools import partial
@@ -30,7 +30,7 @@ INPUTS = (("mini:3", 4), ("mini:3", 10), ("mini:3", 98), ("twin:3", 10), ("twin:
 
 
 def measure(name, length, windows, repeats, corpus):
-    """All peers and modes on some windows of one length, in turn; rows of the table."""
+    """All peers and modes on some windows of one length, interleaved; rows of the table."""
     attention, tokens = layer(name, corpus)[1:]
     x = tokens(length, windows)
     truth = reference(attention, x).numpy()

@@ -1,9 +1,9 @@
-"""On a GPU: is every route right there, does the certificate hold with TF32 on, and how fast is it?
+"""Benchmark on a GPU: is every route right, does the certificate hold with TF32 enabled, and how fast is it?
 
-It needs a CUDA device, says so where there is none, and then leaves the table as it is. Truth is always of the CPU: the
-largest singular value of the dense Jacobian in float64, and where that is too large a float64 value converged to 1e-10.
-
-Table bench-device, one row for each part, case and method; what is empty does not apply:
+It needs a CUDA device; without one it reports that and leaves the table unchanged. The truth always comes from the
+CPU: the largest singular value of the dense Jacobian in float64 or, if that is too large, a float64 value converged
+to 1e-10.
+Table bench-device, one row for each part, case and method; entries that do not apply are empty:
   part "route"        every kind of attention by every route, in two types; and what else returns a number or a tensor.
                       error: largest, relative (of tensors: of the whole), against the CPU in float64
   part "certificate"  random inputs of every kind, in float32, for each setting of PyTorch's float32 products, `method`:
@@ -53,7 +53,7 @@ FLOAT32 = torch.finfo(torch.float32).eps
 
 @contextmanager
 def products_as(name):
-    """Inside, PyTorch rounds float32 products as one of the settings says that it offers."""
+    """Context in which PyTorch rounds float32 products according to one of its settings."""
     said, new = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
     settings = {
         "float32": lambda: None,
@@ -108,7 +108,7 @@ def every_map(seed):
 
 
 def norm_of(attention, x, weights=None):
-    """The largest singular values of the dense Jacobian in float64, on the CPU: shape of the batch."""
+    """Largest singular values of the dense Jacobian in float64, on the CPU: shape of the batch."""
     matrix = AttentionJacobian(attention.to(dtype=torch.float64), x.double(), weights).dense()
     if weights is not None:
         root = weights.sqrt()
@@ -118,7 +118,7 @@ def norm_of(attention, x, weights=None):
 
 
 def farthest(found, truth):
-    """Largest relative difference, or that of whole tensors where they are no batch of constants."""
+    """Largest relative difference of a batch of constants, or the relative difference of whole tensors."""
     found, truth = found.detach().double().cpu(), truth.detach().double().cpu()
     if found.ndim > 1:
         return ((found - truth).norm() / truth.norm()).item()
@@ -171,7 +171,7 @@ def routes(seed, batch):
 
 
 def network_rows():
-    """A whole network, and a convolution, whose products PyTorch rounds to TF32 unless told otherwise."""
+    """A whole network, and a convolution, whose products PyTorch rounds to TF32 by default; rows of the table."""
     model = models.load("gpt2-mini")
     x = model.activations(corpora.windows(model.token_ids(corpora.read("python_reference")), 16, 3), 0)
     exact = local_lipschitz(model.network(), x, rtol=1e-6).value
@@ -207,7 +207,7 @@ def network_rows():
 
 
 def _judged(truth, value, upper, converged, rtol=RTOL):
-    """What the answers of one solve say, counted against the truth."""
+    """Answers of one solve, counted against the truth."""
     error = (value / truth - 1).abs()
     return {
         "inputs": len(truth),
@@ -239,7 +239,7 @@ def certificates(seeds, settings=SETTINGS):
             with products_as(setting):
                 lip = local_lipschitz(there, y, seed=seed)
                 add(name, setting, _judged(truth, *(one.cpu() for one in (lip.value, lip.upper, lip.converged))))
-                if setting in ("float32", "allow_tf32"):  # a callable is measured as it computes, or refused
+                if setting in ("float32", "allow_tf32"):  # a callable is measured with its own arithmetic, or refused
                     try:
                         lip = local_lipschitz(lambda u, f=there: f(u), y[:10], seed=seed)
                         found = _judged(truth[:10], *(one.cpu() for one in (lip.value, lip.upper, lip.converged)))
@@ -255,7 +255,7 @@ def certificates(seeds, settings=SETTINGS):
 
 
 def _seconds(run):
-    """The answer, and the seconds until the device has finished what it was given."""
+    """The answer of a run, and the seconds until the device has finished its work."""
     finished = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
     finished()
     began = time.perf_counter()
@@ -265,7 +265,7 @@ def _seconds(run):
 
 
 def _in_turn(runs, turns):
-    """Each run so often, in turn, after one to warm up: name -> (last answer, seconds)."""
+    """All runs interleaved, after one warm-up each: name -> (last answer, seconds)."""
     taken, answers = {name: [] for name in runs}, {}
     for turn in range(turns + 1):
         for name, run in runs.items():
@@ -327,7 +327,7 @@ def one_thread_of_it(name, length, windows, corpus):
 
 
 def brackets(name, length, turns, corpus):
-    """`certify` of one window, there and on the CPU; rows of the table."""
+    """`certify` of one window, on the device and on the CPU; rows of the table."""
     attention, tokens = layer(name, corpus)[1:]
     x = tokens(length, WINDOWS)[:1]
     there, y = attention.to(device=DEVICE), x.to(DEVICE)
@@ -357,7 +357,7 @@ def long(name, length, turns):
 
 
 def _of_steps(attention, x, steps, options):
-    """What the host did in a run of so many steps."""
+    """Work of the host in a run of `steps` steps."""
     from torch.profiler import ProfilerActivity, profile
 
     run = partial(local_lipschitz, attention, x, rtol=1e-6, confidence=None, max_steps=steps, **options)
@@ -383,7 +383,7 @@ def _of_steps(attention, x, steps, options):
 
 
 def steps(seed):
-    """What one more Lanczos step costs the host, from runs of two lengths; rows of the table."""
+    """Cost of one more Lanczos step on the host, from runs of two lengths; rows of the table."""
     generator = torch.Generator().manual_seed(seed)
     attention = Attention(*torch.randn(3, 4, 16, 64, generator=generator), torch.randn(4, 64, 16, generator=generator))
     x, rows = torch.randn(1, 200, 64, generator=generator).to(DEVICE) / 2, []

@@ -1,10 +1,10 @@
-r"""The layers and inputs that are measured: real ones on real text, and a wide one made of two of them.
+r"""Layers and inputs for the benchmarks: real layers on real text, and a wide layer made of two of them.
 
 ``mini:L``        pretrained MiniLM, layer L (d = 384, 12 heads of width 32); ``mini:L:masked`` with the causal mask
 ``twin:L``        two pretrained MiniLM layers, L and L + 1, side by side and rotated (d = 768, 12 heads of width 64)
 ``gpt2r:L``       randomly initialised GPT-2, layer L, masked (d = 768, 12 heads of width 64)
 
-MiniLM has 6 layers and so 5 twins, GPT-2 has 12; numbers begin at 0.
+MiniLM has 6 layers and so 5 twins, GPT-2 has 12; numbers start at 0.
 
 A twin has the shape of a layer of BERT-base, whose weights need a download, with the spectrum of trained layers. In
 the coordinates before the rotation Q its tokens are (x, y), of width 384 each, from different windows of the text;
@@ -30,21 +30,21 @@ __all__ = ["FORMS", "Layer", "layer", "listed", "plain_forward", "rotation", "tw
 
 DEPTHS = {"mini": 6, "twin": 5, "gpt2r": 12}
 FORMS = "mini:L, mini:L:masked, twin:L or gpt2r:L"
-WIDE_WINDOW = 512  # MiniLM's positions: a longer input of `wide_tokens` is many windows one after another
+WIDE_WINDOW = 512  # MiniLM's positions: a longer input of `wide_tokens` consists of several windows
 
 
 class Layer(NamedTuple):
-    """A layer, and where its inputs come from.
+    """A layer with the source of its inputs.
 
     Attributes
     ----------
     name : str
-        As in the first lines of the module.
+        As at the start of the module docstring.
     attention : Attention
         The map, with output projection and biases, float32.
     tokens : callable
-        (n, count, skip=0) -> Tensor of shape (count, n, d), what the layer receives; windows as in Figure 1, after
-        the first `skip` ones.
+        (n, count, skip=0) -> Tensor of shape (count, n, d), the tokens that the layer receives; windows as in
+        Figure 1, after the first `skip` ones.
     """
 
     name: str
@@ -63,7 +63,7 @@ def _ids(model_of, corpus):
 
 
 def _parts(name):
-    """Family, number and whether a mask is asked for, of a name that there is."""
+    """Family, number and mask of a layer, from its name; refuses unknown names."""
     found = re.fullmatch(r"(mini|twin|gpt2r):([0-9]{1,2})(:masked)?", name)
     if not found or (found[3] and found[1] != "mini") or int(found[2]) >= DEPTHS[found[1]]:
         depths = ", ".join(f"{family}:0 to {family}:{depth - 1}" for family, depth in DEPTHS.items())
@@ -72,7 +72,7 @@ def _parts(name):
 
 
 def listed(text):
-    """Names of layers by comma, as argparse's `type`."""
+    """Names of layers, from comma-separated text, as argparse's `type`."""
     names = list(dict.fromkeys(part.strip() for part in text.split(",")))
     try:
         for name in names:
@@ -84,7 +84,7 @@ def listed(text):
 
 @cache
 def layer(name, corpus="alice"):
-    """A layer by its name, with inputs from a corpus.
+    """The layer of a name, with inputs from a corpus.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def layer(name, corpus="alice"):
     Layer
     """
     family, number, masked = _parts(name)
-    ids = _ids(_minilm, corpus)  # MiniLM's tokenizer serves the random model too
+    ids = _ids(_minilm, corpus)  # MiniLM's tokenizer also serves the random model
     if family == "twin":
         twin = twin_attention(_minilm().attention(number), _minilm().attention(number + 1), rotation(2 * 384))
         return Layer(name, twin, lambda n, count, skip=0: _twin_tokens(number, _windows(ids, n, 2 * count, 2 * skip)))
@@ -140,14 +140,14 @@ def twin_attention(first, second, turn):
     Parameters
     ----------
     first, second : Attention
-        Of the same number of heads, with output projection and biases, and of equal scale.
+        With the same number of heads, output projections and biases, and equal scales.
     turn : Tensor, shape (d + d', d + d'), float64
-        Orthogonal matrix Q of inputs and outputs.
+        Orthogonal matrix Q that rotates inputs and outputs.
 
     Returns
     -------
     Attention
-        Of width d + d', with heads of width k + k', in the dtype of `first`.
+        Has width d + d', heads of width k + k', and the dtype of `first`.
     """
     if (first.heads, first.scale, first.masked) != (second.heads, second.scale, second.masked):
         raise ValueError("the two layers need as many heads, the same scale and the same mask.")
@@ -171,19 +171,19 @@ def twin_attention(first, second, turn):
     )
 
 
-@lru_cache(maxsize=4)  # the stacked weights are no part of an answer's time
+@lru_cache(maxsize=4)  # keep the time for stacking weights out of the answers
 def plain_forward(attention):
     """The same map as model libraries write it: stacked linear layers, heads by reshaping, softmax.
 
     Parameters
     ----------
     attention : Attention
-        With an output projection.
+        Attention with an output projection.
 
     Returns
     -------
     callable
-        From tokens (..., n, d) to tokens (..., n, m), differentiable by `torch.func`, without any check of ours.
+        A map from tokens (..., n, d) to tokens (..., n, m), differentiable by `torch.func`, without our checks.
     """
 
     def stacked(name):

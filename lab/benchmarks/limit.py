@@ -1,17 +1,16 @@
-"""How far from the limit: products that are needed at least, and the time that they would take at the best rate.
+"""Distance to the limit: the least number of products, and the time that they would take at the best rate.
 
-After k products J^T J u from one start, the largest Rayleigh quotient that is known is the largest Ritz value of
-Lanczos. So a solver whose value is such a quotient needs as many products as Lanczos takes until this is within 1e-4 of
-the truth, if it is told when to stop. No other lower bound saves more than one product: the operator may be zero
-outside the Krylov space of k + 1 vectors, and its norm is then the next Ritz value. A certificate of our kind needs as
-many as its sum takes at the true value, told too. A product is counted by 16 n d^2 + 16 n^2 d operations for a
-sequence, and could not be faster than the best float32 matrix product of the same run. Our time over needed products at
-that rate is the distance to the limit.
-
+After k products J^T J u from one start, the largest Rayleigh quotient available is the largest Ritz value of Lanczos.
+So a solver that returns such a quotient needs as many products as Lanczos takes to come within 1e-4 of the truth, even
+if an oracle stops it. No other lower bound saves more than one product: the operator may be zero outside the Krylov
+space of k + 1 vectors, and its norm is then the next Ritz value. A certificate of our kind needs as many products as
+its sum takes at the true value, again with an oracle. A product counts 16 n d^2 + 16 n^2 d operations for a sequence,
+and cannot be faster than the best float32 matrix product of the same run. The distance to the limit is our time over
+that of the needed products at this rate.
 Table bench-limit, one row for each layer, length and mode:
-  count                       windows
+  count                       number of windows
   needed                      products, the least from the start of the run
-  products                    that ours took, mean over the windows
+  products                    taken by ours, mean over the windows
   seconds                     of ours for all windows: median, fastest, slowest of the repeats
   made                        products made in all, with those of sequences that were done before the batch shrank
   in_products                 share of that time inside the products
@@ -49,7 +48,7 @@ MODES = ("estimate", "certified 0.99", "certified 1-1e-6")
 
 
 def needed(attention, x, truth, rtol=ours.RTOL):
-    """Products that are needed from the random start of ours, told the truth: mode -> mean over the sequences x."""
+    """Products needed from the random start of ours, with the truth known: mode -> mean over the sequences x."""
     b, (n, d) = len(x), x.shape[-2:]
     wide = ours.gram(attention.to(dtype=torch.float64), x.double())
     start = start_vectors(b, n * d, seed=0, dtype=torch.float64, device="cpu")
@@ -75,9 +74,9 @@ def needed(attention, x, truth, rtol=ours.RTOL):
 
 
 class Clock:
-    """Time spent inside the products of a solve, and for how many sequences; the products themselves stay as they are.
+    """Context that measures the time inside the products of a solve, and their sequences, without changing them.
 
-    A product is for all sequences that a batch still holds, those that are done included.
+    A product covers all sequences that a batch still holds, converged ones included.
     """
 
     def __enter__(self):

@@ -1,11 +1,11 @@
-"""Long inputs: streamed against cached, and whole certified solves with their memory.
+"""Benchmark of long inputs: streamed against cached products, and whole certified solves with their memory.
 
 Tokens are those of MiniLM layers on windows of 512, one after another, in the wide layer ``twin:3`` (d = 768, 12
 heads; see `lab.benchmarks.layers`): the statistics of real tokens at lengths that no position table reaches. Each solve
-runs in a process of its own, so that its memory is its own.
-
-Table bench-long, one row for each length and route: route (as asked, and as `local_lipschitz` reports it), seconds,
-products, value, upper, difference (relative, from the first route at that length), megabytes (peak above what the
+runs in a separate process, so that its memory can be measured.
+Table bench-long, one row for each length and route: route (as requested, and as `local_lipschitz` reports it), seconds,
+products, value, upper, difference (relative, from the first route at that length), megabytes (peak above the memory
+of the process before the solve).
 process held before the solve).
 """
 
@@ -30,7 +30,7 @@ LAYER = 3
 
 
 def one(length, route, mode):
-    """Solve once, here, and print what came out as JSON."""
+    """Solve once, in this process, and print the result as JSON."""
     attention, x = layer(f"twin:{LAYER}", "python_reference").attention, wide_tokens(LAYER, length)
     ours.warm_up()
     before = machine.held()
@@ -54,7 +54,7 @@ def one(length, route, mode):
 
 
 def measure(length, routes, mode, threads):
-    """One solve for each route, each in a process of its own; rows of the table."""
+    """One solve for each route, each in a separate process; rows of the table."""
     rows = []
     for route in routes:
         command = [
@@ -77,7 +77,7 @@ def measure(length, routes, mode, threads):
 
 
 def _some(text):
-    """Lengths by comma, none where the text is empty."""
+    """Lengths from comma-separated text; none if the text is empty."""
     return list(lengths(text)) if text else []
 
 

@@ -1,4 +1,4 @@
-"""What a table's rows were measured on and with, said without names of hosts or places."""
+"""Machine and conditions of a benchmark, recorded without names of hosts or paths; timing and memory."""
 
 import platform
 import resource
@@ -39,7 +39,7 @@ def processor():
 
 
 def parser(description, examples):
-    """A command line with what all scripts share: --quick, --threads, --again."""
+    """Parser with the options that all scripts share: --quick, --threads, --again."""
     command = Parser(prog=_called(), description=description, epilog=examples)
     command.add_argument(
         "--quick", action="store_true", help="a trial with few and small inputs; the table says that it is one"
@@ -62,9 +62,9 @@ def _called():
 
 
 def enter(main):
-    """Run the entry point of a script: what cannot be done is one sentence and exit code 1 or 2.
+    """Run the entry point of a script; expected failures print one sentence and exit with code 1 or 2.
 
-    Ctrl-C is exit code 130 without a word: `lab bench`, which gets it too, has the word.
+    Ctrl-C exits with code 130 and prints nothing: `lab bench`, which receives it too, prints the message.
     """
     try:
         code = main()
@@ -77,7 +77,7 @@ def enter(main):
 
 
 def start(arguments):
-    """Do what the shared options say, and say aloud when the installed lipnb makes this a trial."""
+    """Apply the shared options, and print a notice if the installed lipnb makes this run a trial."""
     torch.set_num_threads(arguments.threads)
     if missing := ours.left_out():
         print(f"this lipnb has no option {', '.join(missing)}: what needs it is measured without, as a trial")
@@ -92,15 +92,15 @@ def make(name, settings, arguments, units, unit, pool=None):
     name : str
         Name of the script.
     settings : dict
-        What the rows depend on; machine, modes and trial are added.
+        Settings on which the rows depend; machine, modes and trial are added.
     arguments : Namespace
-        Of the command line of `parser`.
+        Parsed by the result of `parser`.
     units : dict
-        Key of each unit of work -> callable that gives its rows.
+        Key of each unit of work -> callable that returns its rows.
     unit : str
-        What a unit is called.
+        Name of a unit in the progress bar.
     pool : concurrent.futures.Executor, optional
-        Measures several units at the same time.
+        Measures several units concurrently.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def make(name, settings, arguments, units, unit, pool=None):
 
 
 def timed(run, repeats=3):
-    """Run `repeats` times; the last answer, and the seconds: median, fastest, slowest."""
+    """Run `repeats` times; returns the last answer, and the seconds: median, fastest, slowest."""
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -136,16 +136,16 @@ def spread(seconds):
 
 
 def held():
-    """Megabytes of memory that this process holds; from here on `peak` counts anew where the system lets it."""
+    """Megabytes of memory that this process holds; also resets `peak` if the system allows it."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:  # not Linux: the peak is that since the start
+    except OSError:  # not Linux: the peak counts from the start of the process
         pass
     return peak()
 
 
 def peak():
-    """Most megabytes of memory that this process held, since `held` was called or since it began."""
+    """Peak megabytes of memory of this process, since `held` was called or since it started."""
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return int(status.partition("VmHWM:")[2].split()[0]) / 2**10

@@ -1,12 +1,12 @@
-"""How often a solver stops at a wrong value: many inputs, each compared with an independent one.
+"""Benchmark of wrong convergence: how often a solver stops at a wrong value, against independent values.
 
 Random attention maps of all sizes, masked or not, biased or not, from near-uniform to near-hard, against the largest
 singular value of the dense Jacobian in float64; and random windows of real text in all layers of MiniLM, masked or
-not, against float64 values converged to 1e-10 from another start. Measured in float32. Every batch has a start of its
-own.
+not, against float64 values converged to 1e-10 from another start. Measured in float32. Every batch has a different
+start.
 
-Then the certificate itself: diagonal operators whose largest value stands alone above a wide or a close cluster. At
-confidence 0.5 the certified upper bound may lie below the true value in at most half of the starts.
+Then the certificate itself: diagonal operators whose largest value stands alone above a wide or a narrow cluster. At
+confidence 0.5 the certified upper bound may lie below the true value for at most half of the starts.
 
 Table bench-misconvergence, one row for each kind, chunk and mode: inputs, missed (relative error above 1e-4), error
 (largest), unconverged, above_upper (true value above the certified bound), products (mean).
@@ -37,9 +37,9 @@ A stopped run continues when the same command is given again.
 MISS = 1e-4
 CHUNK = {"random": 200, "real": 50, "coverage": 100}
 QUICK = {"random": 20, "real": 5, "coverage": 4}
-BATCH = 5  # windows of one length at once
+BATCH = 5  # windows of one length, solved together
 SPREADS = (0.3, 1.0, 4.0)
-SPECTRA = {  # all but the largest value, which is 1; gaps a little above the tolerance, and wide ones
+SPECTRA = {  # all but the largest value, which is 1; gaps slightly above the tolerance, and wide ones
     "close cluster": lambda size: np.linspace(0.9, 1 - 5e-4, size),
     "edge of a bulk": lambda size: np.linspace(0.0, 0.998, size),
     "one runner-up": lambda size: np.append(np.linspace(0.0, 0.5, size - 1), 1 - 5e-4),
@@ -69,7 +69,7 @@ def random_map(seed):
 
 
 def windows_of_text(seed, corpus):
-    """A layer of MiniLM and a few neighbouring windows of one length, layer, length and place drawn by the seed."""
+    """A layer of MiniLM and a few neighbouring windows; layer, length and position follow from the seed."""
     generator = torch.Generator().manual_seed(10**6 + seed)
     number, masked, n = (int(torch.randint(most, (), generator=generator)) for most in (6, 2, 97))
     name = f"mini:{number}{':masked' if masked else ''}"
@@ -79,7 +79,7 @@ def windows_of_text(seed, corpus):
 
 
 def cases(kind, first, count, corpus):
-    """The maps, inputs and true values (float64) of one chunk: pairs that a mode of ours is run on."""
+    """Maps, inputs and true values (float64) of one chunk, on which a mode of ours is run."""
     if kind == "random":
         for seed in range(first, first + count // 2):
             attention, x = random_map(seed)
@@ -141,7 +141,7 @@ def coverage(spectrum, first, count, confidence=0.5):
 
 
 def work(kind, *rest):
-    """One unit of work in a process of its own, on one thread."""
+    """One unit of work in a separate process, on one thread."""
     torch.set_num_threads(1)
     return coverage(*rest) if kind == "coverage" else compared(kind, *rest)
 
@@ -177,13 +177,13 @@ def main(argv=None):
     pool = ProcessPoolExecutor(
         given.workers,
         mp_context=get_context("spawn"),
-        initializer=signal.signal,  # Ctrl-C is for this process, which ends the others
+        initializer=signal.signal,  # only this process handles Ctrl-C, and ends the others
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     try:
         table = machine.make("misconvergence", settings, given, units, "chunk", pool)
     finally:
-        pool.shutdown(cancel_futures=True)  # a stopped run does not begin what is still waiting
+        pool.shutdown(cancel_futures=True)  # after an interrupt, do not start waiting units
     print(
         table.groupby(["kind", "mode"], sort=False)
         .agg(

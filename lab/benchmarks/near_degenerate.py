@@ -1,16 +1,16 @@
-"""The float32 certificate where singular values nearly coincide: how often its upper bound lies below the truth.
+"""The float32 certificate for nearly equal singular values: how often its upper bound lies below the truth.
 
 Maps whose largest singular value exceeds a cluster by a factor 1 + delta, delta from 1e-6 to 1e-2 (log-uniform), each
-with a random start of its own. Half of the clusters are one value, half are spread over a relative width delta. Sizes
-from 64 to 10^6 unknowns. The truth is known in float64. A bound counts as violated when it lies below the truth by
-more than the stated rounding, 16 eps of float32 relatively.
+with a different random start. Half of the clusters are one value, half are spread over a relative width delta. Sizes
+from 64 to 10^6 unknowns. The truth is known in float64. A bound counts as violated if it lies below the truth by more
+than the stated rounding, 16 eps of float32 relatively.
 
-- "diagonal": x -> w * x, many maps solved together; in float64 where float32 can prove no more.
-- "one token": `Attention` on one token, whose Jacobian is its value matrix; likewise.
-- "float32 alone": x -> w * x as a callable that computes in float32 whatever it is given, so that it cannot go on.
+- "diagonal": x -> w * x, many maps solved together; in float64 when float32 can prove no more.
+- "one token": `Attention` on one token, whose Jacobian is its value matrix; float64 as before.
+- "float32 alone": x -> w * x as a callable that always computes in float32, so that it cannot switch to float64.
 
 Table bench-near-degenerate, one row for each kind, size, confidence and chunk of runs:
-  runs, converged, doubled        how many; how many converged; how many of those in float64
+  runs, converged, doubled        number of runs; of converged ones; of those in float64
   violated, violated_open         bounds below the truth: of the converged runs, of the others
   products                        mean, of both precisions together
   widest, widest_open             largest upper / truth, of the converged runs and of the others
@@ -47,7 +47,7 @@ ENTRIES = 2_000_000  # of the maps solved together
 
 
 def factors_of(size, seed):
-    """The singular values of one map, float32 in random order; all follow from the seed."""
+    """Singular values of one map, float32 in random order, determined by the seed."""
     random = np.random.default_rng([seed, size])
     delta = 10 ** random.uniform(-6, -2)
     factors = torch.ones(size)
@@ -86,13 +86,13 @@ def diagonal(size, seeds, confidence):
 
 
 def _solved(factors, start, confidence):
-    """Upper bound, convergence and products in the precision of `factors`; which items are stuck."""
+    """Upper bound, convergence and products in the precision of `factors`, and the mask of stuck items."""
     found = lanczos(Diagonal(factors), start.to(factors.dtype), confidence=confidence)
     return torch.stack([found.upper, found.converged.double(), found.steps.double()], 1), found.precision_limited
 
 
 def one_by_one(kind, size, seeds, confidence):
-    """The same from `local_lipschitz`, one map at a time."""
+    """The same results from `local_lipschitz`, one map at a time."""
     for seed in seeds:
         factors, zero = factors_of(size, seed), torch.zeros(1, 1, size)
         if kind == "one token":
@@ -133,12 +133,12 @@ def runs(kind, size, count, confidence, first=0):
 
 
 def allowed(confidence, count):
-    """Most violations that the confidence makes likely: the 99.9 % quantile of a binomial law."""
+    """Largest likely number of violations at a confidence: the 99.9 % quantile of a binomial law."""
     return int(binom.ppf(0.999, count, 1 - confidence))
 
 
 def units(share=1.0):
-    """What is measured, by key: arguments of `runs`; `share` of the runs."""
+    """Units to measure: key -> arguments of `runs`; `share` scales the number of runs."""
     planned = {}
     for (kind, sizes), (place, confidence) in product(PLAN.items(), ((0, SURE), (1, 0.9), (1, 0.5))):
         for size, counts in sizes.items():
@@ -155,7 +155,7 @@ def units(share=1.0):
 
 
 def summary(table):
-    """Sums over chunks for each kind, size and confidence, with `allowed`, the violations that are likely."""
+    """Sums over chunks for each kind, size and confidence, with the likely number of violations from `allowed`."""
     adding = dict.fromkeys(("runs", "converged", "doubled", "violated", "violated_open"), "sum")
     sums = (
         table.groupby(["confidence", "kind", "size"], sort=False)

@@ -1,16 +1,16 @@
-"""The bound on the change in a ball beside bound propagation on the same maps: how tight, how fast?
+"""The bound on the change in a ball against bound propagation on the same maps: how tight, how fast?
 
-Nine random layers (normal weights over the root of the width, normal tokens) and one radius each. Bounded is the
-Frobenius norm of the change of the output for all moves of the tokens of at most that length together. Ours is
-`lipnb.bounds.nearby_upper`. auto_LiRPA bounds each coordinate of the output for the same ball, by CROWN (backward) and
-with intervals for what lies between; from its bounds follows one on the norm, and the smaller of the two is kept. What
-neither can be below is the largest change that gradient ascent finds.
+Nine random layers (normal weights over the root of the width, normal tokens) and one radius each. The bounded quantity
+is the Frobenius norm of the change of the output, over all changes of the tokens whose total norm is at most that
+radius. Ours is `lipnb.bounds.nearby_upper`. auto_LiRPA bounds each coordinate of the output for the same ball, by CROWN
+(backward) and with intervals for intermediate values; its bounds imply one on the norm, and the smaller of the two is
+kept. Neither can be below the largest change that gradient ascent finds.
 
-auto_LiRPA is measured where it can be imported, and its columns stay empty where not. It is no dependency: releases on
-PyPI end at 0.3, of 2022, which needs five names mended for the present NumPy and PyTorch.
+auto_LiRPA is measured if it can be imported; otherwise its columns stay empty. It is not a dependency: releases on PyPI
+end at 0.3, of 2022, in which five names must be patched for the present NumPy and PyTorch.
 
 Table bench-nearby, one row for each case:
-  heads, width, tokens, epsilon   the case
+  heads, width, tokens, epsilon   case
   first_order                     epsilon times the local constant, from below
   attack                          largest change found
   bound, seconds                  ours; median of three
@@ -60,7 +60,7 @@ def case(heads, width, tokens, seed=0):
 
 
 def attacked(attention, x, epsilon):
-    """The local constant from below, and the largest change of the output that ascents find in the ball."""
+    """The local constant from below, and the largest change of the output that gradient ascents find in the ball."""
     top = attacks.singular(attention, x)
     starts = torch.cat([top.direction[None], -top.direction[None], attacks.random_directions(x, 4)])
     found = [attacks.push(attention, x, starts, epsilon, steps=STEPS, size=size)[1].max() for size in (None, 0.3)]
@@ -76,7 +76,7 @@ def installed():
 
 
 class Plain(torch.nn.Module):
-    """The same map for sequences in a batch of one, in operations that auto_LiRPA knows; outputs in one row."""
+    """The same map for a batch of one sequence, in operations that auto_LiRPA supports; outputs in one row."""
 
     def __init__(self, attention):
         super().__init__()
@@ -94,11 +94,11 @@ class Plain(torch.nn.Module):
 
 
 def lirpa(attention, x, epsilon, method):
-    """The bound on the change that follows from auto_LiRPA's bounds of the outputs."""
+    """The bound on the change that follows from auto_LiRPA's bounds on the outputs."""
     from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
 
     before = torch.get_default_dtype()
-    torch.set_default_dtype(x.dtype)  # in which it makes its identity matrices
+    torch.set_default_dtype(x.dtype)  # the type of its identity matrices
     try:
         moving = BoundedTensor(x[None], PerturbationLpNorm(norm=2, eps=epsilon))
         lower, upper = BoundedModule(Plain(attention), x[None]).compute_bounds(x=(moving,), method=method)

@@ -1,6 +1,6 @@
-"""The measured modes of `lipnb.local_lipschitz`, and the only place where a benchmark calls it.
+"""Measured modes of `lipnb.local_lipschitz`; the only module in which a benchmark calls it.
 
-Every option of ours that a benchmark uses stands in `OURS`, `REFERENCE` or `ROUTES`.
+All options that the benchmarks pass to it are in `OURS`, `REFERENCE` or `ROUTES`.
 """
 
 import inspect
@@ -20,20 +20,20 @@ OURS = {
     "certified 0.99": {"rtol": RTOL, "confidence": 0.99},
     "certified 1-1e-6": {"rtol": RTOL, "confidence": 1 - 1e-6},
 }
-# of references, in float64; its start differs from that of every measured run
+# for references, in float64; the start differs from that of every measured run
 REFERENCE = {"rtol": 1e-10, "confidence": 1 - 1e-6, "seed": 20_240_115}
 ROUTES = {"cached": {"memory": 2**40}, "streamed": {"memory": 2**20}}  # bytes allowed for the cached state
 
 
 def left_out(*tables):
-    """Options of `tables` (default all) that the installed `local_lipschitz` does not know: a trial, not a result."""
+    """Options of `tables` (default all) that the installed `local_lipschitz` lacks: a trial, not a result."""
     known = set(inspect.signature(local_lipschitz).parameters)
     options = [option for table in tables or (OURS, {"reference": REFERENCE}, ROUTES) for option in table.values()]
     return sorted({name for option in options for name in option} - known)
 
 
 def solve(f, x, **options):
-    """`lipnb.local_lipschitz` with those `options` that it knows; `left_out` tells the others.
+    """Call `lipnb.local_lipschitz` with those `options` that it supports; `left_out` lists the others.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def solve(f, x, **options):
     x : Tensor, shape (..., n, d)
         Tokens.
     **options
-        An entry of `OURS`, `REFERENCE` or `ROUTES`, perhaps with a seed.
+        An entry of `OURS`, `REFERENCE` or `ROUTES`, possibly with a seed.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def upper(lip, rtol=RTOL):
 
 
 def warm_up():
-    """Solve a small input in every mode, so that what happens once a process is in nobody's time."""
+    """Solve a small input in every mode, so that one-time costs of the process are not measured."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(4, 2, 16, 32, generator=generator)
     attention = Attention(*weights[:3], weights[3].mT)
@@ -68,9 +68,9 @@ def warm_up():
 
 
 def gram(attention, x):
-    """The product u -> J^T J u of the closed form at tokens `x` (..., n, d), its cached state computed now.
+    """The product u -> J^T J u of the closed form at tokens `x` (..., n, d), with its cached state computed now.
 
-    Lipnb 0.3 had a choice of routes for matrix products: it takes the one that the solver takes.
+    For lipnb 0.3, which chose between routes for matrix products, it uses the route of the solver.
     """
     jacobian = AttentionJacobian(attention, x)
     product = getattr(jacobian, "gram", lambda u: jacobian.vjp(jacobian.jvp(u)))

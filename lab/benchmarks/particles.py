@@ -1,18 +1,18 @@
-"""A million weighted particles: the separable kernel against exact tiles, with KeOps beside them.
+"""A million weighted particles: the separable kernel against exact tiles, and KeOps for comparison.
 
 Mean-field attention on n weighted particles of the plane (one head, logits x . y, value the identity, particles uniform
 in a disc, random weights), measured four ways:
 
   product   seconds of one J^T J product in the norm of W2 (square roots of the weights on both sides)
   solve     the local constant at the largest n, certified by the guard of lipnb.spectral.lanczos (miss probability
-            1e-6 over the start, error of the kernel apart)
+            1e-6 over the start; the error of the kernel is not included)
   subset    the same constant on a subset of the particles through the separable kernel and through exact tiles
   rows      the product with a nearly singular vector, on random rows, against exact rows that sum over all n particles;
             the time of these rows also says what a whole exact product would take
 
-Routes: 'separable' costs O(n), 'tiled' is exact and O(n^2), 'keops' is 'tiled' with its sums handed to KeOps where
-pykeops is installed (it compiles for a minute at first use; put it on PYTHONPATH). The routes take turns within each
-round, and medians are kept. Only ratios travel from one machine to another.
+Routes: 'separable' costs O(n), 'tiled' is exact and O(n^2), 'keops' is 'tiled' with its sums computed by KeOps if
+pykeops is installed (it compiles for a minute at first use; put it on PYTHONPATH). Routes are interleaved within each
+round, and medians are kept. Only ratios carry over from one machine to another.
 
 Table bench-particles, one row for each part, route and n: seconds (medians; of the exact route at the largest n,
 scaled from the exact rows), products, value (local constant), error (relative, against exact), megabytes (peak of the
@@ -38,14 +38,14 @@ EXAMPLES = """examples:
   python -m lab bench particles             up to a million particles (some minutes)
   python -m lab bench particles --quick     ten thousand
 """
-SIZES, EXACT = (10_000, 100_000, 1_000_000), (5_000, 10_000, 20_000)  # particles; those also of the exact routes
-RADIUS, SEED = 2.0, 0  # of the disc: the largest logit is its square
-RTOL, SOLVE_RTOL = 1e-6, 1e-4  # error allowed to the kernel; tolerance of the solver
+SIZES, EXACT = (10_000, 100_000, 1_000_000), (5_000, 10_000, 20_000)  # particles; sizes of the exact routes
+RADIUS, SEED = 2.0, 0  # of the disc; the largest logit is its square
+RTOL, SOLVE_RTOL = 1e-6, 1e-4  # tolerances of the kernel and of the solver
 SUBSET, ROWS, POWERS = 10_000, 10_000, 8  # particles solved both ways; exact rows; power steps before them
 
 
 def particles(n):
-    """Particles uniform in a disc, shape (n, 2), and weights between 0.1 and 1.1, shape (n,), made to sum to 1."""
+    """Particles uniform in a disc, shape (n, 2), and weights between 0.1 and 1.1 normalised to sum 1, shape (n,)."""
     generator = torch.Generator().manual_seed(SEED)
     angle, area, weights = torch.rand(3, n, generator=generator, dtype=torch.float64)
     x = torch.stack([(2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()], 1) * (RADIUS * area.sqrt())[:, None]
@@ -54,7 +54,7 @@ def particles(n):
 
 
 def keops_jacobian():
-    """`TiledJacobian` with its two sums done by KeOps, or None where that is not installed."""
+    """`TiledJacobian` with its two sums computed by KeOps, or None if that is not installed."""
     try:
         from pykeops.torch import LazyTensor
     except ImportError:
@@ -77,7 +77,7 @@ def keops_jacobian():
 
 
 def jacobian(route, x, weights, **options):
-    """The Jacobian of mean-field attention at particles by one of the routes."""
+    """Jacobian of mean-field attention at particles by one of the routes."""
     attention = Attention.from_matrices(*torch.eye(2, dtype=torch.float64).expand(2, 2, 2))
     if route == "separable":
         return SeparableJacobian(attention, x, weights, rtol=RTOL)
@@ -86,13 +86,13 @@ def jacobian(route, x, weights, **options):
 
 @lru_cache(maxsize=1)
 def separable(n):
-    """The separable route at n particles, with their weights; the last one is kept."""
+    """The separable route at n particles, with their weights; the last result is kept."""
     x, weights = particles(n)
     return jacobian("separable", x, weights), weights
 
 
 def products(n, routes, rounds):
-    """Seconds of one product by each route, in turn, and the error of the separable one; rows of the table."""
+    """Seconds of one product by each route, interleaved, and the error of the separable one; rows of the table."""
     x, weights = particles(n)
     scale, u = weights.sqrt(), torch.randn(n, 2, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
     made = {route: jacobian(route, x, weights) for route in routes}
@@ -125,7 +125,7 @@ def whole(n):
 
 
 def subset(n, some):
-    """The solve on some of the particles, both ways; rows of the table."""
+    """The solve on a subset of the particles, both ways; rows of the table."""
     x, weights = (part[:some] for part in particles(n))
     rows = [solve("subset", one, len(x), jacobian(one, x, weights), weights) for one in ("separable", "tiled")]
     rows[0]["error"] = abs(rows[0]["value"] / rows[1]["value"] - 1)
@@ -138,13 +138,13 @@ def far(n, some):
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(SEED + 1))[:some]
     exact, scale = jacobian("tiled", x, weights, rows=rows), weights.sqrt()
     u = torch.randn(n, 2, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
-    for _ in range(POWERS):  # a vector like those the solver ends on, where no random sum cancels
+    for _ in range(POWERS):  # a vector like those at which the solver ends, without the cancellation of random sums
         u, once = machine.timed(partial(made.gram, u, scale), 1)
         seconds.append(once["seconds"])
         u = u / u.norm()
     u = u / scale[:, None]
     right, once = machine.timed(partial(exact.jvp, u), 1)
-    # J^T J on all rows is two sweeps over n / rows times as many rows, each of the same cost
+    # J^T J on all rows costs two sweeps over n / rows times as many rows
     taken = 2 * n / len(rows) * once["seconds"]
     error = ((made.jvp(u)[rows] - right).norm() / right.norm()).item()
     return [

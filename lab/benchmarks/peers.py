@@ -1,8 +1,8 @@
-"""Other ways to the same number: each peer takes an attention map and one sequence, and counts its products.
+"""Other solvers for the same number: each peer takes an attention map and one sequence, and counts its products.
 
-A product is one J^T J u, that is one `jvp` and one `vjp`. Peers use automatic differentiation of a plain forward, in
-torch's default settings, as the released code does; two of them also run on our closed-form products, to tell the
-solver's share of a speed-up from that of the product.
+A product is one J^T J u: one `jvp` and one `vjp`. Peers use automatic differentiation of a plain forward pass, in
+torch's default settings, as the released code does; two of them also run on our closed-form products, to separate the
+solver's part of a speed-up from that of the product.
 """
 
 import warnings
@@ -20,11 +20,11 @@ from lipnb import AttentionJacobian
 
 __all__ = ["PEERS", "Answer", "Products", "power", "released_fed_back"]
 
-DENSE_LIMIT = 1600  # columns of the largest dense Jacobian: beyond it minutes pass
+DENSE_LIMIT = 1600  # columns of the largest dense Jacobian; larger ones take minutes
 
 
 class Answer(NamedTuple):
-    """What a peer found: the singular value, the products J^T J it took, and whether its own stop was met."""
+    """Answer of a peer: the singular value, the number of products J^T J, and whether its stopping rule was met."""
 
     value: float
     products: int
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Products:
-    """The products of a Jacobian at one sequence, counted.
+    """Counted products of a Jacobian at one sequence.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Products:
     x : Tensor, shape (n, d)
         One sequence.
     closed : bool
-        Our closed form in place of automatic differentiation.
+        Whether to use our closed form instead of automatic differentiation.
     """
 
     def __init__(self, attention, x, *, closed=False):
@@ -51,7 +51,7 @@ class Products:
             self._jvp, self._vjp, self._gram = jacobian.jvp, jacobian.vjp, ours.gram(attention, x)
         else:
             forward = plain_forward(attention)
-            # as released: the forward pass of the transpose is made once, that of the tangent each time
+            # as released: the forward pass of the transpose is computed once, that of the tangent each time
             _, pullback = torch.func.vjp(forward, x)
             self._jvp = lambda u: torch.func.jvp(forward, (x,), (u,))[1]
             self._vjp = lambda w: pullback(w)[0]
@@ -62,7 +62,7 @@ class Products:
         return self._jvp(u)
 
     def vjp(self, w):
-        """J^T w, shape (n, d); it counts as a product, for a `jvp` went before."""
+        """J^T w, shape (n, d); counts as one product together with the preceding `jvp`."""
         self.count += 1
         return self._vjp(w)
 
@@ -72,7 +72,7 @@ class Products:
         return self._gram(u)
 
     def operator(self, *, square):
-        """A SciPy operator on flattened arrays: J^T J when `square`, else J."""
+        """SciPy operator on flattened arrays: J^T J if `square`, else J."""
 
         def flat(function, shape):
             def product(vector):
@@ -91,12 +91,12 @@ class Products:
 
     @property
     def numpy(self):
-        """NumPy's name of the tokens' type."""
+        """NumPy dtype of the tokens."""
         return np.dtype(str(self.x.dtype).removeprefix("torch."))
 
 
 def _start(x, seed):
-    """A Gaussian unit vector of the shape of `x`, from a generator of its own."""
+    """A Gaussian unit vector of the shape of `x`, from its own generator."""
     u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
     return u / u.norm()
 
@@ -118,7 +118,7 @@ def released_fed_back(attention, x, *, seed=0, threshold=1e-4, max_iter=100, clo
         mu = torch.dot(u.flatten(), v.flatten()).item()
         u = v / v.norm()
         settled = abs(mu - before) <= threshold
-        if settled or products.count > max_iter:  # the first product is not counted by their cap
+        if settled or products.count > max_iter:  # their limit does not count the first product
             return Answer(max(mu, 0.0) ** 0.5, products.count, settled)
         before = mu
 
@@ -126,7 +126,7 @@ def released_fed_back(attention, x, *, seed=0, threshold=1e-4, max_iter=100, clo
 def power(attention, x, *, seed=0, rtol=1e-4, truth=None, closed=True, max_iter=5000, **_):
     """Power iteration to convergence: within `rtol` of a known `truth`, else by its relative residual.
 
-    Stopping at the truth is a gift to it: no rule could stop earlier at this accuracy.
+    Stopping at the truth favours it: no rule could stop earlier at this accuracy.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def power(attention, x, *, seed=0, rtol=1e-4, truth=None, closed=True, max_iter=
 
 
 def arpack_svds(attention, x, *, seed=0, rtol=1e-4, closed=False, **_):
-    """`scipy.sparse.linalg.svds`, ARPACK with its default basis of 20; it squares the tolerance it is given."""
+    """`scipy.sparse.linalg.svds`, ARPACK with its default basis of 20; it squares the given tolerance."""
     products = Products(attention, x, closed=closed)
     start = _start(x, seed).flatten().numpy()
     value = svds(products.operator(square=False), k=1, tol=(2 * rtol) ** 0.5, v0=start, return_singular_vectors=False)
@@ -152,7 +152,7 @@ def arpack_svds(attention, x, *, seed=0, rtol=1e-4, closed=False, **_):
 
 
 def arpack_eigsh(attention, x, *, seed=0, rtol=1e-4, closed=False, **_):
-    """`scipy.sparse.linalg.eigsh` of J^T J with a small basis, the best setting of ARPACK found here."""
+    """`scipy.sparse.linalg.eigsh` of J^T J with a small basis, the best setting of ARPACK that we found."""
     products = Products(attention, x, closed=closed)
     value = eigsh(
         products.operator(square=True),
@@ -166,14 +166,14 @@ def arpack_eigsh(attention, x, *, seed=0, rtol=1e-4, closed=False, **_):
 
 
 def scipy_lobpcg(attention, x, *, seed=0, rtol=1e-4, **_):
-    """`scipy.sparse.linalg.lobpcg` of J^T J; three power steps first, for its tolerance is absolute."""
+    """`scipy.sparse.linalg.lobpcg` of J^T J, after three power steps because its tolerance is absolute."""
     products = Products(attention, x)
     u = _start(x, seed)
     for _ in range(3):
         v = products.gram(u)
         scale, u = v.norm().item(), v / v.norm()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where it stops short; the table shows the error
+        warnings.simplefilter("ignore")  # it warns when it stops early; the table shows the error
         values, _ = lobpcg(
             products.operator(square=True), u.reshape(-1, 1).numpy(), tol=2 * rtol * scale, maxiter=200, largest=True
         )

@@ -1,7 +1,7 @@
-"""One product J^T J u: how close to the machine's limit, beside automatic differentiation, and how cost grows.
+"""Benchmark of one product J^T J u: its distance to the machine's limit, to automatic differentiation, and its growth.
 
 The limit is the best float32 matrix product measured in the same run, over the shapes of the projections and square
-ones and over two routes: torch's default, and oneDNN, taken by asking for lower precision on a chip without matrix
+ones and over two routes: torch's default, and oneDNN, selected by requesting lower precision on a chip without matrix
 units for it (its error is measured: a route less accurate than 1e-6 is not float32 and does not count).
 
 FLOP of one product and sequence (n tokens, width d, all heads, output projection): F = 16 n d^2 + 16 n^2 d.
@@ -11,9 +11,9 @@ Table bench-products, one row for each part, route, length and width:
   part "product"   seconds of `count` sequences (median, fastest, slowest), rate by F from the median; the route is
                    "closed form", "autodiff" (one sequence at a time), or "autodiff, batched"
   part "length" / "width"    seconds of the closed form for one sequence, against n at d = 768, and against d at n = 64
-  part "memory"    peak resident megabytes above what the process held before, each in a process of its own
-Printed beside them: share, the rate over that of the best counted gemm (a median over the fastest of many, so rather
-too small), and the exponents of cost in n and d with their intervals.
+  part "memory"    peak resident megabytes above those of the process before, each in a separate process
+Printed with them: share, the rate over that of the best counted gemm (a median over the fastest of many, so it is
+underestimated), and the exponents of cost in n and d with their intervals.
 """
 
 import json
@@ -35,7 +35,7 @@ EXAMPLES = """examples:
   python -m lab bench products --quick      a trial: n = 16, few lengths and widths, no exponents
   python -m lab bench products --memory closed 2048     one reading of memory, as the table takes them
 """
-SIZES = {4: 10, 8: 10, 16: 10, 32: 10, 98: 10, 512: 4, 2048: 1}  # length: sequences at once
+SIZES = {4: 10, 8: 10, 16: 10, 32: 10, 98: 10, 512: 4, 2048: 1}  # length: sequences solved together
 WIDTHS = (192, 384, 768, 1536)
 FLOAT32_ERROR = 1e-6
 HEAD = 64
@@ -43,7 +43,7 @@ HEAD = 64
 
 @contextmanager
 def route(name):
-    """Inside, float32 matrix products take a route: "default" or "onednn"; the setting is restored."""
+    """Context in which float32 matrix products take a route: "default" or "onednn"; restores the setting."""
     before = torch.backends.mkldnn.matmul.fp32_precision
     try:
         if name == "onednn":
@@ -85,7 +85,7 @@ def gemms(shapes, repeats):
         exact = a[:64].double() @ b.double()
         for name in ("default", "onednn"):
             with route(name):
-                product, spread = machine.timed(lambda a=a, b=b: a @ b, repeats + 1)  # one to warm up
+                product, spread = machine.timed(lambda a=a, b=b: a @ b, repeats + 1)  # one for the warm-up
             error = ((product[:64] - exact).norm() / exact.norm()).item()
             rows.append(
                 {
@@ -141,7 +141,7 @@ def growth(part, sizes, repeats):
 
 
 def peak(kind, length):
-    """Print the peak resident megabytes of one product above those held before; run in a process of its own."""
+    """Print the peak resident megabytes of one product above those before; run in a separate process."""
     attention, x = random_layer(768), tokens(768, length, 1)
     before = machine.held()
     with torch.no_grad():
@@ -171,7 +171,7 @@ def memory(length):
 
 
 def with_share(table):
-    """The table with the share of the best float32 matrix product of the run."""
+    """The table with an extra column: the share of the best float32 matrix product of the run."""
     best = table[table.part == "gemm"].query("error <= @FLOAT32_ERROR").rate.max()
     table["share"] = (table.rate / best).where(table.part != "gemm")
     return table
@@ -203,7 +203,7 @@ def main(argv=None):
     settings = {"sizes": sizes, "lengths": lengths, "widths": widths, "turns": turns}
     table = machine.make("products", settings, given, units, "part")
     print(with_share(table).drop(columns=["fastest", "slowest"]).to_string(index=False, float_format="{:.3g}".format))
-    for part in () if given.quick else ("length", "width"):  # three points make no exponent
+    for part in () if given.quick else ("length", "width"):  # three points do not make an exponent
         rows = table[table.part == part]
         fit = power_laws.power_law(rows[part], rows.seconds)
         print(f"cost in the {part}: exponent {fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]")

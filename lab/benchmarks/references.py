@@ -1,4 +1,4 @@
-"""Tightly converged values that errors are measured against, in float64, computed once and kept in ``data/cache``."""
+"""Tightly converged reference values for errors, in float64, computed once and kept in ``data/cache``."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from lab.benchmarks import ours
 
 __all__ = ["reference", "reference_of"]
 
-AT_ONCE = 5  # sequences: Lanczos vectors in float64 are large
+AT_ONCE = 5  # sequences solved together: Lanczos vectors in float64 are large
 
 
 def _cache():
@@ -18,7 +18,7 @@ def _cache():
 
 
 def _key(attention, x):
-    """Fingerprint of the map and the tokens: a reference is of exactly these numbers."""
+    """Fingerprint of the map and the tokens, so that a reference belongs to exactly these numbers."""
     known = hashlib.sha256(repr((attention, attention.scale, tuple(x.shape), ours.REFERENCE)).encode())
     for tensor in (attention.query, attention.value, x):
         known.update(tensor.contiguous().numpy().tobytes())
@@ -26,7 +26,7 @@ def _key(attention, x):
 
 
 def reference_of(attention, x):
-    """Largest singular values in float64 with the options `ours.REFERENCE`, shape of the batch, nothing kept."""
+    """Largest singular values in float64 with the options `ours.REFERENCE`, shape of the batch; not cached."""
     wide = attention.to(dtype=torch.float64)
     answers = [ours.solve(wide, part, **ours.REFERENCE) for part in x.double().split(AT_ONCE)]
     if not all(answer.converged.all() for answer in answers):
@@ -35,7 +35,7 @@ def reference_of(attention, x):
 
 
 def reference(attention, x):
-    """As `reference_of`, found again in ``data/cache/bench-references.jsonl`` where it was computed before."""
+    """As `reference_of`, but read from ``data/cache/bench-references.jsonl`` if already computed."""
     key, path = _key(attention, x), _cache()
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():

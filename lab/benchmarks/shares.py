@@ -1,12 +1,12 @@
-"""What the closed form, Lanczos and batches each save, one changed at a time, on four trained layers.
+"""Savings of the closed form, of Lanczos and of batches, changed one at a time, on four trained layers.
 
 From the released method (power iteration on products by automatic differentiation, its tangent fed back, one sequence
 at a time) to ours in three steps: the same iteration with the same stop on closed-form products; Lanczos with a
 certificate at 0.99 on these, one sequence at a time; all windows of a length at once.
 
 Table bench-shares, one row for each layer, length and step:
-  count       windows
-  seconds     of the processor, for all of them: other work on the machine changes these little
+  count       number of windows
+  seconds     of the processor, for all windows: other work on the machine changes these little
   products    J^T J products per window
   error       largest relative error, against float64
 """
@@ -55,7 +55,7 @@ def measure(name, length, windows, corpus):
     truth = reference(attention, x).numpy()
     rows = []
     for step, run in STEPS.items():
-        run(attention, x[:2])  # what happens once a shape is in nobody's time
+        run(attention, x[:2])  # keep one-time costs of a shape out of the time
         began = time.process_time()
         values, products, *_ = run(attention, x)
         seconds = time.process_time() - began

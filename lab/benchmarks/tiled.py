@@ -10,34 +10,34 @@ __all__ = ["TiledJacobian"]
 
 
 class TiledJacobian:
-    r"""Exact Jacobian of attention at n particles, the probabilities recomputed tile by tile.
+    r"""Exact Jacobian of attention at n particles; recomputes the probabilities tile by tile.
 
-    What the separable kernel is measured against, and KeOps with it. A tile of probabilities meets thin matrices
-    only: with :math:`C_i = \sum_j P_{ij} (v_j - o_i) k_j^\top` computed once,
+    Reference for the separable kernel and for KeOps. A tile of probabilities is only multiplied by thin matrices: with
+    :math:`C_i = \sum_j P_{ij} (v_j - o_i) k_j^\top` computed once,
 
     .. math::
         \dot f_i = C_i \dot q_i + \sum_j P_{ij} \dot v_j + \sum_j P_{ij} v_j (\dot k_j \cdot q_i)
                    - o_i \sum_j P_{ij} (\dot k_j \cdot q_i).
 
-    Meant for small heads: it sums k v + k + v channels, so a product takes :math:`O(h n^2 k v)`.
+    Intended for small heads: it sums k v + k + v channels, so a product takes :math:`O(h n^2 k v)`.
 
     Parameters
     ----------
     attention : Attention
-        The map: any heads, biases, output and mask.
+        Any map: heads, biases, output and mask are supported.
     x : Tensor, shape (n, d)
-        Particles, one set.
+        One set of particles.
     weights : Tensor, shape (n,), optional
         Positive weights.
     tile : int
-        Rows and, four times as many, columns of the probabilities that are held at once.
+        Rows of a tile of probabilities; it has four times as many columns.
     rows : Tensor of int, shape (r,), optional
         Output particles to keep: the Jacobian then has r m rows. Default: all.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "x must have shape (n, d), one set of particles".
+        As for `Attention.check_input`; also if `x` does not have the shape (n, d).
 
     Notes
     -----
@@ -72,8 +72,8 @@ class TiledJacobian:
         self.n, self.d = x.shape
         self.rows = torch.arange(self.n, device=x.device) if rows is None else rows
         query, self._key, self._value = attention.project(x)
-        self._key = self._key - self._key.mean(-2, keepdim=True)  # changes no probability, spares digits
-        self._value = self._value - self._value.mean(-2, keepdim=True)  # changes no Jacobian
+        self._key = self._key - self._key.mean(-2, keepdim=True)  # leaves all probabilities unchanged and saves digits
+        self._value = self._value - self._value.mean(-2, keepdim=True)  # leaves the Jacobian unchanged
         self._query = query[:, self.rows]
         self._added = attention.added_to_logits(self._key, weights)
         k, v = attention.key_width, attention.value_width
@@ -154,7 +154,7 @@ class TiledJacobian:
         return out.index_add_(0, self.rows, torch.einsum("hnk,hkd->nd", d_query, att.query))
 
     def gram(self, u: Tensor, scale: Tensor | None = None) -> Tensor:
-        """vjp(jvp(u)), or with the square roots of the weights as `scale`, shape (n,), as `SeparableJacobian.gram`."""
+        """vjp(jvp(u)); with `scale`, the square roots of the weights, shape (n,), as `SeparableJacobian.gram`."""
         if scale is None:
             return self.vjp(self.jvp(u))
         check_weights(scale, u)

@@ -2,15 +2,15 @@
 
 For each length n = 2, 4, ..., 98: ten windows of the text, one pass of the released method (its tangent fed back, one
 sequence at a time), then each mode of ours on all ten at once, three times in turn. Errors are against float64 values.
-For the random GPT-2 the released rule stops wrong at once: look at its errors, and compare products, not seconds.
+For the random GPT-2 the released rule stops too early: look at its errors, and compare products, not seconds.
 
 Table bench-workload, one row for each layer, length and method:
-  count                        windows
+  count                        number of windows
   seconds, fastest, slowest    for the ten windows: median, least and most of the repeats
   products, most_products      J^T J products per window, mean and largest
   error, missed                largest relative error; windows off by more than 1e-4
   above_upper                  windows whose true value lies above the certified upper bound (certified modes)
-  unconverged                  windows whose own stop was not met
+  unconverged                  windows for which the method's own stopping rule was not met
 
 Printed, summed over the lengths, for each layer and family: ratio, the released method's seconds over these (low and
 high: with the slowest and the fastest repeats), missed_percent, the share of windows off by more than 1e-4. No ratio
@@ -57,7 +57,7 @@ def all_at_once(mode, attention, x):
 
 
 def methods(name, attention, x, truth):
-    """What is run on one batch: method -> (run without arguments, repeats)."""
+    """Methods to run on one batch: method -> (run without arguments, repeats)."""
     setting = {"threshold": 1e-3, "max_iter": 1000} if name.startswith("gpt2r") else {}
     peers = {RELEASED: partial(one_by_one, partial(released_fed_back, **setting), attention, x)}
     if name.startswith("gpt2r"):
@@ -109,7 +109,7 @@ def measure(name, length, count, repeats, corpus):
         runs[mode].append((answer, seconds["seconds"]))
     for mode, pairs in runs.items():
         rows.append(row(name, length, mode, pairs[-1][0], machine.spread([seconds for _, seconds in pairs]), truth))
-        if (pairs[-1][0][0] > truth * (1 + ABOVE)).any():  # ours are lower bounds: then the reference is wrong
+        if (pairs[-1][0][0] > truth * (1 + ABOVE)).any():  # ours are lower bounds, so the reference is wrong
             raise RuntimeError(f"{name}, n = {length}, {mode}: a lower bound exceeds its reference.")
     return rows
 
@@ -120,7 +120,7 @@ def summary(table):
     Parameters
     ----------
     table : DataFrame
-        bench-workload.
+        The table bench-workload.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""Every published bound that could be rebuilt, and ours: what each is for, where it holds, what it is held against.
+"""The bounds survey: every published bound that we could reconstruct, and ours, with scopes and references.
 
-`maps` are attentions that the library does not know, `formulas` bounds that only the book compares, `truth` norms of
-Jacobians by autograd, `draws` inputs; `catalogue` joins them to `lipnb.bounds.catalogue`: an `Entry` for each bound,
-which refuses other maps.
+`maps` are attentions outside the library, `formulas` bounds that only the book compares, `truth` norms of Jacobians
+by autograd, `draws` inputs; `catalogue` joins them to `lipnb.bounds.catalogue`: an `Entry` for each bound, which
+refuses other maps.
 """
 
 from lab.bounds_survey.catalogue import ENTRIES, LEFT_OUT, Entry

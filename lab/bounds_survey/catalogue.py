@@ -1,4 +1,4 @@
-"""The survey: the catalogue of `lipnb.bounds`, other people's formulas, and what each bound is held against."""
+"""Catalogue of the survey: that of `lipnb.bounds`, other people's formulas, and the truth for each bound."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from lipnb.certified import certify
 
 TEXT, CODE = "text of the paper", "released code"
 COSINE, SIGMOID = "cosine attention", "sigmoid attention"
-FOR = {  # what there is for each map
+FOR = {  # what the library offers for each map
     DOT: "certify",
     L2: "l2_sharp",
     ROTARY: "rotary_terms",
@@ -40,15 +40,15 @@ FOR = {  # what there is for each map
     NORM_LAYER: "norm_layer",
 }
 FAMILIES = {L2: "l2", ROTARY: "rotary", COSINE: "cosine", SIGMOID: "sigmoid", SOFTMAX: "softmax", NORM_LAYER: "norm"}
-NOT_SURVEYED = ("heads_on_ball", "heads_at_input", "nearby")  # sums of others, and no bound on a constant
+NOT_SURVEYED = ("heads_on_ball", "heads_at_input", "nearby")  # sums of others, and not bounds on a constant
 
 
 @dataclass(frozen=True)
 class Entry(Bound):
-    """One bound of the survey: a `Bound`, and how it is tried.
+    """One bound of the survey: a `Bound`, with the way to test it.
 
-    `drawn`: what `draw` gives it to be held against, where its scope does not say that. `holds`: false for a released
-    or quoted formula that is exceeded. `measured`: of a `Case`: what it bounds, where that is no norm of the Jacobian.
+    `drawn`: family that `draw` uses to test it, if its scope does not determine it. `holds`: false for a released or
+    quoted formula that is exceeded. `measured`: of a `Case`: the bounded quantity, if it is not a norm of the Jacobian.
     """
 
     drawn: str = ""
@@ -57,7 +57,7 @@ class Entry(Bound):
 
     @property
     def family(self):
-        """What `draw` gives it to be held against."""
+        """Family of inputs from `draw` that tests it."""
         if self.drawn or self.of != DOT:
             return self.drawn or FAMILIES[self.of]
         if self.biased:
@@ -65,7 +65,7 @@ class Entry(Bound):
         return "measure" if self.norm not in (EUCLID, TOKEN) else "head"
 
     def check(self, f):
-        """Raise one sentence unless the bound holds for this map."""
+        """Raise ValueError unless the bound holds for this map."""
         if why := self.applies(f):
             raise ValueError(f"{self.key} is {why}{'' if ': use' in why else f': use {FOR[kind_of(f)]}'}.")
 
@@ -75,7 +75,7 @@ class Entry(Bound):
         return float(self.evaluate(case))
 
     def truth(self, case):
-        """What it bounds, by autograd, a float."""
+        """The bounded quantity, by autograd, a float."""
         if self.measured is not None:
             return self.measured(case)
         J = truth.jacobian(case)
@@ -84,13 +84,13 @@ class Entry(Bound):
         return truth.largest_row(J) if self.norm == ROW else truth.spectral(J, case.weights)
 
     def ratio(self, case):
-        """Truth over bound, a float: at most 1 where the bound holds."""
+        """Truth over bound, a float: at most 1 if the bound holds."""
         bound = self.at(case)
         return self.truth(case) / bound if bound > 0 else 0.0
 
 
 def heads_of(f):
-    """Each head by itself, without its output matrix and biases that change no derivative."""
+    """Each head separately, without its output matrix and biases that change no derivative."""
     biases = [None] * f.heads if f.query_bias is None else f.query_bias[:, None]
     rows = zip(f.query[:, None], f.key[:, None], f.value[:, None], biases, strict=True)
     same = {"scale": f.scale, "masked": f.masked, "window": f.window}
@@ -104,7 +104,7 @@ def _heads(case):
 
 
 def _released_newhouse(case):
-    """The released formula with everything before the product of query and key in the query matrix."""
+    """The released formula, with all factors before the product of query and key in the query matrix."""
     f = case.f
     eye = torch.eye(f.output_width, dtype=case.x.dtype)[None]
     f = f.replace(query=f.scale * f.key_width * f.query, scale=1 / f.key_width)
@@ -119,14 +119,14 @@ def _root_mean_square(case):
 
 
 def reached_limit(case):
-    """The limit, NaN where a token's largest score is attained twice."""
+    """The limit, NaN if a token's largest score is attained twice."""
     try:
         return bounds.large_radius_limit(case.f, case.x).item()
     except ValueError:
         return math.nan
 
 
-# what the catalogue cannot evaluate, or what is not measured as a norm of the Jacobian
+# bounds that the catalogue cannot evaluate, or whose truth is not a norm of the Jacobian
 OWN = {
     "certify": {"evaluate": lambda c: certify(c.f, c.x).upper},
     "three_terms": {"evaluate": lambda c: certify(c.f, c.x, columns=0).upper},
@@ -137,7 +137,7 @@ ONE = {"heads": False, "biased": False}
 
 
 def _foreign(key, title, scope, source, evaluate, **more):
-    """A formula that the library has not."""
+    """Entry for a formula that the library lacks."""
     return Entry("", key, title, scope, source, "", evaluate, **more)
 
 

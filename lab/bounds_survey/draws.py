@@ -1,4 +1,4 @@
-"""Maps and inputs to hold against each bound: random ones, explicit rough ones, and those that a search makes worse."""
+"""Maps and inputs to test each bound: random ones, explicit rough ones, and those that a search makes worse."""
 
 import math
 from dataclasses import replace
@@ -57,7 +57,7 @@ def normal(g, *shape):
 
 
 def _map(g, family, d, masked, rough, seed):
-    """A map of a family and, of L2 attention, its value matrices before folding."""
+    """A map of a family and, for L2 attention, its value matrices before folding."""
     if family in ("head", "measure"):
         eye = torch.eye(d).double()
         if rough and seed % 4 == 3:  # no query term in |A x|
@@ -93,7 +93,7 @@ def _map(g, family, d, masked, rough, seed):
 
 
 def _tokens(g, f, family, n, d, t, seed, rough):
-    """Tokens (n, d) of which the largest logit of their ball is t, where the map has such a number."""
+    """Tokens (n, d) for which the largest logit of their ball is t, if the map has such a number."""
     x = normal(g, n, d)
     if family == "softmax":
         return min(t, 6) * x[:1] if not rough else torch.tensor([[0.0, 0.0] + [-30.0] * (d - 1)]).double()
@@ -121,9 +121,9 @@ def _tokens(g, f, family, n, d, t, seed, rough):
 
 
 def rougher(case, ratio):
-    """The same map at an input where truth over bound is larger: an ascent, then trials, the largest token kept.
+    """The same map at an input where truth over bound is larger: an ascent, then trials; the largest token is kept.
 
-    `ratio`: of a case: truth over bound, a float. Returns `Case`: the best of those visited, the first included.
+    `ratio`: of a case: truth over bound, a float. Returns `Case`: the best of those visited, including the first.
     """
     size, g = case.R, torch.Generator().manual_seed(0)
 

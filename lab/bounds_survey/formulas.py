@@ -1,4 +1,4 @@
-"""Bounds that the book compares and that are not for users: of other maps, of the softmax, and released formulas."""
+"""Bounds that only the book compares: for other maps, for the softmax, and released formulas."""
 
 import math
 
@@ -36,21 +36,21 @@ def lipsformer_refined(f, n):
 
 
 def cosine_upper(f, n):
-    r"""The same in the proof of Theorem 3.3 of castin2024smooth, ours: a root of n for a square.
+    r"""The same by the proof of Theorem 3.3 of castin2024smooth, ours: a root of n instead of a square.
 
     .. math:: \nu \epsilon^{-1/2} \big(\sqrt{n/2}\, \tau \|W_K\| + \tau \|W_Q\| + \sqrt n\, \|W_V\|\big)
 
-    Unit vectors, but for epsilon, turn by at most :math:`\epsilon^{-1/2}` of what they are made of moves. The rest is
-    a head on unit balls: value term :math:`\sqrt n`; query term the covariance of two vectors of length at most one;
-    key term of a row at most :math:`1 / \sqrt 2`, because :math:`z_j = P_j\, u \cdot (v_j - o)` sums to zero and its
-    absolute values to at most one, so that its squares sum to at most a half.
+    Unit vectors, up to epsilon, rotate by at most :math:`\epsilon^{-1/2}` times the move of the vectors before
+    normalisation. The rest is a head on unit balls: value term :math:`\sqrt n`; query term the covariance of two
+    vectors of length at most one; key term of a row at most :math:`1 / \sqrt 2`, because :math:`z_j = P_j\, u \cdot
+    (v_j - o)` sums to zero and its absolute values to at most one, so that its squares sum to at most a half.
     """
     inner = f.tau * (math.sqrt(n / 2) * _norm(f.key) + _norm(f.query))
     return f.nu * f.eps**-0.5 * (inner + math.sqrt(n) * _norm(f.value))
 
 
 def sigmoid_upper(f, x):
-    r"""The local bound of ramapuram2024theory on `lab.bounds_survey.maps.SigmoidAttention`, and its proof in a line.
+    r"""The local bound of ramapuram2024theory on `lab.bounds_survey.maps.SigmoidAttention`, with a short proof.
 
     .. math:: \|V\|_2 \Big(n \sup \sigma + 2 \sup \sigma'\, \|A\|_2 \sum_i |x_i|^2\Big), \qquad
         \sup \sigma = 1,\ \sup \sigma' = \tfrac14
@@ -63,7 +63,7 @@ def sigmoid_upper(f, x):
 
 
 def released_castin(A, V, x):
-    r"""What the released code of castin2024smooth takes for a bound of one head at an input.
+    r"""Formula that the released code of castin2024smooth uses as a bound of one head at an input.
 
     .. math:: \|V\|_2 \big(\max_i |A x_i|^2\, \mathrm{diam}(X)^2 (n + 1) + n\big)^{1/2}
     """
@@ -73,7 +73,7 @@ def released_castin(A, V, x):
 
 
 def released_newhouse(attention, cap, *, sharpness=1.0):
-    r"""What the released code of newhouse2025training takes for a bound of attention, without its factor 1/3.
+    r"""Formula that the released code of newhouse2025training uses as a bound of attention, without its factor 1/3.
 
     .. math:: s\, \|W_O\| \big(\|W_V\| + 2 \|W_V\|\, a^2 \|W_Q\| \|W_K\|\big)
 
@@ -81,8 +81,8 @@ def released_newhouse(attention, cap, *, sharpness=1.0):
     :math:`s\, q \cdot k / k_{\mathrm{dim}}`; norms are of whole matrices, all heads stacked.
 
     `attention`: heads with output matrices, without biases. `cap`: largest root mean square of a token. `sharpness`: s,
-    which the map has in its logits alone and the formula before everything. Returns a bound for one head and s of at
-    least 1: the proof is that of `lipnb.bounds.max_token_upper`. None in general.
+    which the map has only in its logits and the formula as a factor of everything. Returns a bound for one head and s
+    of at least 1: the proof is that of `lipnb.bounds.max_token_upper`. It is not a bound in general.
     """
     d, m = attention.width, attention.output_width
     stacked = [W.flatten(0, 1) for W in (attention.query, attention.key, attention.value)]
@@ -98,7 +98,7 @@ def quoted_l2_upper(attention, unfolded, n):
     .. math:: \sqrt{n / k}\, \big(4 W_0(n / e) + 1\big) \sqrt{\textstyle\sum_h \|W_Q\|_F^2 \|W_V\|_F^2}\; \|W_O\|
 
     `attention`: from `lipnb.Attention.l2`. `unfolded` (h, v, d): its value matrices before the query matrices are
-    folded into them. No bound: it scales like the query matrices, and the constant like their squares.
+    folded into them. Not a bound: it scales like the query matrices, and the constant like their squares.
     """
     growth = math.sqrt(n / attention.key_width) * (4 * lambertw(n / math.e).real + 1)
     sizes = (attention.query.square().sum((1, 2)) * unfolded.square().sum((1, 2))).sum().sqrt().item()
@@ -115,7 +115,7 @@ def two_largest(p):
 def sign_upper(p):
     r"""A bound on :math:`\theta(p) = \max_S 4\, p(S) (1 - p(S))` in linear time, for probabilities p of shape (n,).
 
-    One, or :math:`4 p_{(1)} (1 - p_{(1)})` where the largest entry is more than a half: then that is exact, because
+    One, or :math:`4 p_{(1)} (1 - p_{(1)})` if the largest entry is more than a half: then that is exact, because
     each set or its complement has at most :math:`1 - p_{(1)}`.
 
     emadi2026softmax states the norm of the softmax as theta over the temperature; the formula of theta is ours.

@@ -1,10 +1,10 @@
-"""Attentions that the library does not know and some bounds are for: cosine scores, and a sigmoid for the softmax."""
+"""Attentions outside the library that some bounds apply to: cosine scores, and a sigmoid instead of the softmax."""
 
 import torch
 
 
 class CosineAttention:
-    r"""One head of scaled cosine attention: unit queries, keys and values, but for :math:`\epsilon`.
+    r"""One head of scaled cosine attention: unit queries, keys and values, up to :math:`\epsilon`.
 
     .. math:: f(X)_i = \nu \sum_j \mathrm{softmax}_j (\tau\, \hat q_i \cdot \hat k_j)\, \hat v_j, \qquad
         \hat y = y / \sqrt{|y|^2 + \epsilon}

@@ -1,4 +1,4 @@
-"""Norms of the Jacobian of any map of tokens, by autograd and dense: the slow twin of what the library computes."""
+"""Norms of the Jacobian of any map of tokens, by autograd and dense: slow references for the library."""
 
 import itertools
 
@@ -13,7 +13,7 @@ def blocks(f, x):
 
 
 def jacobian(case):
-    """The same of a `Case`, at its weights where there are any."""
+    """Jacobian of a `Case` in the same shape, at its weights if it has any."""
     return blocks(case.f if case.weights is None else lambda x: case.f(x, case.weights), case.x)
 
 
@@ -31,10 +31,10 @@ def largest_row(J):
 
 
 def largest_token(J, rounds=60):
-    r"""Norm for the largest token, :math:`\max_i \max_{|u_j| \le 1} |\sum_j J_{ij} u_j|`: a lower bound, nearly it.
+    r"""Norm for the largest token, :math:`\max_i \max_{|u_j| \le 1} |\sum_j J_{ij} u_j|`: a close lower bound.
 
-    For a unit w the best :math:`u_j` is :math:`J_{ij}^\top w` made unit, and for given u the best w is their image:
-    each round is no worse. Begun from every left singular vector of the row.
+    For a unit w the best :math:`u_j` is :math:`J_{ij}^\top w` normalised, and for given u the best w is their image:
+    each round is at least as good. It starts from every left singular vector of the row.
     """
     rows = J.movedim(2, 1)  # (i, j, m, d)
     w = torch.linalg.svd(J.flatten(2)).U.mT  # (i, starts, m)

@@ -1,4 +1,4 @@
-"""`python -m lab`: each verb a module of this package, as those of the command `lipnb` are."""
+"""The command `python -m lab`: each verb is a module of this package, as for the command `lipnb`."""
 
 from lipscan.cli import enter
 

@@ -1,4 +1,4 @@
-"""`python -m lab bench`: measure speed and errors of the solver against other methods."""
+"""The verb `python -m lab bench`: measure speed and errors of the solver against other methods."""
 
 import argparse
 import subprocess
@@ -21,7 +21,7 @@ ratios of one interleaved run mean anything.
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "bench",
         help="measure speed and errors of the solver against other methods",
@@ -35,7 +35,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Run the benchmarks, each in a process of its own; the first failure ends it."""
+    """Run the benchmarks, each in a separate process, until one fails."""
     known("benchmark", [arguments.name], ("all", *NAMES))
     options = ["--quick"] * arguments.quick + arguments.options
     for name in NAMES if arguments.name == "all" else [arguments.name]:

@@ -1,14 +1,14 @@
-"""`python -m lab cases`: make the file of reference cases from their closed forms."""
+"""The verb `python -m lab cases`: make the file of reference cases from their closed forms."""
 
 EXAMPLES = """\
   python -m lab cases                              write lipnb/reference_cases.json from its formulas (seconds)
   python -m lab cases && git diff lipnb            and see which values a change of the formulas changed
 """
-LARGEST = 1e-20  # an input at a limit or a root is this close to it
+LARGEST = 1e-20  # distance of an input from its limit or root
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "cases",
         help="make the reference cases, inputs with known constants",

@@ -1,4 +1,4 @@
-"""`python -m lab figures`: list the book's figures that stored tables are enough for, and draw them again."""
+"""The verb `python -m lab figures`: list or draw the book's figures that need only stored tables."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ Needs neither torch nor a model, only the tables of data/results (or of the fold
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "figures",
         help="list the book's figures, or draw them again from the stored tables",
@@ -34,7 +34,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """List the figures, or draw those asked for."""
+    """List the figures, or draw the requested ones."""
     os.environ["MPLBACKEND"] = "agg"  # files only: needs no screen
 
     from lab import figures
@@ -48,7 +48,7 @@ def run(arguments):
     for name in dict.fromkeys(arguments.names or figures.FIGURES):
         try:
             print(figures.redraw(name, arguments.output, arguments.format), flush=True)
-        except (FileNotFoundError, ValueError) as error:  # the others are drawn
+        except (FileNotFoundError, ValueError) as error:  # draw the others anyway
             print(f"python -m lab figures: {name} was not drawn: {error}", file=sys.stderr)
             code = 1
     return code

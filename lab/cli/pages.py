@@ -1,4 +1,4 @@
-"""`python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check it."""
+"""The verb `python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check it."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ EXAMPLES = """\
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "pages",
         help="run, pair, lay out and check the pages of the book",
@@ -75,7 +75,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Do one command; its exit code."""
+    """Run one command; returns its exit code."""
     from lab.pages import sources
 
     root = (arguments.root or sources.ROOT).resolve()

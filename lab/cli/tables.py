@@ -1,4 +1,4 @@
-"""`python -m lab tables`: make the tables that the book's pages load."""
+"""The verb `python -m lab tables`: make the tables that the book's pages load."""
 
 import json
 
@@ -20,7 +20,7 @@ A run that is stopped, even by kill -9, continues where it was when the same com
 
 
 def _epilog():
-    """The tables, looked up only when help is asked for."""
+    """List of the tables, computed only for the help."""
     from lab import results
 
     tables = results.listed()
@@ -33,7 +33,7 @@ def _epilog():
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "tables",
         help="make the tables that the book's pages load",
@@ -65,7 +65,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Make the tables asked for."""
+    """Make the requested tables."""
     from lab import results
 
     if arguments.model and arguments.tables:
@@ -77,7 +77,7 @@ def run(arguments):
     listed = results.listed()
     _ours(arguments.tables, listed)
 
-    from lab import experiments  # only now: it takes seconds
+    from lab import experiments  # only now, because it takes seconds
 
     if arguments.model:
         wanted = experiments.of_model(arguments.model)
@@ -106,7 +106,7 @@ def run(arguments):
 
 
 def _ours(names, listed):
-    """Refuse tables that do not exist, and those that another command makes."""
+    """Refuse tables that do not exist or that another command makes."""
     ours = listed.command.str.startswith("python -m lab tables")
     for name in names:
         if name in listed.index and not ours[name]:
@@ -156,7 +156,7 @@ def _check(arguments):
 
 
 def _made_otherwise(table, settings, options):
-    """What a finished table was made with where it differs from what is asked for now, in words; else empty."""
+    """Differences between the settings of a finished table and the requested ones, in words; empty without any."""
     other = []
     for name, value in json.loads(json.dumps(table.options | options)).items():
         made = settings.get(name, value)

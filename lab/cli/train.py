@@ -1,4 +1,4 @@
-"""`python -m lab train`: train gpt2-mini (`make model`)."""
+"""The verb `python -m lab train`: train gpt2-mini (`make model`)."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ A run that is stopped, even by kill -9, continues where it was when the same com
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "train",
         help="train gpt2-mini, the small GPT-2 of data/models",
@@ -31,12 +31,12 @@ def add(verbs):
 
 
 def run(arguments):
-    """Train, unless the checkpoint is there."""
+    """Train, unless the checkpoint exists."""
     from lab.training.gpt2_mini import STEPS, make_gpt2_mini
     from lipscan import models
 
     folder = arguments.folder or models.mini_folder()
-    if arguments.folder:  # a trial is no result: its table goes with it
+    if arguments.folder:  # a trial is not a result: its table goes with it
         os.environ.setdefault("LIPNB_RESULTS", str(Path(arguments.folder) / "training"))
     if models.holds_model(folder) and not arguments.again:
         return print("gpt2-mini is there already (--again trains it anew)")

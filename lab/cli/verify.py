@@ -1,4 +1,4 @@
-"""`python -m lab verify`: makes the table of all checks of bounds, and fails where a bound is exceeded."""
+"""The verb `python -m lab verify`: make the table of all checks of bounds, and fail if a bound is exceeded."""
 
 from lipscan.cli.words import Unknown, known
 
@@ -17,7 +17,7 @@ constant exceeded its bound or a map is not the network's.
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "verify",
         help="hold thousands of inputs against each upper bound",
@@ -43,7 +43,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Make the tables; 1 where a bound is exceeded."""
+    """Make the tables; 1 if a bound is exceeded."""
     from lab import results
     from lab.experiments import make
     from lab.verification import CHECKS, KINDS, balls, digits, families  # noqa: F401  (these register their tables)
@@ -60,7 +60,7 @@ def run(arguments):
         raise Unknown("--put goes with --bounds alone: it measures them in full, into the stored table")
 
     def made(part, **few):
-        """One of the tables, whole or a slice."""
+        """One of the tables, complete or a part."""
         return make([f"verify{part}"], save_as=f"{name}{part}", **(few if arguments.quick else {}))[f"{name}{part}"]
 
     every = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}

@@ -1,7 +1,7 @@
-"""Measurements that the book shows: windows of texts, explicit and attacked inputs; one row for each.
+"""Measurements that the book shows: windows of texts, explicit and adversarial inputs; one row for each.
 
 Each module registers its tables, see `lab.experiments.table.table`. ``TABLES`` holds every table that `make results`
-makes, by name; ``TRAINED`` those of which each row takes the training of a network, made when they are asked for.
+makes, by name; ``TRAINED`` those whose rows each take the training of a network, made only on request.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The tables of Figure 1's bottom row: adversarial tokens against each head of each layer at hand."""
+"""Tables of Figure 1's bottom row: adversarial tokens for each head of each available layer."""
 
 import math
 from functools import lru_cache
@@ -15,7 +15,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipscan import corpora, models
 
 FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
-EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens
+EXTRACTS, EXTRACT = 5, 98  # windows of text for the mean radius, and their tokens
 RANDOM = {"seed": 320, "layer": 6, "R": 100.0}  # of the released experiment
 PANELS = (
     ("minilm", False, "layer norm"),
@@ -30,7 +30,7 @@ LAYER_PANELS = tuple(panel for panel in PANELS if panel[2] in ("layer norm", "R 
 
 
 class Layer(NamedTuple):
-    """The attention of a layer in float64, and the radius at which it is attacked."""
+    """The attention of a layer in float64, and the radius of the adversarial tokens."""
 
     attention: Attention
     R: float
@@ -44,12 +44,12 @@ def network_of(name, masked):
 
 
 def layers_of(name, masked):
-    """How many layers a model of `layer_of` has; FileNotFoundError where it is not at hand."""
+    """Number of layers of a model of `layer_of`; FileNotFoundError if it is not available."""
     return len(gpt2_attention()) if name == GPT2 else network_of(name, masked).layers
 
 
 def norms_before(model):
-    """The LayerNorm that each attention of a BERT reads from, layer by layer."""
+    """The LayerNorm before each attention of a BERT, layer by layer."""
     network = model.module
     return [network.embeddings.LayerNorm, *(layer.output.LayerNorm for layer in network.encoder.layer)][:-1]
 
@@ -67,7 +67,7 @@ def layer_of(name, masked, at, layer):
 
     `name` ("minilm", "gpt2-124m-attention", "gpt2"): MiniLM; the real attention weights of GPT-2; a random GPT-2.
     `masked`: whether it is masked; both GPT-2 are. `at` ("layer norm", "text", "R = 10", "R = 100"): the radius: the
-    largest that its LayerNorm allows, the mean one on Alice, or a number. `layer`: which layer, from 0.
+    largest that its LayerNorm allows, the mean one on Alice, or a number. `layer`: index of the layer, from 0.
     """
     if name == GPT2:
         attention, gain, shift = gpt2_attention()[layer]
@@ -82,9 +82,9 @@ def layer_of(name, masked, at, layer):
 
 
 def worst_input(attention, head, n, R):
-    """The adversarial tokens for one head of a layer with biases, shape (n, d).
+    """Adversarial tokens for one head of a layer with biases, shape (n, d).
 
-    Of u and -u, which the theorem does not tell apart, the one for which the query bias helps.
+    Of u and -u, which the theorem does not distinguish, the one for which the query bias increases the constant.
     """
     x = cluster_input(head_of(attention, head), n, R)
     if attention.query_bias is None:
@@ -101,9 +101,9 @@ def ball_upper(attention, n, R):
 
 
 def units(panels):
-    """The layers of these panels, as `layer_of` takes them; what is absent is said here, before any work.
+    """The layers of some panels, as `layer_of` takes them; reports absent models before any work.
 
-    `panels`: of `PANELS`.
+    `panels`: entries of `PANELS`.
     """
     found = []
     for panel in panels:
@@ -150,7 +150,7 @@ def _weights(name):
 
 
 def layer_row(panel, layer, head, n, *, rtol=1e-4):
-    """A whole layer at the tokens that are adversarial for one of its heads.
+    """A whole layer at the adversarial tokens of one of its heads.
 
     `panel`: name, mask and radius, as for `layer_of`. `layer`, `head`, `n`: layer and head, from 0; number of tokens.
     `rtol`: as for `lipnb.local_lipschitz`. Returns the columns weights, head, R, length, lipschitz, residual, steps,
@@ -182,7 +182,7 @@ def layer_row(panel, layer, head, n, *, rtol=1e-4):
     aside=SOLVE,
 )
 def layer_rows(model, masked, at, layer, *, lengths=LENGTHS, rtol=1e-4):
-    """Rows of the table `adversarial-layers`: of `layer_row` at each head, and at the worst head for each length."""
+    """Rows of the table `adversarial-layers`: `layer_row` at each head, and at the worst head for each length."""
     panel = model, masked, at
     heads = range(layer_of(*panel, layer).attention.heads)
     rows = [layer_row(panel, layer, h, max(FEW), rtol=rtol) for h in heads]

@@ -1,4 +1,4 @@
-"""What stands around attention: the sub-layer with its residual connection and norm, and networks of whole layers.
+"""Maps around attention: the sub-layer with its residual connection and norm, and networks of whole layers.
 
 The released experiments on BERT measure the sub-layer (castin2024smooth). Post-norm (BERT, ALBERT): x to LN(x + f(x)),
 and `inner` is x to x + f(x), before the norm. Pre-norm (all others): x to x + f(LN(x)), and `inner` is x to f(LN(x)),
@@ -23,7 +23,7 @@ from lipscan.recording import Unit
 
 __all__ = ["LENGTHS", "composed", "sublayer", "sublayers"]
 
-TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, at layers and of whole networks
+TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, for layers and for whole networks
 RTOL = 1e-2  # windows differ by far more
 NETWORKS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"})
 LENGTHS, WHOLE_LENGTHS = (8, 32, 128, 512), (8, 16, 32, 64, 128)
@@ -37,9 +37,9 @@ def sublayer(block, x, inner=False):
     block : lipnb.models.Block
         The sub-layer.
     x : Tensor, shape (b, n, d)
-        What it receives.
+        Input of the sub-layer.
     inner : bool
-        Without the norm (post-norm), or without the residual connection (pre-norm).
+        Whether to omit the norm (post-norm), or the residual connection (pre-norm).
 
     Returns
     -------
@@ -74,7 +74,7 @@ def _derivative(f, x):
 
 
 def _norm(products, shape, seed):
-    """Spectral norms (b,) of maps of tokens (b, n, d) in float32 and whether they are settled."""
+    """Spectral norms (b,) of maps of tokens (b, n, d) in float32, and whether they converged."""
     forward, backward = products
     start = start_vectors(shape[0], shape[1] * shape[2], seed=seed, dtype=torch.float32, device="cpu")
     found = lanczos(lambda u: backward(forward(u.view(shape))).flatten(1), start, rtol=RTOL)
@@ -82,7 +82,7 @@ def _norm(products, shape, seed):
 
 
 def composed(read):
-    """The layers of a network one after another, a map of what the first one receives.
+    """Composition of the layers of a network, as a map of the first layer's input.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def composed(read):
     Returns
     -------
     callable
-        Of tokens (b, n, d), to the same shape.
+        A map of tokens (b, n, d) to the same shape.
     """
 
     def layers(x):
@@ -104,7 +104,7 @@ def composed(read):
 
 
 def _solved(f, x, seed):
-    """Constant of one sequence (1, n, d), a number, and whether it is settled."""
+    """Constant of one sequence (1, n, d), a number, and whether it converged."""
     found = local_lipschitz(f, x, rtol=RTOL, seed=seed)
     return found.value.item(), bool(found.converged.all())
 
@@ -118,7 +118,7 @@ def _rows(options, condition, length, seed):
         block, x = blocks[layer], read.stream
         value, settled = _norm(sublayer(block, x), x.shape, seed)
         part, settled_too = _norm(sublayer(block, x, inner=True), x.shape, seed)
-        rows_of = released.pulled_back(block, x).double().square().sum(-1)  # of J^T f, their squared norms
+        rows_of = released.pulled_back(block, x).double().square().sum(-1)  # squared norms of the rows of J^T f
         found = {"lipschitz": value, "inner": part, "released": rows_of.sum(-1) ** 0.25}
         found |= {"largest": rows_of.amax(-1) / rows_of.sum(-1), "converged": settled & settled_too}
         found = by_window(found)
@@ -129,10 +129,10 @@ def _rows(options, condition, length, seed):
 
 
 def _planned(rows, options, condition, lengths, size, seed):
-    """Description of a model, and the units of a table that has one for each length."""
+    """Description of a model, and the units of a table with one unit for each length."""
     options = {**options, "name": place(options["name"]), "dtype": "float32"}
     model = load(**options)
-    windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
+    windows_of(model, condition, max(lengths), seed=seed)  # fail early if the text is missing or too short
     key = f"{model.name}/masked" if options.get("masked") else model.name
     units = [Unit(f"{key}/{n}", partial(rows, options, condition, n, seed), size(model)) for n in lengths]
     return model.describe(), units
@@ -149,11 +149,11 @@ def sublayers(read, lengths=LENGTHS, seed=0):
     Parameters
     ----------
     read : sequence of tuple
-        For each model its options, as `lipnb.models.load` takes them, and the `Condition` that says what it reads.
+        For each model its options for `lipnb.models.load`, and the `Condition` that defines its inputs.
     lengths : sequence of int
         Tokens of a window; pictures have the nearest numbers of tokens that squares of patches give.
     seed : int
-        Of windows and start vectors.
+        Seed of windows and start vectors.
     """
     planned, editions = [], {}
     for options, condition in read:
@@ -174,7 +174,7 @@ def _prepare(lengths=LENGTHS, seed=0):
 
 
 def _network_rows(options, condition, length, seed):
-    """Rows of a network at the windows of one length: its layers one after another, and the product of each alone."""
+    """Rows of a network at the windows of one length: the composition of its layers, and the product of their norms."""
     model, rows = load(**options), []
     for window, one in enumerate(windows_of(model, condition, length, seed=seed)[:WHOLE_COUNT]):
         read, product, settled = models.readings(model, one[None]), 1.0, True

@@ -1,8 +1,8 @@
 """The growth atlas: the local constant of every layer against the number of tokens, on texts, pictures and controls.
 
-Lengths are geometric. At each length the windows lie at random places, disjoint, and drawn anew for every length, each
-between the special tokens of its model; of a picture they are random squares. Controls: the same windows with their
-tokens in random order, and random weights on the same windows.
+Lengths are geometric. At each length the windows lie at random positions, disjoint, and drawn again for every length,
+each between the special tokens of its model; windows of a picture are random squares. Controls: the same windows with
+their tokens in random order, and random weights on the same windows.
 """
 
 import math
@@ -29,10 +29,10 @@ from lipscan.scanning.measure import relative
 
 __all__ = ["Condition", "crops", "lengths_of", "prepared", "windows_of"]
 
-RTOL = 1e-3  # of a constant: far below how much windows differ
+RTOL = 1e-3  # of a constant: far below the differences between windows
 CERTIFIED = 32  # tokens up to which the first window of Alice is certified
 SHORTEST, LONGEST = 8, 1024  # tokens of a text window
-TOKENS = 2048  # at a length: fewer windows of long ones, but never fewer than three
+TOKENS = 2048  # most tokens at a length: fewer windows if they are long, but never fewer than three
 LEAST = 3
 LARGEST = 1370  # tokens of the first picture, those of its training
 CONTROLS_TO = 512  # tokens up to which pictures, controls and all texts but Alice are measured
@@ -43,16 +43,16 @@ ORDERS, WEIGHTS = ("text", "shuffled"), ("own", "random")
 
 
 class Condition(NamedTuple):
-    """What a model reads in a part of the atlas.
+    """Inputs and weights of a model in a part of the atlas.
 
     Attributes
     ----------
     corpus : str
         A text, or a picture.
     order : {"text", "shuffled"}
-        Tokens (of a picture patches) as they are, or in random order.
+        Whether tokens (patches for a picture) keep their order or are shuffled.
     weights : {"own", "random"}
-        Of the model, or drawn at random as its family draws them.
+        The model's weights, or random ones from its family's initialisation.
     count : int
         Most windows of a length.
     longest : int
@@ -92,7 +92,7 @@ FEW = tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alic
 
 
 def lengths_of(model, longest=LONGEST):
-    """Geometric lengths that a model reads: powers of two from 8, or squares of patches and the tokens beside them.
+    """Geometric lengths that a model reads: powers of two from 8, or squares of patches plus special tokens.
 
     Parameters
     ----------
@@ -118,36 +118,36 @@ def lengths_of(model, longest=LONGEST):
 
 
 def _tokens(model, side):
-    """Tokens of a picture of so many patches a side."""
+    """Number of tokens of a picture with `side` patches on a side."""
     config = model.module.config
     return side**2 + model.longest - (config.image_size // config.patch_size) ** 2
 
 
 def crops(name, pixels, count, seed):
-    """Random squares of a picture, resized: places and sides uniform, sides at least half of the picture's.
+    """Random squares of a picture, resized; positions and sides uniform, sides at least half of the picture's.
 
     Parameters
     ----------
     name : str
         As for `lipnb.models.picture`.
     pixels : int
-        Side of the result.
+        Side of the result in pixels.
     count : int
-        How many.
+        Number of squares.
     seed : int
-        Of places and sides.
+        Seed of positions and sides.
 
     Returns
     -------
     Tensor, shape (count, 3, pixels, pixels)
-        Normalised as DINOv2 reads it.
+        Normalised for DINOv2.
 
     Examples
     --------
     >>> crops("china", 56, 2, seed=0).shape
     torch.Size([2, 3, 56, 56])
     """
-    whole = picture(name, 512)  # its largest middle square
+    whole = picture(name, 512)  # its largest central square
     draw, found = np.random.default_rng(seed), []
     for _ in range(count):
         side = int(draw.integers(int(SMALLEST * 512), 512, endpoint=True))
@@ -158,20 +158,20 @@ def crops(name, pixels, count, seed):
 
 
 def windows_of(model, condition, length, *, count=None, seed=0):
-    """The windows of one length: token ids or pictures; another seed, and so other places, for every length.
+    """Windows of one length: token ids or pictures; each length has a different seed, and so other positions.
 
     Parameters
     ----------
     model : lipnb.models.Model
-        Who reads them.
+        Model that reads them.
     condition : Condition
-        What is read.
+        Inputs to read.
     length : int
         Tokens of a window, special ones included.
     count : int, optional
-        How many; default: as many as the condition says, but of long windows `TOKENS` tokens, or three windows.
+        Number of windows; default: as in the condition, but for long windows `TOKENS` tokens, or three windows.
     seed : int
-        Of places and orders.
+        Seed of positions and orders.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def windows_of(model, condition, length, *, count=None, seed=0):
     Raises
     ------
     ValueError, FileNotFoundError
-        The sentences of `lipnb.corpora` and `lipnb.models`.
+        A text or picture is missing or too short; see `lipnb.corpora` and `lipnb.models`.
     """
     count = count or min(condition.count, max(LEAST, TOKENS // length))
     draw = 1000 * seed + length
@@ -203,16 +203,16 @@ def windows_of(model, condition, length, *, count=None, seed=0):
 
 
 def named(model, layer):
-    """The columns that name a layer."""
+    """Columns that identify a layer."""
     return {"model": model.name, "weights": model.weights, "masked": model.masked, "layer": layer} | {
         "object": "heads+output"
     }
 
 
 def proved(f, x, seed):
-    """The singular pair of a layer at windows x (b, n, d), and the columns lipschitz, residual, converged.
+    """Singular pair of a layer at windows x (b, n, d), and the columns lipschitz, residual, converged.
 
-    What float32 cannot prove, the solver proves in float64.
+    If float32 is not enough for a proof, the solver continues in float64.
     """
     pair = singular_pair(f, x, rtol=RTOL, seed=seed)
     found = {"lipschitz": pair.value.clone(), "residual": pair.residual.clone(), "converged": pair.converged.clone()}
@@ -277,18 +277,18 @@ def _twin(model, seed):
 
 
 def prepared(options, conditions, lengths=None, count=None, seed=0):
-    """Settings and units; whatever is not there (weights, texts, pictures) is said before anything is measured.
+    """Settings and units; missing weights, texts or pictures are reported before anything is measured.
 
     Parameters
     ----------
     options : dict
-        Of the model, as `lipnb.models.load` takes them.
+        Options of the model for `lipnb.models.load`.
     conditions : sequence of Condition
-        What it reads.
+        Conditions that define its inputs.
     lengths, count : sequence of int, int, optional
-        In place of those of model and conditions.
+        Replace those of the model and the conditions.
     seed : int
-        Of windows and start vectors.
+        Seed of windows and start vectors.
     """
     options = {**options, "name": place(options["name"]), "dtype": "float32"}
     model, work, read = load(**options), [], {}

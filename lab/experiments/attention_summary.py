@@ -1,4 +1,4 @@
-"""What attention does at an input, beside its local constant: who is attended to, and where the constant comes from."""
+"""Summary of attention at an input: who is attended to, and which part of attention causes the local constant."""
 
 import torch
 from torch import Tensor
@@ -13,16 +13,16 @@ NORM_RTOL = 1e-3  # of the norms of attention matrices
 
 @torch.no_grad()
 def popularity(f: Attention, x: Tensor) -> dict[str, Tensor]:
-    r"""How a layer distributes its attention at tokens x.
+    r"""Distribution of the attention of a layer at tokens x.
 
     `f`: a layer of h heads.
     `x` (b, n, d): tokens.
     Returns (b,): ``column``, the largest column sum :math:`\sum_i P_{ij}` over tokens j and heads: how much attention
-      one token gets, between 1 and n without sinks in the softmax; ``popular``, the mean over heads of each head's
-      largest; ``attention_norm``, the largest :math:`\|P\|_2` over heads, from below (relative 1e-3), which lies
-      between 1 and :math:`\sqrt{\texttt{column}}` and is the factor by which a head's values act; ``entropy``, the mean
-      over heads and rows of :math:`-\sum_j P_{ij} \log P_{ij}` in nats; ``sink``, the mean over heads and rows of
-      :math:`P_{i1}`.
+    one token gets, between 1 and n without sinks in the softmax; ``popular``, the mean over heads of each head's
+    largest; ``attention_norm``, the largest :math:`\|P\|_2` over heads, from below (relative 1e-3), which lies
+    between 1 and :math:`\sqrt{\texttt{column}}` and is the factor by which a head's values act; ``entropy``, the mean
+    over heads and rows of :math:`-\sum_j P_{ij} \log P_{ij}` in nats; ``sink``, the mean over heads and rows of
+    :math:`P_{i1}`.
     """
     P = f.probabilities(x)
     columns = P.sum(-2).amax(-1)  # of each head
@@ -42,11 +42,11 @@ def popularity(f: Attention, x: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def concentration(pair: SingularPair) -> dict[str, Tensor]:
-    r"""How many tokens the steepest direction moves, and how many it is felt by.
+    r"""Number of tokens that the steepest direction moves, and number of outputs that feel it.
 
-    `pair`: of inputs (b, n, d). Returns (b,): ``tokens_in`` and ``tokens_out``, the participation numbers :math:`1 /
-    \sum_i s_i^2` of the shares :math:`s_i = |v_i|^2` of the tokens in the top singular vector: 1 where one token has it
-    all, n where all have the same; ``most_in``, the largest share; ``place_in``, the token (from 0) that has it.
+    `pair`: at inputs (b, n, d). Returns (b,): ``tokens_in`` and ``tokens_out``, the participation numbers :math:`1 /
+    \sum_i s_i^2` of the shares :math:`s_i = |v_i|^2` of the tokens in the top singular vector: 1 if one token has it
+    all, n if all have the same; ``most_in``, the largest share; ``place_in``, the token (from 0) with that share.
     """
     moving, moved = (share.double().square() for share in (pair.moving, pair.moved))
     most, place = moving.max(-1)
@@ -60,13 +60,13 @@ def concentration(pair: SingularPair) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def parts(f: Attention, x: Tensor, pair: SingularPair) -> dict[str, Tensor]:
-    r"""Which of query, key and value the constant comes from, along the steepest direction.
+    r"""Contributions of query, key and value to the constant, along the steepest direction.
 
     .. math:: \sigma = \langle u, D_X f\, v\rangle
         = \langle u, D^{\mathrm{value}} v\rangle + \langle u, D^{\mathrm{key}} v\rangle
         + \langle u, D^{\mathrm{query}} v\rangle ,
 
-    where each derivative lets v act through the values, the keys or the queries alone.
+    where each derivative lets v act only through the values, the keys or the queries.
 
     `x` (b, n, d): tokens. `pair`: of f at x. Returns (b,): ``by_value``, ``by_key``, ``by_query``: the three terms over
     :math:`\sigma`. They add up to 1, and single ones may be negative.

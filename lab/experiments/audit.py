@@ -1,4 +1,4 @@
-"""The tables of the audit: the defined and the released quantity, on the same inputs, one difference at a time."""
+"""Tables of the audit: the defined and the released quantity, on the same inputs, one difference at a time."""
 
 from functools import lru_cache
 
@@ -18,7 +18,7 @@ __all__ = ["adversarial_row", "layer_row", "radius_rows", "random_ids", "receive
 
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
-LAYER, RATE = 6, 0.1  # of the random GPT-2: the layer measured, and its dropout
+LAYER, RATE = 6, 0.1  # of the random GPT-2: the measured layer, and its dropout
 RULE = {"threshold": 1e-3, "most": 1000}  # as released for the random GPT-2
 DEFINED = {"rtol": 1e-4, "seed": 0}
 
@@ -33,27 +33,27 @@ def _minilm(masked):
 
 @torch.no_grad()
 def received(model, token_ids, layer, *, token_types=False, dropout=False, seed=0):
-    """What the attention of a layer of GPT-2 receives, with two habits of the released scripts switched on or off.
+    """Input of the attention of a GPT-2 layer, with two habits of the released scripts switched on or off.
 
     Parameters
     ----------
     model : lipnb.models.Model
-        A GPT-2.
+        A GPT-2 model.
     token_ids : LongTensor, shape (b, n)
         Sequences of token ids.
     layer : int
         Layer, from 0.
     token_types : bool
-        Pass token types 0, for which GPT-2 adds the embedding of token 0 to every token.
+        Whether to pass token types 0, for which GPT-2 adds the embedding of token 0 to every token.
     dropout : bool
-        Leave the network in training mode.
+        Whether to leave the network in training mode.
     seed : int
-        Seed of the dropout. The global random state is left alone.
+        Seed of the dropout. The global random state is not changed.
 
     Returns
     -------
     Tensor, shape (b, n, d)
-        With both off: `model.activations`.
+        Equal to `model.activations` if both are off.
     """
     types = {"token_type_ids": torch.zeros_like(token_ids)} if token_types else {}
     model.module.train(dropout)
@@ -84,8 +84,8 @@ def _token_ids(text, length, count, *, seed=0):
 
 
 def _values(f, x, windows):
-    """Defined and released values of some sequences, x of shape (b, n, d), and what the released loop itself gives."""
-    alone = isinstance(f, released.DropoutAttention)  # its masks are of one sequence, whatever the batch
+    """Defined and released values of some sequences, x of shape (b, n, d), and the result of the released loop."""
+    alone = isinstance(f, released.DropoutAttention)  # its dropout masks are for one sequence, whatever the batch
     lip = local_lipschitz(f, x[0] if alone else x, **DEFINED)
     reported, norms = released.reported(f, x), x.double().norm(dim=-1)
     columns = {"radius": norms.amax(dim=-1), "mean_radius": norms.square().mean(dim=-1).sqrt()}
@@ -99,8 +99,8 @@ def _values(f, x, windows):
 
 
 def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
-    """Rows of the table "released-text", measured now: some windows of one length, together where no dropout acts."""
-    if dropout and len(windows) > 1:  # each has masks of its own
+    """Rows of the table "released-text", measured now: windows of one length, solved together without dropout."""
+    if dropout and len(windows) > 1:  # each has different dropout masks
         return [
             row
             for window in windows
@@ -118,12 +118,12 @@ def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
 
 @table("released-text", "the released quantity beside the defined one: random GPT-2", told=("text", "length"))
 def _text(texts=("random", "alice"), lengths=LENGTHS, count=10, seed=0):
-    for text in texts:  # an absent text is said before the first measurement
+    for text in texts:  # report an absent text before the first measurement
         _token_ids(text, max(lengths), count, seed=seed)
 
     def unit(text, length):
         variants = [(embedding, False, range(count)) for embedding in ("plain", "token 0 added")]
-        if length in SOME:  # with dropout there is no closed form: fewer inputs
+        if length in SOME:  # with dropout no closed form applies: fewer inputs
             variants.append(("token 0 added", True, range(min(4, count))))
         return Unit(
             f"{text}/{length}",
@@ -140,7 +140,7 @@ def _text(texts=("random", "alice"), lengths=LENGTHS, count=10, seed=0):
     return settings, [unit(text, length) for text in texts for length in lengths]
 
 
-# (windows, tokens masked, map masked, layer, object) of MiniLM, in place of BERT; windows "apart" share no token at all
+# (windows, tokens masked, map masked, layer, object) of MiniLM, which replaces BERT; windows "apart" share no token
 LAYERS = (
     ("restart", False, False, 0, "heads"),
     ("restart", False, False, 0, "heads+output"),
@@ -168,7 +168,7 @@ def layer_row(windows, tokens_masked, map_masked, layer, object, length, window)
     """One row of the table "released-layers", measured now."""
     model = _minilm(tokens_masked)
     ids = _minilm_ids()
-    if windows == "apart":  # go on in the text where the lengths before ended
+    if windows == "apart":  # continue in the text after the tokens of shorter lengths
         ids = ids[10 * sum(n for n in SOME if n < length) :]
     ids = corpora.windows(ids, length, window + 1)[window:]
     x, f = model.activations(ids, layer, object)[0], _minilm(map_masked).attention(layer, object)
@@ -188,7 +188,7 @@ def _minilm_ids():
     return _minilm(False).token_ids(corpora.read(TEXT))
 
 
-# model, how A is cut, layer, head, what is measured
+# model, slicing of A, layer, head, object measured
 WORST = (
     ("gpt2, random", "rows", 6, 0, "heads+output"),
     ("gpt2, random", "columns", 6, 0, "heads+output"),
@@ -198,7 +198,7 @@ WORST = (
     ("minilm", "columns", 3, 7, "heads, keys, values"),
 )
 SEED = 320  # as released
-RADII = {"gpt2, random": 100.0, "minilm": 15.5}  # as released, MiniLM in place of BERT
+RADII = {"gpt2, random": 100.0, "minilm": 15.5}  # as released, with MiniLM instead of BERT
 
 
 def _of(model):
@@ -207,7 +207,7 @@ def _of(model):
 
 @lru_cache(maxsize=len(WORST))
 def _tight(model, cut, layer, head):
-    """As many adversarial tokens as are ever needed: all but the first are equal."""
+    """The largest useful number of adversarial tokens: all but the first are equal."""
     A = (released.row_matrix if cut == "rows" else released.head_matrix)(_of(model).attention(layer), head)
     return tight_input(A.double(), max(ADVERSARIAL), RADII[model]).float()
 
@@ -249,7 +249,7 @@ ALICE = "alice"
     ),
 )
 def seed_rows(seed):
-    """Rows of one random GPT-2: windows of Alice at random places with token types, and both cuts of head 0."""
+    """Rows of one random GPT-2: windows of Alice at random positions with token types, and both slicings of head 0."""
     model, rows = _gpt2(seed, ALICE), []
     f = model.attention(LAYER)
     for n in TEXT_LENGTHS:

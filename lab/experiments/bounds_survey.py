@@ -1,4 +1,4 @@
-"""Tables of the survey of bounds: each over what it bounds, on drawn inputs, on worst inputs of one head, on text."""
+"""Tables of the bounds survey: every bound over its truth, on drawn and worst inputs of one head, and on text."""
 
 import math
 
@@ -40,9 +40,9 @@ def _cases():
 def survey_rows(bound, masked, kind, *, counts=COUNTS):
     """Rows of the table ``bounds-survey`` for one bound, mask and kind of input.
 
-    `bound`: of `lab.bounds_survey.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of
-    `lab.bounds_survey.KINDS`. Returns bound (its key), masked, kind, seed, n, R, truth, stated, and over, stated over
-    truth: below one where a formula is exceeded.
+    `bound`: of `lab.bounds_survey.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of `lab.bounds_survey.KINDS`. Returns bound
+    (its key), masked, kind, seed, n, R, truth, stated, and over, stated over truth: below one if a formula is
+    exceeded.
     """
     return [_case_row(bound, masked, kind, seed) for seed in range(counts[kind])]
 
@@ -65,8 +65,8 @@ def again(row):
 def layer_bounds(attention, x):
     """Every bound that holds for a whole layer of dot-product heads at one input, Euclidean; natural logarithms.
 
-    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of
-    `lab.bounds_survey.ENTRIES` -> logarithm, heads summed by Lemma 3.8 but for `ball_upper`.
+    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of `lab.bounds_survey.ENTRIES` -> logarithm;
+    heads are summed by Lemma 3.8, except for `ball_upper`.
     """
     case = Case(attention, x)
     shown = [bound for bound in CATALOGUE if bound.column or bound.key in ("yudin_sharp", "ball_upper")]
@@ -74,7 +74,7 @@ def layer_bounds(attention, x):
 
 
 def _windows(length):
-    """Mask, layer, length and window: one layer over lengths, and all at one length."""
+    """Mask, layer, length and window: one layer over lengths, and all layers at one length."""
     curve = [(False, CURVE["layer"], n, window) for n in CURVE["lengths"] for window in range(CURVE["windows"])]
     layers = range(load("minilm", masked=False, dtype="float64").layers)
     return dict.fromkeys([*curve, *((masked, layer, length, 0) for masked in (False, True) for layer in layers)])
@@ -106,7 +106,7 @@ def text_rows(masked, layer, length, window):
 def growth_rows(along, n, t, *, width=8):
     """Bounds of one random head at its fork, and at random tokens of the same ball.
 
-    `along`: name of the series. `t`: logit range of the ball. `width`: of the head: Gaussian A and V, of norm one.
+    `along`: name of the series. `t`: logit range of the ball. `width`: of the head, with Gaussian A and V of norm one.
     Returns along, n, t, input ("fork" or "random"), truth, bound, log10.
     """
     g = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Tables of brackets: every layer of a model, both sides, beside the published bounds at the same input."""
+"""Tables of brackets: every layer of a model, both sides, with the published bounds at the same input."""
 
 import math
 import time
@@ -11,13 +11,13 @@ from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
 from lipscan import corpora, models
 
-# model, masked or not; text is Python's own reference, which is always at hand
+# model, masked or not; the text is Python's language reference, which is always available
 MODELS = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
 TEXT = "python_reference"
 
 
 def layers_of(model, masked):
-    """How many layers a model has; FileNotFoundError where it is not at hand."""
+    """Number of layers of a model; FileNotFoundError if it is not available."""
     return len(gpt2_attention()) if model == "gpt2" else _minilm(masked).layers
 
 
@@ -29,7 +29,7 @@ def at(model, masked, layer, length, *, seed=0):
     """Attention and tokens of one layer of a model, float64.
 
     `model` ("minilm", "gpt2"): MiniLM reads a window of the language reference of Python. GPT-2's attention weights,
-      from the folder ``LIPNB_DATA``, receive Gaussian noise shaped by their LayerNorm, for want of its other weights.
+    from the folder ``LIPNB_DATA``, receive Gaussian noise shaped by their LayerNorm, as its other weights are missing.
     `masked`: whether MiniLM is causal; GPT-2 always is.
     `layer`: layer, from 0.
     `seed`: seed of the noise.
@@ -44,16 +44,16 @@ def at(model, masked, layer, length, *, seed=0):
 
 
 def inputs(model, masked, length, *, seed=0):
-    """Layer by layer: its number, its attention and its tokens; see `at`."""
+    """Generator over the layers: number, attention and tokens; see `at`."""
     for layer in range(layers_of(model, masked)):
         yield layer, *at(model, masked, layer, length, seed=seed)
 
 
 def published(attention, x):
-    """The published upper bounds at an input, query biases absorbed: Thm 3.3 on its ball, and Yudin et al.
+    """Published upper bounds at an input, query biases absorbed: Thm 3.3 on its ball, and Yudin et al.
 
-    `attention`: with its output projection. `x` (n, d): tokens, float64. Returns `general` (the ball of the largest
-    token norm), `yudin`; each the smallest over sizes of the added coordinate.
+    `attention`: with its output projection. `x` (n, d): tokens, float64. Returns `general` (on the ball of the largest
+    token norm) and `yudin`; each is the smallest over sizes of the added coordinate.
     """
     radius = torch.linalg.vector_norm(x, dim=-1).max().item()
     best = {"general": math.inf, "yudin": math.inf}
@@ -68,7 +68,7 @@ def published(attention, x):
 
 
 def measure(attention, x, *, columns=None):
-    """One row: the bracket at tokens `x` (n, d), what it is made of, and the published bounds."""
+    """One row: the bracket at tokens `x` (n, d), its components, and the published bounds."""
     began = time.perf_counter()
     found = certify(attention, x, columns=columns)
     seconds = time.perf_counter() - began
@@ -117,6 +117,6 @@ def layer_row(model, masked, layer, length, *, seed=0):
 
 
 def again(row):
-    """Both ends of a row of a stored table measured again, columns aside; for `lab.experiments.remeasure`."""
+    """Both ends of a row of a stored table, measured again without columns; for `lab.experiments.remeasure`."""
     found = certify(*at(row["model"], row["masked"], row["layer"], row["length"]), columns=0)
     return {"lower": found.lower.item(), "closed_form": found.upper.item()}

@@ -1,4 +1,4 @@
-"""Stored tables measured again: some units of each, by the code as it is now, held against the rows that are stored."""
+"""Comparison of stored tables with new measurements: some units of each, computed by the present code."""
 
 import io
 import json
@@ -10,16 +10,16 @@ import pandas as pd
 from lab import results
 from lipscan.recording import FLOAT_FORMAT, bar
 
-ZERO = 1e-10  # what lies below it on both sides is rounding, or what was left when an iteration stopped
+ZERO = 1e-10  # values below it on both sides are rounding, or remainders of a stopped iteration
 
 
 def check(tables, *, rows=5, seed=0, progress=True):
-    """Measure some random units of stored tables again, with the options that these were made with.
+    """Measure some random units of stored tables again, with the options of the stored tables.
 
-    Units are drawn until they hold so many rows, or all. Yields, as soon as a table is done, table, rows (measured
-    again), units (of how many), column and deviation (where the largest relative deviation of a number is, but for
-    `Table.aside`), other (rows with a word, a truth value or a missing entry that differs), unlike (rows and columns
-    that are stored and not measured, or measured and not stored, in words).
+    Units are drawn until they hold `rows` rows, or all. Yields, as soon as a table is done, table, rows (measured
+    again), units (total number), column and deviation (the largest relative deviation of a number, and its column,
+    without `Table.aside`), other (rows in which a word, a truth value or a missing entry differs), unlike (rows and
+    columns that are stored but not measured, or measured but not stored, in words).
     """
     work = []
     for table in tables:
@@ -51,9 +51,9 @@ def check(tables, *, rows=5, seed=0, progress=True):
 
 
 def _unlike(now, stored, told, units, drawn, made):
-    """What rows and columns one of two tables has and the other has not, in words.
+    """Rows and columns that only one of two tables has, in words.
 
-    `told`: as of `Table`. `units`, `drawn`: how many there are, were measured. `made`: rows that it was made with.
+    `told`: as in `Table`. `units`, `drawn`: total and measured numbers. `made`: rows that the table was made with.
     """
     both = pd.concat([now, stored], keys=["now", "stored"])
     if lacking := [name for name in now if name not in stored]:
@@ -74,15 +74,15 @@ def _unlike(now, stored, told, units, drawn, made):
 
 
 def deviation(now, stored, aside=()):
-    """Where rows measured now differ most from those of a stored table.
+    """Largest deviation of new rows from those of a stored table.
 
-    `now`, `stored`: each row of `now` is held against the row of `stored` that has most entries in common with it, and
-    of those the nearest in numbers. Returns column, deviation (relative, the largest) and other (rows with an entry
-    that is no number and differs).
+    `now`, `stored`: each row of `now` is compared with the row of `stored` that shares most entries with it and,
+    among these, is nearest in numbers. Returns column, deviation (relative, the largest) and other (rows with an entry
+    that is not a number and differs).
     """
     names = [name for name in now.columns if name in stored.columns and name not in aside]
     kinds = {name: {stored[name].dtype.kind, now[name].dtype.kind} for name in names}
-    numbers = [name for name in names if kinds[name] in ({"f"}, {"f", "i"})]  # an integer that is missing makes a float
+    numbers = [name for name in names if kinds[name] in ({"f"}, {"f", "i"})]  # a missing integer makes a float
     rest = [name for name in names if name not in numbers]
     texts, measured = ({name: _texts(rows[name]) for name in names} for rows in (stored, now))
     values, found = stored[numbers].to_numpy(float), now[numbers].to_numpy(float)
@@ -99,13 +99,13 @@ def deviation(now, stored, aside=()):
 
 
 def _texts(column):
-    """The entries of a column as text, missing ones as None."""
+    """Entries of a column as text, missing ones as None."""
     pairs = zip(column, column.isna(), strict=True)
     return np.array([None if missing else str(value) for value, missing in pairs], dtype=object)
 
 
 def _apart(one, many):
-    """Relative differences of a row of numbers from many, (rows, columns); infinite where one of two is missing."""
+    """Relative differences of a row of numbers from many, (rows, columns); infinite if only one of two is missing."""
     scale = np.maximum(np.abs(one), np.abs(many))
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = np.abs(many - one) / scale
@@ -115,7 +115,7 @@ def _apart(one, many):
 
 
 def _drawn(units, rows, seed):
-    """Random units, until they hold so many rows."""
+    """Random units, until they hold `rows` rows."""
     shuffled, drawn = random.Random(seed).sample(units, len(units)), []
     while shuffled and sum(unit.size for unit in drawn) < rows:
         drawn.append(shuffled.pop())
@@ -123,5 +123,5 @@ def _drawn(units, rows, seed):
 
 
 def _stored(table):
-    """A table as it is after it has been written and read."""
+    """The table after a round trip through its stored format."""
     return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format=FLOAT_FORMAT)))

@@ -1,4 +1,4 @@
-"""What the released code does otherwise than the paper's text, one difference a line, for the audit."""
+"""Differences between the released code and the paper's text, one a line, for the audit."""
 
 import html
 import re
@@ -8,7 +8,7 @@ from lab.statistics.power_laws import power_law
 
 POWER = re.compile(r"\bn\^\(?([-0-9./]*[0-9])\)?")  # n^0.25 or n^(1/4)
 
-# key: (group, what the code does, what that changes); file and line are those of commit 60da456, as we read it
+# key: (group, what the code does, the effect); file and line are those of commit 60da456, as we read it
 DIFFERENCES = {
     "block": (
         "the map",
@@ -112,7 +112,7 @@ DIFFERENCES = {
 def effects_table(effects):
     """The differences with their measured effects, as an HTML table.
 
-    `effects`: for each key of `DIFFERENCES`, what was measured, or why nothing was.
+    `effects`: for each key of `DIFFERENCES` the measured effect, or the reason why it was not measured.
     """
     if missing := DIFFERENCES.keys() - effects.keys():
         raise ValueError(f"no effect is given for {', '.join(sorted(missing))}: say why nothing was measured.")
@@ -141,10 +141,10 @@ def _rates(rows):
 
 
 def stored_effects(text, layers, worst):
-    """Effects that the stored tables tell, one sentence for each; the others have to be measured.
+    """Effects that the stored tables determine, one sentence for each; the others have to be measured.
 
-    `text`, `layers`, `worst`: the tables "released-text", "released-layers" and "released-adversarial". For some keys
-    of `DIFFERENCES`.
+    `text`, `layers`, `worst`: the tables "released-text", "released-layers" and "released-adversarial". Covers only
+    some keys of `DIFFERENCES`.
     """
     maps = dict(list(layers.groupby(["windows", "map_masked", "object", "layer"])))
     first, block, apart = (

@@ -1,4 +1,4 @@
-"""The table of exact rates: gamma* beside gamma for every head of trained models, and constants of 1e8 tokens."""
+"""Table of exact rates: gamma* and gamma for every head of trained models, and constants of 1e8 tokens."""
 
 import math
 
@@ -12,26 +12,26 @@ from lab.statistics.head_rates import GPT2
 from lipnb import Attention, bounds, local_lipschitz
 from lipscan import models
 
-LONG = 1e8  # tokens, by weights
+LONG = 1e8  # number of tokens, realised by weights
 MODELS = ("minilm", "gpt2-mini", "smollm2", GPT2)
 
 
 def _attention(name, layer):
-    """A layer with each head's own key; rotary heads as they are without rotation."""
+    """A layer with the keys repeated for each head; rotary heads are taken without rotation."""
     if name == GPT2:
         return adversarial.layer_of(name, True, "layer norm", layer).attention
     return models.load(name, dtype=torch.float64).attention(layer).expand_groups()
 
 
 def _text_radii():
-    """Of MiniLM, (layer, head) -> mean radius on text, as the page on Proposition 3.4 has it."""
+    """MiniLM's mean radii on text: (layer, head) -> radius, as on the page on Proposition 3.4."""
     stored = results.load("scaling-factor").query("model == 'minilm' and radius == 'text' and not masked")
     mean = stored.groupby(["layer", "head"])[["rate", "factor"]].mean()
     return (mean.factor / mean.rate) ** 0.5
 
 
 def at_pair(A, n, R):
-    """The constant at one token R y and n - 1 tokens R x, V = I: two weighted tokens in the span that matters."""
+    """The constant at one token R y and n - 1 tokens R x, V = I: two weighted tokens in their span."""
     rate = bounds.mean_field_rate(A)
     x = R * torch.stack([rate.y, rate.x])
     span = torch.linalg.qr(torch.cat([x, x @ A.mT, x @ A]).mT).Q
@@ -56,8 +56,8 @@ def _layers():
 def rate_rows(model, layer):
     """A row for each head: its rates, and for MiniLM constants of `LONG` tokens with V = I at its radius on text.
 
-    Returns head; norm of A; gamma, NaN without real eigenvalue; lower and upper, the interval of gamma*; for MiniLM R,
-    its mean radius on text, and the constants at the pair of gamma* and at the two clusters of Proposition 3.4.
+    Returns head; norm of A; gamma, NaN without a real eigenvalue; lower and upper, the interval of gamma*; for MiniLM
+    R, its mean radius on text, and the constants at the pair of gamma* and at the two clusters of Proposition 3.4.
     """
     attention, rows = _attention(model, layer), []
     radii = _text_radii() if model == "minilm" else {}

@@ -1,4 +1,4 @@
-r"""Three terms of the Jacobian of one head, and what they bound: values, keys and queries.
+r"""Three terms of the Jacobian of one head, and the bound that they give: values, keys and queries.
 
 The proposition of the page *why the constant grows*, for a head with rows q, k and v, outputs o, key matrix K and
 output matrix W:
@@ -27,7 +27,7 @@ from lipnb.spectral import MatrixGram, lanczos, start_vectors
 from lipscan import corpora, models
 from lipscan.recording import Unit
 
-MODELS = (  # those of the atlas that were trained, and what they read first there
+MODELS = (  # the trained models of the atlas, with their first inputs in it
     ({"name": "minilm", "masked": False}, Condition("alice")),
     ({"name": "minilm", "masked": True}, Condition("alice")),
     ({"name": "gpt2-mini"}, Condition("alice")),
@@ -37,12 +37,12 @@ MODELS = (  # those of the atlas that were trained, and what they read first the
     ({"name": "rxnmapper-albert"}, Condition("reactions")),
 )
 LONGEST = 512
-QUERIES_TO = 128  # tokens up to which the third term is measured, and with it the bound: it takes most of the time
+QUERIES_TO = 128  # tokens up to which the third term and the bound are measured: it takes most of the time
 NORM_RTOL = 1e-4  # of the norms of P and S
 
 
 def _reduced(matrices: Tensor) -> Tensor:
-    """Small matrices R (h, r, r) with ``|R y| = |matrix y|``, of matrices (h, m, r), m at least r or not."""
+    """Small matrices R (h, r, r) with ``|R y| = |matrix y|``, for matrices (h, m, r), also if m is less than r."""
     return torch.linalg.qr(matrices, mode="r").R
 
 
@@ -57,11 +57,10 @@ def _norms(matrices: Tensor) -> Tensor:
 def head_terms(f: Attention, x: Tensor, queries: bool = True) -> dict[str, Tensor]:
     r"""The three terms of each head: F, the norm of S, and the largest :math:`|C_i|_2`.
 
-    `f`: dot products, plain or with shared keys and rotary positions. These turn keys by their places: there
-      :math:`\|K\|_2 |q_i|` stands in place of :math:`|K^\top q_i|`, and likewise for the queries, which keeps the
-      inequality.
-    `x` (b, n, d): tokens. float64 is what the distances of values to their means ask for.
-    `queries`: whether to measure the third term, which takes most of the time; else it is not a number.
+    `f`: dot products, plain or with shared keys and rotary positions. These rotate keys by position: then
+    :math:`\|K\|_2 |q_i|` replaces :math:`|K^\top q_i|`, and likewise for the queries, which keeps the inequality.
+    `x` (b, n, d): tokens; use float64, because distances of values to their means cancel.
+    `queries`: whether to measure the third term, which takes most of the time; otherwise it is NaN.
     Returns (b, h): ``value``, ``key``, ``query``: their sum over the heads is at least the constant of the layer, up to
       the relative `NORM_RTOL` by which the norms of P and S are too small; ``attention_norm``, that of P.
     """
@@ -91,8 +90,8 @@ def head_terms(f: Attention, x: Tensor, queries: bool = True) -> dict[str, Tenso
 
 
 def _largest(P, value, mean, key, query):
-    """Largest norm of ``sum_j P_ij (v_j - m_i) k_j^T query^T`` over tokens i, for one head; values times W already."""
-    key = (key - key.mean(-2)) @ query.mT  # what is common to all keys moves no attention
+    """Largest norm of ``sum_j P_ij (v_j - m_i) k_j^T query^T`` over tokens i, for one head; values include W."""
+    key = (key - key.mean(-2)) @ query.mT  # a vector common to all keys does not change attention
     n, products = len(P), value[:, :, None] * key[:, None, :]
     blocks = (P @ products.view(n, -1)).view_as(products) - mean[:, :, None] * (P @ key)[:, None, :]
     sizes = torch.linalg.matrix_norm(blocks)
@@ -111,7 +110,7 @@ def _layer(f, x):
 
 
 def received(f: Attention, x: Tensor) -> dict[str, Tensor]:
-    r"""What the attention that tokens receive says of the norm of P, without it: the largest over heads, shape (b,).
+    r"""Bounds on the norm of P from the attention that tokens receive: the largest over heads, shape (b,).
 
     ``received``, of a head :math:`\max_i \sum_j P_{ij} c_j` with the column sums :math:`c_j` of P, is an upper bound on
     :math:`\|P\|_2^2`, never above the largest :math:`c_j`; ``squares``, :math:`\max_j \sum_i P_{ij}^2`, is a lower one.
@@ -123,7 +122,7 @@ def received(f: Attention, x: Tensor) -> dict[str, Tensor]:
 
 
 def _rows(options, condition, length, terms=_layer):
-    """Rows of all layers at the windows of one length: those of the atlas."""
+    """Rows of all layers at the windows of one length, as in the atlas."""
     model = load(**options)
     inputs = windows_of(model, condition, length)
     rows, step = [], max(1, ENTRIES // (8 * model.heads * length**2))
@@ -166,7 +165,7 @@ def _prepare_received(longest=LONGEST):
 
 
 def _changed_rows(options, condition, length):
-    """Rows of all layers and interventions at the windows of one length: those of the table of interventions."""
+    """Rows of all layers and interventions at the windows of one length, as in the table of interventions."""
     model = load(**options)
     ids, rows = windows_of(model, condition, length), []
     own = models.readings(model, ids)
@@ -189,7 +188,7 @@ def _prepare_changed(lengths=interventions.LENGTHS, count=6):
         model = load(**options)
         described.append(model.describe())
         size = count * model.layers * len(interventions.of_model(model))
-        windows_of(model, condition, max(lengths))  # the text is there, and long enough
+        windows_of(model, condition, max(lengths))  # fail early if the text is missing or too short
         work += [
             Unit(f"{model.name}/{length}", partial(_changed_rows, options, condition, length), size)
             for length in lengths

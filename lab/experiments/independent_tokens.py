@@ -1,4 +1,4 @@
-"""The tables of the null models of growth: tokens drawn independently from what a layer receives on text."""
+"""Tables of the null models of growth: tokens drawn independently from a layer's inputs on text."""
 
 import torch
 
@@ -11,7 +11,7 @@ from lipscan import corpora
 MODEL, CORPUS = "minilm", "alice"
 LENGTHS, DRAWS, RTOL = tuple(2**i for i in range(3, 12)), 4, 1e-2  # draws differ by far more
 BESIDE_SPECIAL, DRAWS_BESIDE = tuple(2**i for i in range(3, 10)), 8  # no text is longer than 512 tokens
-POOL = 8, 512  # windows, and tokens in each: what is drawn from
+POOL = 8, 512  # windows to draw from, and tokens in each
 
 
 def _layers():
@@ -24,7 +24,7 @@ def _settings(**more):
 
 
 def _pool(model, layer, seed):
-    """What a layer receives at all tokens of some long windows, (windows, tokens, d)."""
+    """Inputs of a layer at all tokens of some long windows, (windows, tokens, d)."""
     windows, length = POOL
     ids = windows_of(model, Condition(CORPUS), length, count=windows, seed=seed)
     return torch.cat([model.activations(some, layer) for some in ids.split(2)])
@@ -36,7 +36,7 @@ def _solve(f, x, seed):
 
 
 def _measured(f, lengths, draws, sample, seed):
-    """Rows as `growth.slope` reads them: the constant at what ``sample(length, generator)`` draws."""
+    """Rows as `growth.slope` reads them: the constant at the results of ``sample(length, generator)``."""
     rows = []
     for length in lengths:
         for draw in range(draws):
@@ -74,7 +74,7 @@ def drawn_rows(model, layer, *, seed=0):
     settings=lambda: _settings(lengths=BESIDE_SPECIAL, draws=DRAWS_BESIDE),
 )
 def beside_special(model, layer, *, seed=0):
-    """Rows of one layer: first and last token of one window of the pool, and independent ones of all between."""
+    """Rows of one layer: first and last token of one window of the pool, with independent tokens between them."""
     network = load(model, masked=False, dtype="float32")
     pool = _pool(network, layer, seed)
     between = pool[:, 1:-1].flatten(0, 1)

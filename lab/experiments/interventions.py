@@ -1,10 +1,10 @@
 r"""Interventions on trained attention layers: does the constant grow as :math:`\|P\|_2` does when attention is changed?
 
-The growth atlas finds that the slope of a layer's constant goes along with that of its largest attention norm. Here
-attention is changed, at the tokens that the layer receives on text, and both slopes are measured again. Each layer
-stays an `Attention`, so that solver and certificates are those of the atlas. Two interventions are linear algebra
-rather than evidence: uniform attention has the constant :math:`\|P\|_2 \|\sum_h W_O^{(h)} W_V^{(h)}\|_2`, whose slope
-is that of :math:`\|P\|_2` (0 without a mask), so what is left of the gap there is that of the layer as read.
+In the growth atlas the slope of a layer's constant follows that of its largest attention norm. Here attention is
+changed, at the tokens that the layer receives on text, and both slopes are measured again. Each layer stays an
+`Attention`, so that solver and certificates are those of the atlas. Two interventions are linear algebra rather than
+evidence: uniform attention has the constant :math:`\|P\|_2 \|\sum_h W_O^{(h)} W_V^{(h)}\|_2`, whose slope is that of
+:math:`\|P\|_2` (0 without a mask), so the gap that remains there is that of the layer as read.
 """
 
 import math
@@ -35,8 +35,8 @@ KEY = ["corpus", "model", "masked", "layer", "length", "window"]  # one window a
 def scaled(f: Attention, factor: float) -> Attention:
     """The layer with its queries multiplied by a factor, biases, norms and rotations included.
 
-    `f`: with dot-product scores, whose logits are `f.scale` times query times key: that factor is what changes.
-    `factor`: 0 gives every token that is seen the same weight, unless relative positions or sinks add to the logits.
+    `f`: has dot-product scores, with logits `f.scale` times query times key; the factor multiplies that scale.
+    `factor`: 0 gives all visible tokens the same weight, unless relative positions or sinks add to the logits.
     """
     f.check_score("scaling of queries")
     return f.replace(scale=factor * f.scale)
@@ -45,9 +45,9 @@ def scaled(f: Attention, factor: float) -> Attention:
 def without_most_attended(f: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens without the one that gets the most attention, summed over rows and averaged over heads.
 
-    `f`: whose attention it is. `x` (b, n, d): tokens, two or more. Those after the deleted one move up by one place,
-    which changes nothing for a layer whose places are in the tokens; rotary or relative positions would not stay as
-    they were. Returns `rest` (b, n - 1, d); `place` (b,): of the deleted token, from 0.
+    `f`: the attention. `x` (b, n, d): tokens, two or more. Tokens after the deleted one move up by one position, which
+    changes nothing if positions are added to the tokens; rotary or relative positions would change. Returns `rest`
+    (b, n - 1, d); `place` (b,): position of the deleted token, from 0.
     """
     if not {"rotary positions", "relative positions"}.isdisjoint(f.more) or f.window is not None:
         raise ValueError("the layer knows places by itself, and deleting a token moves the others: leave it out.")
@@ -60,8 +60,8 @@ def altered(name: str, f: Attention, x: Tensor) -> tuple[Attention, Tensor, Tens
     """A layer and its tokens after an intervention.
 
     `name`: one of `INTERVENTIONS`. "one position" changes what layers receive (`lab.experiments.positions.variant`),
-    and nothing here. `x` (b, n, d): tokens. Returns `x` (b, n, d) or (b, n - 1, d); `deleted` (b,): place of the token
-    that is gone, else NaN.
+    and nothing here. `x` (b, n, d): tokens. Returns the layer; `x` (b, n, d) or (b, n - 1, d); `deleted` (b,): position
+    of the deleted token, else NaN.
     """
     if name == DELETED:
         rest, place = without_most_attended(f, x)
@@ -105,7 +105,7 @@ def _prepare(lengths=LENGTHS, count=6, seed=0):
         options = {**options, "name": place(options["name"]), "dtype": "float32"}
         model = load(**options)
         described.append(model.describe())
-        windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
+        windows_of(model, condition, max(lengths), seed=seed)  # fail early if the text is missing or too short
         for length in lengths:
             size = count * model.layers * len(of_model(model))
             work.append(Unit(f"{model.name}/{length}", partial(_rows, options, condition, length, seed), size))
@@ -123,15 +123,15 @@ def _prepare(lengths=LENGTHS, count=6, seed=0):
 
 
 def changes(table):
-    r"""How an intervention changes the slopes of the constant and of :math:`\|P\|_2`, window by window.
+    r"""Changes of the slopes of the constant and of :math:`\|P\|_2` by an intervention, window by window.
 
     Slopes are linear in logarithms, so the change of a slope is the slope of the quotient, changed over as read, at the
-    same windows: its interval (`lab.statistics.growth.slope`) uses that they are the same.
+    same windows; its interval (`lab.statistics.growth.slope`) uses that the windows are the same.
 
-    `table`: ``interventions``, or rows of it, with those as read. Returns one row for each model, mask, layer and
-    intervention but "as read": slope and norm_slope (of constant and attention norm, changed); change, with its
+    `table`: ``interventions``, or rows of it, including those as read. Returns one row for each model, mask, layer
+    and intervention except "as read": slope and norm_slope (of constant and attention norm, changed); change, with its
     interval low to high, and norm_change, of these slopes; gap, change less norm_change, with its interval gap_low to
-    gap_high. The slope as read is in all changes of a layer, so these are not independent.
+    gap_high. The slope as read enters all changes of a layer, so these are not independent.
     """
     columns, own = ["lipschitz", "attention_norm"], table[table.intervention == AS_READ]
     both = table[table.intervention != AS_READ].merge(
@@ -153,9 +153,9 @@ def changes(table):
 
 
 def agreement(found, by=("intervention", "model"), limits=(0.05, 0.1)):
-    """How well the change of one slope tells that of the other.
+    """Agreement between the change of one slope and that of the other.
 
-    `found`: from `changes`.
+    `found`: result of `changes`.
     `by`: columns whose values make one row; none for a single row.
     `limits`: gaps that count as agreement.
     Returns columns `by`, layers (pairs of layer and intervention), change and norm_change (medians), gap (median of its

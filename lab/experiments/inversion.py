@@ -1,6 +1,6 @@
-"""The table of inverted layers: a thousand random contractive layers, as drawn and after training, and their constants.
+"""Table of inverted layers: a thousand random contractive layers, as drawn and after training, and their constants.
 
-The layers of one group have one shape, so that they are trained together, each on its own tokens and by its own Adam.
+The layers of one group have one shape, so that they are trained together, each on its own tokens with its own Adam.
 """
 
 import copy
@@ -22,7 +22,7 @@ RTOL = 1e-10
 def denoising_batch(words, n, generator, *, batch=4):
     """Sequences of noisy words and the words without the noise, shapes (c, b, n, d), for c layers.
 
-    `words` (c, w, d): what tokens are, up to noise. `n`: tokens in a sequence. `generator`: chooses words and noise.
+    `words` (c, w, d): tokens without noise. `n`: tokens in a sequence. `generator`: chooses words and noise.
     `batch`: sequences b of each layer.
     """
     c, w, d = words.shape
@@ -33,13 +33,13 @@ def denoising_batch(words, n, generator, *, batch=4):
 
 
 def fit(residuals, words, n, *, steps=500, rate=1e-2, demand=1.0, seed=0):
-    """Train residual maps to take the noise off their words: mean squared error, Adam, fresh sequences in each step.
+    """Train residual maps to denoise their words: mean squared error, Adam, fresh sequences in each step.
 
-    `residuals`: of one shape; trained in place, each by its own Adam.
+    `residuals`: maps of one shape, trained in place, each with its own Adam.
     `words` (len(residuals), w, d): as for `denoising_batch`.
     `n`: tokens in a sequence.
-    `demand`: what is asked for is the clean words times this; much more than 1 is more than a residual map can reach.
-    Returns (steps, len(residuals)): mean squared errors, over the mean square of the words.
+    `demand`: the target is the clean words times this factor; much more than 1 is beyond the reach of a residual map.
+    Returns (steps, len(residuals)): mean squared errors, relative to the mean square of the words.
     """
     generator = torch.Generator().manual_seed(seed)
     stacked, _ = stack_module_state(residuals)
@@ -67,7 +67,7 @@ def fit(residuals, words, n, *, steps=500, rate=1e-2, demand=1.0, seed=0):
 
 
 def drawn_layers(group, count):
-    """Random contractive layers of one shape and what they are asked to invert, all from the number of the group.
+    """Random contractive layers of one shape and the words for their training, determined by the number of the group.
 
     Returns `residuals`: their weights multiplied by 10^-1 to 10^1, c between 0.5 and 0.95; `words` (count, 5, d): of
     root mean square 10^-1 to 10^1; `n`: number of tokens, 2 to 16.
@@ -98,13 +98,13 @@ def largest_constant(layer, x):
 
 
 def tried(residual, x):
-    """Invert a residual map at sequences that are known: what it took, and what is wrong.
+    """Invert a residual map at known sequences, and report the effort and the errors.
 
-    `residual`: of a contractive layer.
+    `residual`: map of a contractive layer.
     `x` (b, n, d): tokens.
     Returns constant (the largest local one of the layer), iterations (most), predicted, error (largest, relative to x,
-      in the norm of the layer), certified (largest bound on it that was returned), and failed: whether the constant
-      exceeds 1, an inverse did not converge or is farther off than certified, or took more iterations than predicted.
+    in the norm of the layer), certified (largest bound on it that was returned), and failed: whether the constant
+    exceeds 1, an inverse did not converge or is farther off than certified, or took more iterations than predicted.
     """
     with torch.no_grad():
         found = residual.inverse(residual(x), rtol=RTOL)
@@ -138,9 +138,9 @@ def tried(residual, x):
     groups=25,
 )
 def group_rows(group, count=40, *, steps=500, rate=1e-2):
-    """Rows of one group: each layer as drawn and after training; `steps` of 0 leaves out the second.
+    """Rows of one group: each layer as drawn and after training; with `steps` = 0 only as drawn.
 
-    Two groups in four are trained to take noise off, the others to give three times the clean words, out of reach.
+    Two groups in four are trained to denoise, the others to return three times the clean words, out of reach.
     """
     residuals, words, n = drawn_layers(group, count)
     generator, demand = torch.Generator().manual_seed(group), 1.0 if group % 4 < 2 else 3.0

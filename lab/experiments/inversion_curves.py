@@ -1,4 +1,4 @@
-"""The table of the inverse figure of kim2021lipschitz: reconstruction error against iterations, L2 and dot products."""
+"""Table of the inverse figure of kim2021lipschitz: reconstruction error against iterations, L2 and dot products."""
 
 import math
 from functools import partial
@@ -26,12 +26,12 @@ def make_layer(name, width=64, heads=8, *, seed=0):
 
 
 def cluster_tokens(layer, n, radius):
-    r"""A token at 0 and two clusters of norm `radius` on both sides of it, where dot products are steep.
+    r"""A token at 0 and two clusters of norm `radius` on both sides of it, where dot-product attention is steep.
 
-    The direction is that in which the first token answers most to its own query: the right singular vector of
+    The direction is the one in which the first token reacts most to its own query: the right singular vector of
     :math:`W_O (W_V u)\, (W_K u)^\top W_Q`, found by alternation over heads.
 
-    `layer`: its weights choose the direction. `radius`: norm of the tokens of the clusters. Returns (n, d).
+    `layer`: its weights determine the direction. `radius`: norm of the tokens of the clusters. Returns (n, d).
     """
     with torch.no_grad():
         f = layer.attention(n)

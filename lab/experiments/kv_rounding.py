@@ -1,7 +1,7 @@
-"""The table of rounded caches: keys or values of one layer at a time in few bits, and what becomes of the output.
+"""Table of rounded caches: keys or values of one layer at a time in few bits, and the effect on the output.
 
-Beside each row stands what might rank the layers: the layer's local constant, the size of the rounding error, and how
-much of it arrives at the end of the network.
+Each row also holds quantities that might rank the layers: the layer's local constant, the size of the rounding error,
+and the part of it that arrives at the end of the network.
 """
 
 from functools import lru_cache
@@ -19,18 +19,18 @@ from lipscan.models.network import one_call
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")
 LENGTH, WINDOWS, BITS, RTOL = 128, 3, (3, 4), 1e-2
-PART = 1 / 32  # of a change, whose effect on the end is taken for linear
+PART = 1 / 32  # part of a change whose effect on the end is taken as linear
 KINDS = ("keys", "values")
-ENDS = ("norm", "ln_f")  # how Llama and GPT-2 call the norm after the last layer
-PLACE = ["model", "corpus", "layer"]  # names the rows that are measured together
+ENDS = ("norm", "ln_f")  # names of the norm after the last layer in Llama and GPT-2
+PLACE = ["model", "corpus", "layer"]  # identifies rows that are measured together
 COMPARED = ("lipschitz", "error", "stream_change", "carried", "hidden", "kl")  # when a row is measured again
 
 
 class Cache:
-    """What attention asks for the keys and values of its tokens: those given, one of the two rounded.
+    """Cache that returns the given keys and values to attention, with one of the two rounded.
 
     `kind` ("keys", "values"): which are rounded. `bits`: bits of each number, see `rounded`. `error`, `size` (b,): norm
-    of what rounding changed, and of what was rounded, after a pass.
+    of the rounding error, and of the rounded numbers, after a pass.
     """
 
     def __init__(self, kind, bits):
@@ -38,7 +38,7 @@ class Cache:
         self.error = self.size = torch.tensor(())
 
     def update(self, keys, values, layer, *more):
-        """Keys and values (b, heads, n, k) as attention is to use them; transformers calls this."""
+        """Keys and values (b, heads, n, k) for attention to use; called by transformers."""
         old = keys if self.kind == "keys" else values
         new = rounded(old, self.bits)
         self.error, self.size = ((new - old).flatten(1).norm(dim=1), old.flatten(1).norm(dim=1))
@@ -46,7 +46,7 @@ class Cache:
 
 
 class Start(NamedTuple):
-    """A network and what it made of some windows, before anything is rounded.
+    """A network and its outputs on some windows, before anything is rounded.
 
     `ids` (b, n). `hidden` (b, n, d): last hidden states, final norm included. `logs` (b, n, vocabulary): logarithms of
     the probabilities of the next token.
@@ -60,9 +60,9 @@ class Start(NamedTuple):
 
 
 def rounded(x, bits):
-    """Numbers rounded to 2 ** bits equal steps from the smallest to the largest of each vector, as a cache keeps them.
+    """Numbers rounded to 2 ** bits equal steps from the smallest to the largest of each vector, as a cache stores them.
 
-    `x` (..., k): keys or values: one vector for each token and head. Returns (..., k).
+    `x` (..., k): keys or values, one vector for each token and head. Returns (..., k).
     """
     low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     step = (high - low) / (2**bits - 1)
@@ -72,7 +72,7 @@ def rounded(x, bits):
 def by_token(change, x):
     """Relative change of each token, root mean square over the tokens: (b, n, d) and (b, n, d) to (b,).
 
-    One token of a trained network can be a hundred times as long as the others, which norms of all tokens do not see.
+    One token of a trained network can be a hundred times as long as the others and would dominate a norm of all tokens.
     """
     return (change.norm(dim=-1) / x.norm(dim=-1)).square().mean(-1).sqrt()
 
@@ -80,14 +80,14 @@ def by_token(change, x):
 def loss(before, after):
     """Kullback-Leibler divergence in nats, mean over positions: (b, n, v) logarithms of probabilities to (b,).
 
-    Each summand is p (q/p - 1 - log(q/p)), which is at least 0 and does not cancel.
+    Each summand is p (q/p - 1 - log(q/p)), which is at least 0 and avoids cancellation.
     """
     gap = after - before
     return (before.exp() * (gap.expm1() - gap)).sum(-1).mean(-1)
 
 
 def through(model, read, x, layer):
-    """The last hidden states, (b, n, d), where `layer` receives x (b, n, d); after the last layer the norm alone."""
+    """Last hidden states, (b, n, d), if `layer` receives x (b, n, d); after the last layer only the norm is applied."""
     for one in read[layer:]:
         x = one.whole(x)
     (norm,) = (getattr(model.module, name) for name in ENDS if hasattr(model.module, name))
@@ -108,9 +108,9 @@ def begin(model, ids):
 
 @torch.no_grad()
 def round_layer(start, layer, kind, bits):
-    """What rounding the keys or values of one layer does.
+    """Effects of rounding the keys or values of one layer.
 
-    `kind` ("keys", "values"). Returns (b,): `error` and `relative_error` of the numbers rounded (norm of all tokens);
+    `kind` ("keys", "values"). Returns (b,): `error` and `relative_error` of the rounded numbers (norm of all tokens);
     `given_change` of the attention's output; `stream_change`, the relative change of the residual stream after the
     layer, `carried`, that of the last hidden states to first order, and `hidden`, the measured one (all three
     `by_token`); `kl` of the next token.
@@ -147,13 +147,13 @@ def _after(start, layer):
 
 @torch.no_grad()
 def _of_layer(start, layer, seed):
-    """What does not depend on the rounding: constants, norms, and the gain of the layers above, (b,) each."""
+    """Quantities that do not depend on the rounding: constants, norms, and the gain of the layers above, (b,) each."""
     read, after = start.read[layer], _after(start, layer)
     f, x = start.model.attention(layer), read.received
     size, given = (y.flatten(1).norm(dim=1) for y in (x, read.given))
     value = local_lipschitz(f, x, rtol=RTOL).value
     noise = torch.randn(after.shape, generator=torch.Generator().manual_seed(seed), dtype=after.dtype)
-    step = noise * (after.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True))  # each token by its own length
+    step = noise * (after.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True))  # each token by its length
     little = through(start.model, start.read, after + PART**2 * step, layer + 1)
     return {
         "lipschitz": value,

@@ -1,4 +1,4 @@
-"""The table of L2 attention against its bounds: random, structured and ascended inputs, both norms."""
+"""Table of L2 attention against its bounds: random, structured and ascended inputs, both norms."""
 
 import math
 from zlib import crc32
@@ -18,22 +18,21 @@ STEPS, RATE = 40, 0.15  # of the ascent, in units of the distance at which atten
 
 
 def dense_l2(attention, x):
-    """Dense Jacobian of attention, shape (..., n m, n d), through which gradients flow to the tokens."""
+    """Dense Jacobian of attention, shape (..., n m, n d); gradients flow through it to the tokens."""
     return Linearization.of(attention, x).blocks().flatten(-4, -3).flatten(-2, -1)
 
 
 def _norms(attention, x):
-    """Local constants in the maximum norm and in the Euclidean one, each of the batch shape."""
+    """Local constants in the maximum norm and in the Euclidean norm, each of the batch shape."""
     J = dense_l2(attention, x)
     return J.abs().sum(-1).amax(-1), torch.linalg.matrix_norm(J, 2)
 
 
 def l2_problem(kind, number):
-    """One map of L2 attention and inputs to hold against its bounds; equal arguments give equal problems.
+    """One map of L2 attention and inputs to compare with its bounds; equal arguments give equal problems.
 
     `kind` ("random", "structured", "ascended"): gaussian matrices and tokens; matrices and tokens near which bounds are
-      tight (equal tokens, pairs, a token between two clusters, copies); or few random tokens from which an ascent
-      begins.
+    tight (equal tokens, pairs, a token between two clusters, copies); or few random tokens from which an ascent starts.
     `number`: 0 or more; odd ones are masked.
     Returns query, value and output matrices (or None) as `lipnb.Attention.l2` takes them; whether it is masked; and
       tokens, shape (b, n, d).
@@ -80,7 +79,7 @@ def _structured(g, x, which):
 
 
 def _ascended(attention, x, goal):
-    """Inputs with a larger constant in one of the norms, by Adam on its logarithm; the best that were seen."""
+    """Inputs with a larger constant in one of the norms, by Adam on its logarithm; the best ones seen."""
     unit = x.new_tensor(attention.scale).rsqrt() / torch.linalg.matrix_norm(attention.query, 2).amax()
     move = adam(RATE * unit.item())
     return ascend(lambda x: _norms(attention, x)[goal], (x,), move, steps=STEPS, log=True)[0][0]
@@ -96,8 +95,8 @@ def _ascended(attention, x, goal):
 def l2_rows(kind, number):
     """Rows of the table `l2-bounds`: one map, measured over bound at each of its inputs.
 
-    `kind`, `number`: as for `l2_problem`. Returns what was measured, and the ratios: inf and two to the theorem's
-    bounds, sharp to the sharper one, printed to the one with exponent 2.
+    `kind`, `number`: as for `l2_problem`. Returns the measured constants and the ratios: inf and two to the theorem's
+    bounds, sharp to the tighter one, printed to the one with exponent 2.
     """
     query, value, output, masked, x = l2_problem(kind, number)
     f, n = Attention.l2(query, value, output, masked=masked), x.shape[-2]

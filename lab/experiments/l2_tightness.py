@@ -1,6 +1,6 @@
-r"""The table of Figure 2 of kim2021lipschitz: L2 attention of width 1, its row sums pushed up from random starts.
+r"""Table of Figure 2 of kim2021lipschitz: L2 attention of width 1, its row sums maximised from random starts.
 
-One head, all weights 1, one token at 0: by translation and by permutation its row stands for all rows, and costs O(n).
+One head, all weights 1, one token at 0: by translation and permutation its row represents all rows, at a cost of O(n).
 """
 
 import math
@@ -16,7 +16,7 @@ LENGTHS = (*range(2, 11), 12, 17, 24, 33, 48, 65, 101, 144, 201, 300, 401, 500, 
 
 
 def row_sum(x):
-    r"""Absolute row sum of the Jacobian at a token at 0 that sees itself and these others.
+    r"""Absolute row sum of the Jacobian at a token at 0 that sees itself and the tokens `x`.
 
     .. math::
         \sum_j |J_{0j}| = 1 + \sum_j P_j\, \big(4 x_j (x_j - m) - 2\big)_+, \qquad
@@ -57,7 +57,7 @@ def witness(n):
 
 
 def printed_witness(n):
-    r"""The same with the radius of the key lemma, :math:`r = \sqrt{1 + \varphi^{-1}(n - 1)}`; see `witness`."""
+    r"""As `witness`, with the radius of the key lemma, :math:`r = \sqrt{1 + \varphi^{-1}(n - 1)}`."""
     return _clusters(n, math.sqrt(1 + bounds.phi_inverse(n - 1)))
 
 
@@ -73,16 +73,16 @@ def _clusters(n, radius):
 
 
 def uniform_starts(n, count, *, reach=3.0, seed=0):
-    """Random others of the token at 0, uniform on [-reach, reach], shape (count, n - 1), float64."""
+    """Random positions of the other tokens, uniform on [-reach, reach], shape (count, n - 1), float64."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + n)
     return reach * (2 * torch.rand(count, n - 1, generator=generator, dtype=torch.float64) - 1)
 
 
 def ascended(x, *, steps=600, rate=0.05):
-    """Push `row_sum` up by Adam, its rate falling like a cosine; every start on its own.
+    """Maximise `row_sum` by Adam with a cosine schedule of its rate, for each start separately.
 
-    `x` (starts, n - 1): where to begin. Returns `values` (starts,): the largest row sum on each way: lower bounds on
-    the constant; `x` (starts, n - 1): where it is.
+    `x` (starts, n - 1): starting points. Returns `values` (starts,): the largest row sum on each path, lower bounds on
+    the constant; `x` (starts, n - 1): its position.
     """
     (where,), best = ascend(row_sum, (x,), adam(rate, falling=steps), steps=steps)
     return best, where
@@ -97,11 +97,11 @@ def ascended(x, *, steps=600, rate=0.05):
     lengths=LENGTHS,
 )
 def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
-    """Rows of the table for one number of tokens: one for each random start, and one that begins at the witness.
+    """Rows of the table for one number of tokens: one for each random start, and one that starts at the witness.
 
     `starts`, `reach`, `seed`: as for `uniform_starts`. `steps`, `rate`: as for `ascended`. Returns n; start (a number,
-    or "witness" for `printed_witness`); began and reached, row sums before and after; share, what was reached over
-    `largest_row`; left and right, how many tokens end below -1/2 and above 1/2.
+    or "witness" for `printed_witness`); began and reached, row sums before and after; share, reached over
+    `largest_row`; left and right, numbers of tokens that end below -1/2 and above 1/2.
     """
     begin = torch.cat([uniform_starts(n, starts, reach=reach, seed=seed), printed_witness(n)[1:, 0][None]])
     reached, x = ascended(begin, steps=steps, rate=rate)

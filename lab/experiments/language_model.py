@@ -1,6 +1,6 @@
-"""The tables of the language model: four kinds of attention, trained at several depths, rates and seeds.
+"""Tables of the language model: four kinds of attention, trained at several depths, rates and seeds.
 
-They train networks: half an hour each on one core. `python -m lab tables` makes them when they are asked for by name.
+They train networks: half an hour each on one core. `python -m lab tables` makes them only if requested by name.
 """
 
 import math
@@ -33,11 +33,11 @@ from lipscan.recording import Recording, Unit
 
 __all__ = ["CHECK", "DEPTH", "FIXED", "first_steps", "texts", "train_run"]
 
-SEEDS, MORE_SEEDS = 3, 5  # more where a claim rests on counts: the first at all depths, the others at some
+SEEDS, MORE_SEEDS = 3, 5  # more if a claim rests on counts: the first at all depths, the others at some
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
 ADAM = {"decay": 0.0, "betas": (0.9, 0.98), "clip": math.inf}
 WINDOWS = {"validation": 64, "test": 256, "measured": 4}  # of `length` characters each
-# Depth: warm-up, then the root. The rate did best for each kind in the scan that is part of the table.
+# Depth: warm-up, then the inverse root. The rate is the best for each kind in the scan that is part of the table.
 DEPTH = {"schedule": "inverse_sqrt", "warmup": 100, "batch": 16, "steps": 1000, "evaluate_every": 100}
 SCAN = {**DEPTH, "warmup": 30, "steps": 300, "evaluate_every": 300}
 SCANNED, SCAN_DEPTH, SCAN_SEED = (3e-3, 1e-2, 3e-2), 3, 100
@@ -46,13 +46,13 @@ RATE = 1e-2
 FIXED = {"schedule": "constant", "warmup": 1, "batch": 8, "steps": 300, "evaluate_every": 50}
 FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 LONGER = {**FIXED, "steps": 10 * FIXED["steps"], "evaluate_every": 100}
-# A few steps on the text that is always there, so that a page can train them again.
+# A few steps on the text that ships with Python, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
-# Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
+# Networks with as many parameters as those of dot products: wider feed-forward parts make up for those of attention.
 WIDER = {"l2-tied": 32, "contractive": 34, "none": 128, "none-contractive": 130}
-# What keeps a network from training: its kind, a start that adds little or much (factors), or the place of LayerNorm?
+# What keeps a network from training: its kind, the scale of its start (factors), or the position of LayerNorm?
 STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}
-# Controls at the rate that was seen to be too much for deep dot products, among the three.
+# Controls at the one of the three rates that was too large for deep networks with dot products.
 CONTROLS = (
     ("dot", {}),
     ("dot", {"start": 1 / 16}),
@@ -93,7 +93,7 @@ def train_run(
     Parameters
     ----------
     part : str
-        What the run belongs to, a word of its rows.
+        Name of the part of the table, stored in the rows.
     corpus : str
         As for `lab.training.character_parts`.
     attention, layers, start, norm, positions, seed
@@ -101,7 +101,7 @@ def train_run(
     rate, options : float, dict
         As for `lab.training.train`.
     hidden : int, optional
-        Width of the feed-forward part, where it is not that of all other runs.
+        Width of the feed-forward part, if it differs from that of the other runs.
     measured : bool
         Whether to measure the test loss and the trained layers.
     progress : bool
@@ -165,23 +165,23 @@ def train_run(
 
 
 def first_steps(part, table, settings, kinds=ATTENTIONS):
-    """First steps of a run of each kind, trained again now on the text of Python, beside those of a stored table.
+    """First steps of a run of each kind, trained again on the text of Python, next to those of a stored table.
 
     Parameters
     ----------
     part : {"depth", "fixed"}
-        Which runs of the table.
+        The runs of the table to repeat.
     table, settings : DataFrame, dict
         The table, and the settings in its provenance.
     kinds : sequence of str
-        Which of `ATTENTIONS`.
+        The kinds to train, from `ATTENTIONS`.
 
     Returns
     -------
     again : DataFrame
         attention, step, "now" and "stored", the validation losses.
     same_text : bool
-        Whether this Python carries the edition of the text that the table was made with; if not, they differ.
+        Whether this Python ships the edition of the text that the table was made with; if not, the losses differ.
     """
     corpus, options = CHECK["corpus"], {name: CHECK[name] for name in ("steps", "evaluate_every")}
     same_text = corpora.fingerprint(corpora.read(corpus)) == settings["text"][corpus]
@@ -220,7 +220,7 @@ def _baselines(corpus):
 
 
 def _units(part, options, corpus, runs, **more):
-    """A unit for each run: attention, layers, rate, seed, and what else differs."""
+    """A unit for each run; its key lists attention, layers, rate, seed and any other differences."""
     units = []
     for attention, layers, rate, seed, changes in runs:
         key = "/".join(map(str, (part, attention, *changes.values(), layers, rate, seed)))
@@ -264,14 +264,14 @@ def _without(count, depths, rate):
 
 
 def _runs(seeds, depths, rate, kinds=ATTENTIONS):
-    """Runs of some kinds with some seeds; what the paper's bounds are not about comes last."""
+    """Runs of some kinds with some seeds; kinds outside the paper's bounds come last."""
     runs = [(kind, layers, rate, seed, {}) for seed in seeds for layers in depths for kind in kinds]
     return sorted(runs, key=lambda run: run[0] == "l2-untied" and run[3] > 0)
 
 
 @table("language-model", "losses by depth: four kinds of attention, trained on Penn Treebank characters", trains=True)
 def _depth(corpus="ptb", count=SEEDS, depths=(1, 2, 3, 4, 5)):
-    """The number of seeds is no setting: rows name theirs, and more can join a table that was begun with fewer."""
+    """Prepare the depth runs; the number of seeds is not a setting, so a begun table can get more seeds."""
     scan = [(kind, SCAN_DEPTH, rate, SCAN_SEED, {}) for kind in ATTENTIONS for rate in SCANNED]
     runs = _runs(range(count), depths, RATE)
     wider = [
@@ -294,7 +294,7 @@ def _depth(corpus="ptb", count=SEEDS, depths=(1, 2, 3, 4, 5)):
 
 @table("training-stability", "which of them train at a fixed rate, 2 to 18 layers", trains=True)
 def _stability(corpus="ptb", count=MORE_SEEDS, depths=DEPTHS):
-    """Seeds that joined later: the kinds of the claim at some depths, all others at the one in the middle."""
+    """Prepare the stability runs; extra seeds run the kinds of the claim at some depths, others at the middle one."""
     first, later = range(min(count, SEEDS)), range(SEEDS, count)
     some, middle = depths[::4], depths[len(depths) // 2 :][:1]
     runs = _runs(first, depths, FIXED_RATE)
@@ -326,7 +326,7 @@ def _stacks(corpus, count, depths, kinds, steps, device):
 
 
 def _trained_to(step, part, options, stacks, corpus):
-    """Losses of all networks after this step, and at the end those of the test."""
+    """Losses of all networks after this step, and after the last step also those on the test part."""
     stacks, since = stacks(), step - options["evaluate_every"]
     (_, *held_out), _ = texts(corpus)
     advance(stacks.values(), step)
@@ -346,7 +346,7 @@ def _trained_to(step, part, options, stacks, corpus):
 
 
 def _together(part, options, corpus, count, depths, kinds, device):
-    """A unit for each evaluation of runs that are trained at the same time: one that is killed begins again."""
+    """A unit for each evaluation of runs that are trained together; a killed unit starts over."""
     stacks = partial(_stacks, corpus, count, tuple(depths), kinds, options["steps"], device)
     every = options["evaluate_every"]
     return [
@@ -357,7 +357,7 @@ def _together(part, options, corpus, count, depths, kinds, device):
 
 @table("training-longer", "which of them train at that rate in ten times as many steps", trains=True)
 def _longer(corpus="ptb", count=SEEDS, depths=DEPTHS[4::4]):
-    """Minutes on a GPU, hours without one; the first steps are those of training-stability, up to rounding."""
+    """Prepare the long runs: minutes on a GPU, hours without; first steps as in training-stability, up to rounding."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = {"rate": FIXED_RATE, "device": torch.cuda.get_device_name() if device == "cuda" else "processor"}
     units = _together("longer", LONGER, corpus, count, depths, (*ATTENTIONS, *WITHOUT), device)
@@ -366,7 +366,7 @@ def _longer(corpus="ptb", count=SEEDS, depths=DEPTHS[4::4]):
 
 @table("training-rounding", "deep dot products of training-stability again, with sums in another order", trains=True)
 def _rounding(corpus="ptb", count=SEEDS, layers=DEPTHS[-1]):
-    """What rounding alone changes: the same steps of the same networks, on the processor too."""
+    """Prepare the runs that show the effect of rounding: the same steps of the same networks, on the processor too."""
     units = _together("rounding", FIXED, corpus, count, (layers,), ("dot",), "cpu")
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
@@ -391,7 +391,7 @@ def _controls(corpus="ptb", count=SEEDS, depths=(2, 10, 18)):
 
 @table("training-factorial", "what the kind, the start and the place of LayerNorm each do, at one depth", trains=True)
 def _factorial(corpus="ptb", count=MORE_SEEDS, layers=6):
-    """Every kind, with a start that adds little and one that adds much, with LayerNorm after and before."""
+    """Prepare the factorial design: every kind, a small and a large start, LayerNorm after and before."""
     runs = [
         (kind, layers, FIXED_RATE, seed, {"start": start, "norm": norm})
         for seed in range(count)

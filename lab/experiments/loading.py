@@ -1,4 +1,4 @@
-"""The models that tables measure: all come through here, and only the last two are kept."""
+"""Shared loader for the models that tables measure; only the last two models are kept."""
 
 import gc
 import os
@@ -12,15 +12,15 @@ from lipscan import corpora, models
 
 @lru_cache(maxsize=2)
 def _load(name, dtype, options):
-    gc.collect()  # networks that are no longer kept refer to themselves, and would stay
+    gc.collect()  # dropped networks contain reference cycles and would stay in memory
     return models.load(name, dtype=getattr(torch, dtype), **dict(options))
 
 
 def load(name, *, dtype="float32", **options):
-    """A model, as `lipnb.models.load` gives it, read once as long as few others are asked for between.
+    """A model from `lipnb.models.load`, kept in memory while few other models are loaded in between.
 
-    `dtype`: floating point type, by its name. `**options`: as for `lipnb.models.load`. Returns lipnb.models.Model:
-    shared: not to be changed.
+    `dtype`: name of a floating point type. `**options`: as for `lipnb.models.load`. Returns lipnb.models.Model; it is
+    shared and must not be changed.
     """
     return _load(name, dtype, tuple(sorted(options.items())))
 
@@ -31,7 +31,7 @@ def _gpt2_attention(folder):
 
 
 def gpt2_attention():
-    """The attention layers of GPT-2, as `lipnb.models.load_attention` gives them, read once."""
+    """Attention layers of GPT-2 from `lipnb.models.load_attention`, read once."""
     return _gpt2_attention(models.gpt2_attention_folder())
 
 
@@ -41,6 +41,6 @@ def edition(ids):
 
 
 def place(name):
-    """Where a model is: in the folder models of LIPNB_DATA, where it is there."""
+    """Path of a model: in the folder models of LIPNB_DATA if it exists there, else its name."""
     folder = Path(os.environ.get("LIPNB_DATA", ""), "models", name)
     return str(folder) if "LIPNB_DATA" in os.environ and folder.is_dir() else name

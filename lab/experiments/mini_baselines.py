@@ -1,4 +1,4 @@
-"""The table of gpt2-mini's loss beside that of token frequencies and of smoothed n-grams, as a whole and by place."""
+"""Table of gpt2-mini's loss and those of token frequencies and smoothed n-grams, as a whole and by position."""
 
 from functools import lru_cache
 
@@ -21,14 +21,14 @@ CORPORA = ("held out", "alice")
 
 
 def octaves(length):
-    """Places 0 to ``length - 1`` in bins 0, 1, 2 to 3, 4 to 7, and so on: pairs of first and last place."""
+    """Positions 0 to ``length - 1`` in bins 0, 1, 2 to 3, 4 to 7, and so on: pairs of first and last position."""
     ends = [2**k for k in range((length - 1).bit_length())]
     return [(0, 0), *((first, min(2 * first, length) - 1) for first in ends)]
 
 
 @lru_cache(maxsize=1)
 def _texts():
-    """Training tokens and those of each text, as gpt2-mini reads them."""
+    """Training tokens and those of each text, in gpt2-mini's vocabulary."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(models.mini_folder() / "tokenizer.json"))
@@ -40,14 +40,14 @@ def _texts():
 
 
 def short_sighted(network, ids, length, short=SHORT):
-    """Losses of a network that is given only the last few tokens.
+    """Losses of a network that sees only the last few tokens.
 
     `network`: from token ids (b, n) to logits (b, n, vocabulary).
     `ids` (windows * length + 1,): token ids.
     `length`: tokens in a window, a multiple of ``short // 2``.
-    `short`: it is given at most so many tokens, and at least half as many or all of the window; even.
-    Returns (windows, length): of the same tokens as `lab.training.token_losses` of these windows, and up to place
-      ``short - 1`` the same.
+    `short`: it sees at most that many tokens, and at least half as many or the whole window so far; even.
+    Returns (windows, length): losses of the same tokens as `lab.training.token_losses` of these windows, equal to it up
+    to position ``short - 1``.
     """
     pieces = ids.unfold(0, length + 1, length).unfold(1, short + 1, short // 2)
     count, each, _ = pieces.shape
@@ -58,7 +58,7 @@ def short_sighted(network, ids, length, short=SHORT):
 
 
 def _losses(name, corpus, length):
-    """Loss of each token of disjoint windows, shape (windows, length), always of the same tokens."""
+    """Loss of each token of disjoint windows, shape (windows, length); the tokens are the same for all models."""
     training, texts, vocabulary = _texts()
     ids = texts[corpus]
     ids = ids[: (len(ids) - 1) // length * length + 1]
@@ -80,10 +80,10 @@ def _mean(windows):
 
 
 def _rows(corpus, length):
-    """Rows of all models on one text: loss, what the network is ahead, and how much more than at places 32 to 63."""
+    """Rows of all models on one text: loss, advantage of the network, and its growth since positions 32 to 63."""
     losses = {name: _losses(name, corpus, length) for name in MODELS}
     rows = []
-    begin, end = octaves(length)[-4]  # places 32 to 63 of 512
+    begin, end = octaves(length)[-4]  # positions 32 to 63 of 512
     for name, found in losses.items():
         reference = (found - losses["network"])[:, begin : end + 1].mean(axis=1)
         for part, first, last in [("all", 0, length - 1), *(("octave", *places) for places in octaves(length))]:

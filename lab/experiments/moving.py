@@ -1,4 +1,4 @@
-"""What two of the movable figures draw: two clusters at any length and radius; one head from uniform to sharp."""
+"""Data of two of the movable figures: two clusters at any length and radius; one head from uniform to sharp."""
 
 import pandas as pd
 import torch
@@ -11,11 +11,11 @@ from lipnb.worst_case import tight_input
 def two_clusters(lengths, radii):
     r"""One token at -R, n - 1 at R, on a line, with A = -1 and V = 1: constants, the bound and the worst move.
 
-    `lengths`: numbers of tokens n, 3 or more. The n - 1 tokens stand for one of weight (n - 1) / n, so any n costs the
-    same. Returns one row for each n and R. Columns: n; R; constant, the local Lipschitz constant, exact to rounding;
-    bound, Theorem 3.3; root, the square root of n; attention, what a token of the cluster gives the lonely one. And
-    where tokens and outputs are, and how far they go when the input moves by one in its worst direction: lonely,
-    cluster (tokens), lonely_out, cluster_out (outputs), each with _move.
+    `lengths`: numbers of tokens n, 3 or more. One token of weight (n - 1) / n replaces the n - 1 tokens, so any n costs
+    the same. Returns one row for each n and R. Columns: n; R; constant, the local Lipschitz constant, exact to
+    rounding; bound, Theorem 3.3; root, the square root of n; attention, from a token of the cluster to the lonely one.
+    Also the positions of tokens and outputs, and their moves when the input moves by one in its worst direction:
+    lonely, cluster (tokens), lonely_out, cluster_out (outputs), each with _move.
     """
     one = torch.ones(1, 1, dtype=torch.float64)
     f, rows = Attention.from_matrices(-one, one), []
@@ -27,7 +27,7 @@ def two_clusters(lengths, radii):
             left, size, right = torch.linalg.svd(AttentionJacobian(f, x, a).dense() * a.sqrt()[:, None] / a.sqrt())
             p, y = f.probabilities(x, a)[0, 1, 0].item(), f(x, a)
             move, out = (part * right[0, 0].sign() / (n * a).sqrt() for part in (right[0], left[:, 0] * size[0]))
-            apart = p * (1 - p) * 4 * R**2  # the gain where tokens of the cluster part: the variance that they see
+            apart = p * (1 - p) * 4 * R**2  # gain if the tokens of the cluster separate: the variance that they see
             row = {"n": n, "R": R, "constant": max(size[0].item(), apart)}
             row |= {"bound": bounds.general_upper(-one, one, n, R), "root": n**0.5, "attention": p}
             for suffix, at, by in (("", x, move), ("_out", y, out)):
@@ -38,9 +38,9 @@ def two_clusters(lengths, radii):
 
 
 def from_uniform_to_sharp(lengths, logit_ranges, *, draws=5):
-    r"""One random head at n tokens whose mean is the same at every n, from uniform attention to sharp attention.
+    r"""One random head at n tokens with the same mean for every n, from uniform attention to sharp attention.
 
-    The tokens are pairs m + z, m - z with z random, so that their mean is m whatever n is. The matrix A has a random
+    The tokens are pairs m + z, m - z with z random, so that their mean is m for every n. The matrix A has a random
     direction and the norm :math:`t / R^2`, R the largest norm of a token, so that t is the logit range.
 
     `lengths`: even numbers of tokens. `logit_ranges`: values of t, 0 for uniform attention. `draws`: how many heads and

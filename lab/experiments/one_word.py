@@ -1,7 +1,7 @@
-"""The table of one word: how far an attack moves every layer of two models, by a vector and by a word of the text.
+"""Table of one word: how far an attack moves every layer of two models, by a vector and by a word of the text.
 
-The vectors are those of `lab.experiments.robustness`, of three lengths; the words are searched by first order through
-the layers below, and the most promising ones measured. Beside each change stands what might rank the inputs.
+The vectors are those of `lab.experiments.robustness`, of three lengths. The words are searched to first order through
+the layers below, and the most promising ones measured. Each row also holds quantities that might rank the inputs.
 """
 
 from functools import lru_cache
@@ -19,20 +19,20 @@ from lipscan.scanning.measure import relative
 
 MODELS = {"minilm": {"masked": False}, "gpt2-mini": {}}
 TEXTS = ("alice", "python_reference")
-LENGTH, WINDOWS, SPARE = 32, 5, 4  # SPARE times as many windows are drawn, some of which are not read back
+LENGTH, WINDOWS, SPARE = 32, 5, 4  # SPARE times as many windows are drawn, because some are not read back
 RADII = (0.01, 0.1, 1.0)
-PROBES = 32  # random outputs whose gradients stand for the Jacobian
-EACH, PLACES, MORE = 4, 2, 32  # words tried at each place, and more of them at so many of the best places
-PLACE = ["model", "corpus", "layer", "window"]  # names one input of the table
+PROBES = 32  # random outputs; their gradients represent the Jacobian
+EACH, PLACES, MORE = 4, 2, 32  # words tried at each position; at the best PLACES positions, MORE words
+PLACE = ["model", "corpus", "layer", "window"]  # identifies one input of the table
 COMPARED = ("lipschitz", "relative", "change")  # when a row is measured again
 
 
 class Word(NamedTuple):
-    """The word found that moves a layer most, with what random words do.
+    """The word found that moves a layer most, compared with random words.
 
-    `place`, `token`: where in the window, and which token of the vocabulary. `change`: norm of the change of the
-    layer's output. `moved`: norm of the change of what the layer receives. `random`, `random_best`: median and largest
-    change by as many random words at random places as were tried.
+    `place`, `token`: position in the window, and token of the vocabulary. `change`: norm of the change of the layer's
+    output. `moved`: norm of the change of the layer's input. `random`, `random_best`: median and largest change by
+    random words at random positions, as many as were tried.
     """
 
     place: int
@@ -45,18 +45,18 @@ class Word(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _words(name):
-    """Which tokens may stand in a text: `read_back`, worked out once for each model."""
+    """Tokens that may occur in a text, from `read_back`, computed once for each model."""
     return read_back(load(name, **MODELS[name]))
 
 
 def reads_back(model, ids):
-    """Whether the text of token ids (n,) is read as these tokens."""
+    """Whether the text of token ids (n,) is tokenized back to them."""
     return torch.equal(model.token_ids(model.tokenizer.decode(ids)), ids)
 
 
 @lru_cache(maxsize=8)
 def _windows(name, corpus):
-    """Windows (WINDOWS, n) drawn at random from a text, each read back as its own tokens."""
+    """Windows (WINDOWS, n) drawn at random from a text, each tokenized back to its own tokens."""
     model = load(name, **MODELS[name])
     drawn = models.random_windows(model, corpora.read(corpus), LENGTH, SPARE * WINDOWS, special=False)
     kept = [ids for ids in drawn if reads_back(model, ids)]
@@ -71,10 +71,10 @@ def gains(model, layer, ids, *, probes=PROBES, seed=0):
     .. math:: \frac1p \sum_{w} \big(g_{w,i} \cdot (E_t - E_{x_i})\big)^2, \qquad
         g_w = \nabla_E \langle w, f(X) \rangle ,
 
-    with Gaussian w, word embeddings E, and X what the layer receives of them: the mean over w is
+    with Gaussian w, word embeddings E, and X the layer's input as a function of them: the mean over w is
     :math:`\|J (E_t - E_{x_i})\|^2`, J the Jacobian of the layers up to this one.
 
-    `layer`: layer, from 0. `ids` (n,): token ids of one window. `probes`, `seed`: how many w, and their seed. Returns
+    `layer`: index from 0. `ids` (n,): token ids of one window. `probes`, `seed`: number of w, and their seed. Returns
     (n, vocabulary).
     """
     table = model.module.get_input_embeddings().weight.detach()
@@ -96,14 +96,15 @@ def _changes(model, layer, ids, candidates):
 
 
 def worst_word(model, layer, ids, words, *, each=EACH, places=PLACES, more=MORE):
-    """The word of the vocabulary that moves the output of a layer most, put in place of one word of a window.
+    """The word of the vocabulary that moves the output of a layer most when it replaces one word of a window.
 
-    The best words to first order are tried at each place, then more of them at the places that moved the layer most.
+    The best words to first order are tried at each position, then more of them at the positions with most effect.
     The change found is a lower bound on the largest one.
 
-    `layer`: layer, from 0. `ids` (n,): token ids of one window. `words` (vocabulary,): what may stand in a text, see
-    `lab.experiments.worst_words.read_back`. `each`, `places`, `more`: words tried at each place; at how many places
-    more are tried; how many there.
+    `layer`: index from 0. `ids` (n,): token ids of one window. `words` (vocabulary,): tokens that may occur in a text,
+    see
+    `lab.experiments.worst_words.read_back`. `each`, `places`, `more`: words tried at each position; number of positions
+    at which more are tried; number of words there.
     """
     promise = gains(model, layer, ids)
     promise[:, ~words] = -torch.inf
@@ -187,9 +188,9 @@ def window_rows(model, corpus, layer, window):
 
 
 def again(row):
-    """A stored row measured again, for `lipscan.recording.remeasure`; None where its text is not here as it was.
+    """A stored row measured again, for `lipscan.recording.remeasure`; None if its text is missing or another edition.
 
-    The word is not searched again: the stored one is put in its place.
+    The stored word is substituted again, not searched again.
     """
     name, layer = row["model"], row["layer"]
     model = load(name, dtype="float64", **MODELS[name])

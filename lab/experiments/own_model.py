@@ -1,4 +1,4 @@
-"""The tables of a model of a reader's own, such as BERT-base or GPT-2 from a hub: its atlas, and its sub-layers."""
+"""Tables for a model of the reader, such as BERT-base or GPT-2 from a hub: its atlas, and its sub-layers."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ __all__ = ["of_model"]
 
 
 def of_model(name):
-    """All layers of a model on three texts, or three pictures, with both controls; and its sub-layers on the first.
+    """Tables of all layers of a model on three texts, or three pictures, with controls, and of its sub-layers on one.
 
     Parameters
     ----------
@@ -21,11 +21,11 @@ def of_model(name):
     Returns
     -------
     tuple of Table
-        ``atlas-NAME`` and ``released-map-NAME``, and for a BERT both with ``-masked``, as a decoder.
+        ``atlas-NAME`` and ``released-map-NAME``, and for a BERT both again with ``-masked``, as a decoder.
     """
     model = models.load(name)
     conditions = SMALL if model.architecture.reads == "input_ids" else IMAGES
-    masks = (None,) if model.masked else model.architecture.masks  # a decoder as it is, a BERT as a decoder too
+    masks = (None,) if model.masked else model.architecture.masks  # decoder: its mask; BERT: both
     tables = []
     for masked in masks:
         title = model.name.replace("/", "-") + "-masked" * bool(masked)

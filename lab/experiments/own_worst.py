@@ -1,8 +1,8 @@
-"""The table of whole layers at their own worst: of inputs against any head, with both signs, the roughest counts.
+"""Table of whole layers at their own worst inputs: the largest constant over inputs against all heads, both signs.
 
-Figure 1 of castin2024smooth follows inputs against one head. A layer hears all of its heads, so here every head is
-attacked, with both signs, and the largest constant of the layer counts; beside it forks, which need no eigenvector,
-and as controls two clusters along random directions and windows of a text.
+Figure 1 of castin2024smooth follows inputs against one head. A layer sums all of its heads, so here every head is
+attacked, with both signs, and the largest constant of the layer counts. The table adds forks, which need no
+eigenvector, and as controls two clusters along random directions and windows of a text.
 """
 
 import math
@@ -20,7 +20,7 @@ from lipscan import corpora, models
 
 LENGTHS = (7, 12, 22, 47, 97)
 CORPUS, WINDOWS, DRAWS = "alice", 5, 8
-PANELS = adversarial.PANELS[:5] + adversarial.PANELS[6:]  # all that whole layers are shown in
+PANELS = adversarial.PANELS[:5] + adversarial.PANELS[6:]  # all panels that show whole layers
 
 
 def random_clusters(d, n, R, draws, seed):
@@ -36,9 +36,9 @@ def of_layer(attention, n, R, *, rtol=1e-4, seed=0):
 
     `attention`: a layer with heads, biases and output matrix, float64.
     `rtol`, `seed`: as for `lipnb.local_lipschitz`; `seed` also draws the random directions.
-    Returns clusters, the largest constant at `cluster_input` of any head, with both signs; head and sign (1 or -1) that
-      it belongs to; other, the largest with the other sign; fork, the largest at forks; random, the largest along
-      random directions.
+    Returns clusters, the largest constant at `cluster_input` of any head, with both signs; its head and sign (1 or -1);
+    other, the largest with the other sign; fork, the largest at forks; random, the largest along random
+    directions.
     """
     own = torch.stack([cluster_input(head_of(attention, h), n, R) for h in range(attention.heads)])
     found = local_lipschitz(attention, torch.cat([own, -own]), rtol=rtol, seed=seed).value.view(2, -1)
@@ -57,7 +57,7 @@ def of_layer(attention, n, R, *, rtol=1e-4, seed=0):
 
 @lru_cache(maxsize=64)
 def _text(name, masked, layer, n):
-    """Largest constant of a layer on windows of a text, whatever the radius; NaN for models that read none here."""
+    """Largest constant of a layer on windows of a text, for any radius; NaN for models without texts here."""
     if name in (GPT2, "gpt2"):
         return math.nan
     model = adversarial.network_of(name, masked)

@@ -1,4 +1,4 @@
-"""The tables behind Figures 4 to 6: what learned positions do to token norms and to the local constant."""
+"""Tables behind Figures 4 to 6: effect of learned positions on token norms and on the local constant."""
 
 import itertools
 
@@ -16,11 +16,11 @@ VARIANTS = ("trained", "late", "constant", "removed")
 
 
 def variant(model, name):
-    """A model with its learned positions as they are, or not.
+    """A model with its learned positions, or with changed ones.
 
-    `name` ("trained", "constant", "removed"): as they are; all replaced by their mean; all zero. A whole number s moves
-    them on: the first token has place s. Returns lipnb.models.Model: the weights of everything else are those of
-    `model`, which was trained with its own positions.
+    `name` ("trained", "constant", "removed"): unchanged; all replaced by their mean; all zero. An integer s shifts
+    them: the first token has position s. Returns lipnb.models.Model with all other weights from `model`, which was
+    trained with its own positions.
     """
     places = models.position_embeddings(model)
     if name == "trained":
@@ -38,14 +38,14 @@ def _rms(x):
 
 
 def _read(lengths, count):
-    """The text in tokens of gpt2-mini, long enough."""
+    """A text in tokens of gpt2-mini that is long enough."""
     token_ids = models.first_tokens(load("gpt2-mini"), corpora.read(CORPUS), max(lengths) * count)
     corpora.windows(token_ids, max(lengths), count)
     return token_ids
 
 
 def _places(lengths, count):
-    _read(lengths, count)  # an absent text is said now
+    _read(lengths, count)  # report an absent text now
     return itertools.product(VARIANTS, lengths)
 
 
@@ -107,7 +107,7 @@ def norm_rows(model):
     lengths=(*LENGTHS, 768, 1024),
 )
 def alone(length, *, rtol=1e-4, seed=0):
-    """The first attention of the real GPT-2 on LayerNorm of its position embeddings: no token, no lower layer."""
+    """Row of the first attention of the real GPT-2 on LayerNorm of its position embeddings, without tokens."""
     places, first = models.load_positions(models.gpt2_attention_folder()), gpt2_attention()[0]
     x = layer_norm(places[:length], places.shape[1:], first.gain, first.shift, 1e-5)
     lip = local_lipschitz(first.attention, x, rtol=rtol, seed=seed)

@@ -1,4 +1,4 @@
-"""The table that anyone can measure again: Figure 1's top row on the text that comes with Python."""
+"""Table that anyone can measure again: Figure 1's top row on the text that ships with Python."""
 
 import torch
 
@@ -11,7 +11,7 @@ from lipscan import corpora, models
 PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored table
 MINILM = {"name": "minilm"}
 GPT2_RANDOM = {"name": "gpt2", "random": True, "seed": 0}
-# a panel is what `models.load` takes, and the layers measured
+# a panel has the arguments of `models.load`, and the measured layers
 PANELS = (
     ({**MINILM, "masked": False}, (0,)),
     ({**MINILM, "masked": True}, (3,)),
@@ -25,12 +25,12 @@ def _model(name, masked):
 
 
 def _windows(model, corpus, length, count):
-    """Token ids (count, length): windows from the beginning of a text for each length, which never overlap."""
+    """Token ids (count, length): windows from the beginning of a text for each length, without overlap."""
     return corpora.windows(models.first_tokens(model, corpora.read(corpus), length * count), length, count)
 
 
 def _places(corpus, lengths, count):
-    """Model, mask, layer and length of each unit; what is absent or too short is said here."""
+    """Model, mask, layer and length of each unit; reports absent models and absent or short texts."""
     if not lengths:
         raise ValueError("lengths is empty: give at least one length, for example (2, 4, 8).")
     for panel, layers in PANELS:
@@ -61,7 +61,7 @@ def length_rows(model, masked, layer, length, *, corpus="python_reference", coun
     norms = torch.linalg.vector_norm(x.double(), dim=-1)
     columns = {"radius": norms.amax(-1), "mean_radius": norms.square().mean(-1).sqrt()}
     columns |= solved(local_lipschitz(f, x, rtol=rtol, seed=seed))
-    # in float64, so that a row has the same digits wherever its tokens lie in memory
+    # in float64, so that a row has the same digits whatever the memory alignment of its tokens
     columns |= {"released": released.reported(f.to(dtype=torch.float64), x.double())}
     at = {"weights": network.weights, "tokenizer": network.tokenizer_name, "corpus": corpus, "object": "heads+output"}
     return [at | {"text": edition(ids)} | row for ids, row in zip(tokens, by_window(columns), strict=True)]

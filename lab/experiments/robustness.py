@@ -1,4 +1,4 @@
-"""The table of attacks: how far small changes of real tokens move the output of a layer, beside what is predicted."""
+"""Table of attacks: how far small changes of real tokens move the output of a layer, and the predicted change."""
 
 import math
 from functools import lru_cache
@@ -18,8 +18,8 @@ DIRECTIONS = 16  # random ones
 STEPS = 15  # of each ascent
 ATTACKS = ("random", "singular", "aligned", "pgd", "one_token", "parting", "parting_pgd")
 COMPARED = ("lipschitz", "singular", "aligned", "pgd", "one_token", "bound")  # when a row is attacked again
-PLACE = ["model", "masked", "corpus", "layer", "length", "window"]  # names one window of the table
-PRECISION = {"dtype": "float64", "device": "cpu"}  # the changes at the smallest radii need it
+PLACE = ["model", "masked", "corpus", "layer", "length", "window"]  # identifies one window of the table
+PRECISION = {"dtype": "float64", "device": "cpu"}  # the changes at the smallest radii need float64
 
 PANELS = (
     ({**MINILM, "masked": False}, (0, 3, 5), (32, 98)),
@@ -29,22 +29,22 @@ PANELS = (
 
 
 def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0, copies=True):
-    r"""Attacks on one input at several radii: the largest change of the output that each finds.
+    r"""Attacks on one input at several radii: the largest change of the output found by each attack.
 
     `attention`: any heads, biases and mask.
     `x` (n, d): tokens of one sequence.
     `radii`: radii of the balls, in root mean square token norms; in the Euclidean norm of all coordinates.
     `steps`: gradients of each ascent.
     `seed`: seed of the solver and of the random directions.
-    `copies`: whether to try parting copies; they take as long as all else.
+    `copies`: whether to try separating copies of a token; this takes as long as all other attacks.
     Returns one row for each radius: `lipschitz`, `lipschitz_upper` (with probability 1 - 1e-6), `token` (root mean
-      square norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
-      (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
-      `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there), `pgd`
-      (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random` (from the
-      random direction alone), `one_token` (only the token moves that the singular vector moves most) and, without a
-      mask, `parting` (one token made two copies that part) and `parting_pgd` (projected gradient on the two copies from
-      there); not a number with a mask, nor where no copies are tried.
+    square norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
+    (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
+    `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there), `pgd`
+    (projected gradient from the end of `aligned` and from a random direction, the best kept), `pgd_random` (only from
+    the random direction), `one_token` (only the token moves that the singular vector moves most) and, without a
+    mask, `parting` (one token split into two copies that separate) and `parting_pgd` (projected gradient on the two
+    copies from there); these two are NaN with a mask, or if `copies` is false.
     """
     top = attacks.singular(attention, x, seed=seed)
     token = x.norm(dim=-1).square().mean().sqrt()
@@ -87,7 +87,7 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0, copies=True):
 
 
 def _parted(attention, x, eps, steps, copies):
-    """Changes by two parting copies of one token, in the norm that halves each copy."""
+    """Changes by two separating copies of one token, in the norm that halves each copy."""
     if attention.masked or not copies:
         return {name: torch.full_like(eps, torch.nan) for name in ("parting", "parting_pgd")}
     copied, weights, moves = attacks.parting(x, query_blocks(attention, x))
@@ -104,7 +104,7 @@ def _load(panel):
 
 
 def _panel(model, masked):
-    """What `models.load` takes for a model of the table, which is named by these two columns."""
+    """Arguments of `models.load` for a model of the table, which is named by these two columns."""
     (panel,) = (one for one, *_ in PANELS if (one["name"], one.get("masked", True)) == (model, masked))
     return panel
 
@@ -114,10 +114,10 @@ def _tokens(model, corpus, n, window):
 
 
 def _windows(texts, count):
-    """Model, mask, text, layer, length and number of each window; what is not at hand is said here."""
+    """Model, mask, text, layer, length and number of each window; reports what is not available."""
     for panel, _, lengths in PANELS:
         for corpus in texts:
-            _tokens(_load(panel), corpus, max(lengths), count - 1)  # a text too short is said now
+            _tokens(_load(panel), corpus, max(lengths), count - 1)  # report a text that is too short now
     return [
         (panel["name"], panel.get("masked", True), corpus, layer, n, window)
         for panel, layers, lengths in PANELS
@@ -140,7 +140,7 @@ def _windows(texts, count):
     count=3,
 )
 def window_rows(model, masked, corpus, layer, length, window, *, radii=RADII, steps=STEPS, seed=0):
-    """Rows of one window: `attack` on what a layer receives of it."""
+    """Rows of one window: `attack` on the input of a layer."""
     network = _load(_panel(model, masked))
     tokens = _tokens(network, corpus, length, window)
     x = network.activations(tokens, layer)[0]
@@ -154,9 +154,10 @@ def _attacked(place, radii):
 
 
 def again(row):
-    """A row of MiniLM attacked again, for `lab.experiments.remeasure`; None where its text is not here as it was.
+    """A row of MiniLM attacked again, for `lab.experiments.remeasure`; None if its text is missing or another edition.
 
-    All stored radii are attacked at once, as they were: the tighter bound is taken where it is cheap for all together.
+    All stored radii are attacked together, as in the stored run: the tighter bound is used if it is cheap for all of
+    them.
     """
     if row["model"] != MINILM["name"]:
         return None

@@ -1,4 +1,4 @@
-"""The table of Figure 2: how long the window of each head is, at the radii of text and of normalisation."""
+"""Table of Figure 2: the length of the growth of each head, at the radii of text and of normalisation."""
 
 import math
 
@@ -14,9 +14,9 @@ CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 
 
 def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT):
-    """Root mean square norm of each extract, shape (extracts,), and the largest norm of all, as a layer receives them.
+    """Root mean square norm of each extract, shape (extracts,), and the largest norm, in the input of a layer.
 
-    `model`: from `lipnb.models.load`. `layer`: layer, from 0. `corpus`: as for `lipnb.corpora.read`. `extracts`,
+    `model`: from `lipnb.models.load`. `layer`: index from 0. `corpus`: as for `lipnb.corpora.read`. `extracts`,
     `length`: windows from the beginning of the text, and tokens in each.
     """
     tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
@@ -25,7 +25,7 @@ def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT
 
 
 def mean_factors(table):
-    """Each head once for each kind of radius: means over the extracts of the text.
+    """One row for each head and kind of radius: means over the extracts of the text.
 
     `table`: ``scaling-factor``. Returns model, masked, layer, head, radius, rate, eigenvalue, factor, and s, twice the
     factor.
@@ -36,7 +36,7 @@ def mean_factors(table):
 
 
 def peak_factor(s):
-    r"""Where the two clusters stop to gain from more tokens: :math:`n = 1 + q\, e^s`.
+    r"""Number of tokens at which two clusters stop gaining from more tokens: :math:`n = 1 + q\, e^s`.
 
     .. math:: q(s) = \frac{3 s + \sqrt{9 s^2 + 4 s + 4}}{2 (1 + s)}, \qquad 1 \le q < 3,
 
@@ -78,7 +78,7 @@ def _layers():
     settings=lambda: {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "dtype": "float64"},
 )
 def layer_rows(model, masked, layer, *, extracts=EXTRACTS, length=EXTRACT):
-    """A row for each head of a layer, at the radius of its LayerNorm and, but for GPT-2, at those of the text."""
+    """A row for each head of a layer, at the radius of its LayerNorm and, except for GPT-2, at those of the text."""
     attention, radius = adversarial.layer_of(model, masked, "layer norm", layer)
     radii = [("layer norm", -1, radius)]
     if model != GPT2:

@@ -1,4 +1,4 @@
-"""Tables that the book loads: each is registered where its rows are measured, and nowhere else."""
+"""Registry of the tables that the book loads; each is registered in the module that measures its rows."""
 
 import inspect
 from collections.abc import Callable
@@ -8,22 +8,22 @@ from functools import partial, wraps
 from lab import results
 from lipscan.recording import Unit, bar
 
-WINDOWS = ("corpus", "order", "model", "weights", "masked", "length")  # what tells where windows were measured
-SOLVE = ("residual", "steps")  # aside in a table of solves: what the iteration left, and how long it was
+WINDOWS = ("corpus", "order", "model", "weights", "masked", "length")  # identify the measured inputs
+SOLVE = ("residual", "steps")  # ignored in a table of solves: remainder and length of the iteration
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that the book loads, and how to make it.
+    """A table that the book loads, with the way to make it.
 
     `name`: its name in the results folder.
-    `prepare`: ``prepare(**options)`` gives the settings that the rows depend on, a dictionary, and the list of its
-      units. What is not at hand (texts, models) is said here, before anything is measured.
+    `prepare`: ``prepare(**options)`` returns the settings that the rows depend on, a dictionary, and the list of its
+    units. It reports missing texts and models before anything is measured.
     `options`: names and default values of the options that `prepare` takes.
-    `join`: makes the table from that of all units' rows; default: that table itself.
-    `trains`: whether each row takes the training of a network, so that it is made only when it is named.
-    `aside`: columns that may differ when it is measured again, such as times and what an iteration left.
-    `told`: columns that together tell which unit a row is of.
+    `join`: makes the table from the table of all units' rows; default: no change.
+    `trains`: whether each row takes the training of a network, so that the table is only made if named.
+    `aside`: columns that may differ in a new measurement, such as times and remainders of an iteration.
+    `told`: columns that together identify the unit of a row.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Table:
     told: tuple = WINDOWS
 
     def work(self, **options):
-        """Settings and units, with those of these options that the table has, others as by default."""
+        """Settings and units, with those of these options that the table has; other options keep their defaults."""
         return self.prepare(**{name: options.get(name, default) for name, default in self.options.items()})
 
 
-TABLES: dict[str, Table] = {}  # all whose modules have been imported, by name
+TABLES: dict[str, Table] = {}  # by name; complete once all modules are imported
 
 
 def table(
@@ -56,19 +56,19 @@ def table(
     told=WINDOWS,
     **options,
 ):
-    """Register a table: a decorator of the function that measures one unit, or of one that prepares all of them.
+    """Decorator that registers a table: on the function that measures one unit, or on one that prepares all units.
 
-    `name`, `about`: its name, and what it holds in a few words. Literals: `lab.results.listed` reads them without
-      importing this.
-    `over`: the units, in the order of their rows: for each the first arguments of the function, a tuple, or one.
-      Without it the function is `Table.prepare`.
-    `size`: rows of a unit, about.
-    `settings`: what the rows depend on beside the options.
-    `join`, `trains`, `aside`, `told`: as for `Table`; with `over` rows are told by their arguments.
-    `command`: what makes it, a literal. Default: ``python -m lab tables NAME``.
+    `name`, `about`: its name, and its contents in a few words. Both must be literals: `lab.results.listed` reads them
+    without importing the module.
+    `over`: the units, in the order of their rows: for each the first arguments of the function, a tuple, or one
+    argument. Without it the function serves as `Table.prepare`.
+    `size`: approximate number of rows of a unit.
+    `settings`: further settings that the rows depend on besides the options.
+    `join`, `trains`, `aside`, `told`: as for `Table`; with `over`, the arguments identify the unit of a row.
+    `command`: the command that makes it, a literal. Default: ``python -m lab tables NAME``.
     `**options`: options that only `over`, `size` or `settings` take. Keyword arguments of the function are options too,
-      with their defaults. What is callable gets those that it names, `size` also the arguments of the unit.
-    Returns the function; with `over` its row, a dictionary, or list of them, begins with its arguments.
+    with their defaults. Callables get the options that they name, `size` also the arguments of the unit. Returns the
+    function; with `over` each of its rows, a dictionary or a list of them, starts with its arguments.
     """
 
     def register(function):
@@ -94,7 +94,7 @@ def _arguments(function):
 
 
 def _with_arguments(function):
-    """The function whose rows begin with those of its arguments that are words or numbers."""
+    """The function with those of its arguments that are strings or numbers prepended to its rows."""
     names = _arguments(function)
 
     @wraps(function)
@@ -119,7 +119,7 @@ def _planned(measure, over, size, settings, **options):
 
 
 def _given(value, known):
-    """A value, or what a callable gives of those arguments that it names."""
+    """A value, or the result of a callable applied to the arguments that it names."""
     return value(**{name: known[name] for name in inspect.signature(value).parameters}) if callable(value) else value
 
 
@@ -129,13 +129,13 @@ def _listed(measure, *arguments, **options):
 
 
 def solved(lip):
-    """The columns of a solve, a `lipnb.LocalLipschitz`, by the names that tables give them."""
+    """Columns of a solve, a `lipnb.LocalLipschitz`, named as in the tables."""
     names = ("residual", "upper", "steps", "converged")
     return {"lipschitz": lip.value, **{name: getattr(lip, name) for name in names}}
 
 
 def by_window(columns):
-    """A row for each window: `window`, and its entries of tensors (b,), as numbers of Python."""
+    """A row for each window: `window`, and its entries of tensors (b,), as Python numbers."""
     values = {name: one.tolist() for name, one in columns.items()}
     count = len(next(iter(values.values())))
     return [{"window": i, **{name: one[i] for name, one in values.items()}} for i in range(count)]
@@ -144,8 +144,8 @@ def by_window(columns):
 def make(tables, *, save_as=None, progress=True, **options):
     """Make tables, one after the other, with one progress bar; a killed run continues where it was.
 
-    `tables`: names are those of `TABLES`. All are prepared before the first one is measured.
-    `save_as`: another name, where there is one table.
+    `tables`: names in `TABLES`. All are prepared before the first one is measured.
+    `save_as`: another name, for a single table.
     `progress`: whether to show the progress bar.
     `**options`: for the tables that have them, see `Table.options`.
     Returns the finished tables, name -> DataFrame; each is saved in `lab.results.folder()` as soon as it is complete.

@@ -1,4 +1,4 @@
-"""What the trained layers of a model of characters do: local constants at text, and bounds from their weights."""
+"""Measurements on the trained layers of a character model: local constants at text, and bounds from their weights."""
 
 import math
 
@@ -9,12 +9,12 @@ from lipnb.lipschitz import local_lipschitz
 
 @torch.no_grad()
 def layer_rows(network, token_ids):
-    """What each trained attention layer does at real text.
+    """Rows of each trained attention layer at real text.
 
     `token_ids` (b, n): windows of text. For each layer: the local Lipschitz constant of its attention (median, smallest
-    and largest over the windows), whether all solves converged, the bound of the theorem where there is one, the
-    largest token norm, and the spread of tokens, root mean square distance from the mean token, at its input and its
-    output. For the contractive kind, which is divided by its bound, that is 1.
+    and largest over the windows), whether all solves converged, the bound of the theorem if one applies, the largest
+    token norm, and the spread of tokens, root mean square distance from the mean token, at its input and its output.
+    The bound is 1 for the contractive kind, which is divided by its bound.
     """
     rows = []
     for layer, x in enumerate(network.activations(token_ids)):
@@ -47,7 +47,7 @@ def feed_forward_rows(network):
     """Bounds on the trained feed-forward parts of a contractive network, computed from their weights.
 
     `network`: a trained network of contractive kind. For each layer `bound`, the product of the norms of its two
-    matrices in float64: at most 1, or it has no guarantee.
+    matrices in float64; only if it is at most 1 does the guarantee hold.
     """
     rows = []
     for layer, block in enumerate(network.blocks):

@@ -1,8 +1,8 @@
-"""The table of twins: the constant's growth in small networks that were trained with learned, no or rotary positions.
+"""Table of the constant's growth in small networks trained with learned, no or rotary positions.
 
-Nine networks (three kinds of positions, three seeds) are trained alike and measured at checkpoints, on windows of Alice
-at random places, the same for all. Their weights are not kept. `python -m lab tables twins` makes it when asked for by
-name.
+Nine networks (three kinds of positions, three seeds) are trained alike and measured at checkpoints, on windows of
+Alice at random positions, the same for all. Their weights are not kept. `python -m lab tables twins` makes the table;
+it is only made if requested by name.
 """
 
 import shutil
@@ -35,14 +35,15 @@ RTOL = 1e-3
 
 
 def train_twin(positions, seed, tokenizer, ids, folder, *, sizes=SIZES, steps=STEPS, checkpoints=CHECKPOINTS):
-    """Train one network and keep its checkpoints as folders that `lipnb.models.load` reads.
+    """Train one network and keep its checkpoints as folders for `lipnb.models.load`.
 
     `positions`, `seed`: as for `lab.training.new_twin`; `seed` also draws the windows, the same for all kinds.
-    `tokenizer`: its vocabulary is that of the network.
-    `ids`: tokens to train on, and held out.
-    `folder`: gets a folder for each checkpoint, named by its step; and, while it is trained, the state of a killed run.
-    `sizes`, `steps`, `checkpoints`: of the networks; steps of training; those after which it is kept, 0 for the start.
-    Returns Held-out loss, nats per token, at each checkpoint.
+    `tokenizer`: defines the vocabulary of the network.
+    `ids`: training tokens and held-out tokens.
+    `folder`: gets a folder for each checkpoint, named by its step; during training also the state for a resumed run.
+    `sizes`, `steps`, `checkpoints`: of the networks; training steps; steps after which a checkpoint is kept, 0 for the
+    start.
+    Returns the held-out loss, nats per token, at each checkpoint.
     """
     training, held_out = ids
     network = new_twin(positions, tokenizer.get_vocab_size(), seed=seed, **sizes)
@@ -81,7 +82,7 @@ def train_twin(positions, seed, tokenizer, ids, folder, *, sizes=SIZES, steps=ST
 
 
 def measured_rows(folder, lengths=LENGTHS, windows=WINDOWS, corpus=CORPUS):
-    """Constants of all layers of one checkpoint, on windows that depend on the tokenizer and the length alone.
+    """Constants of all layers of one checkpoint, on windows that depend only on the tokenizer and the length.
 
     Returns one row for each layer, length and window.
     """
@@ -111,7 +112,7 @@ def _rows(positions, seed, tokenizer, ids, name):
 
 
 def _baselines(ids, vocabulary):
-    """Losses that need no network, on the held-out tokens."""
+    """Losses of baselines without a network, on the held-out tokens."""
     losses = {"bigram": bigram_loss(*ids, vocabulary)}
     losses |= {f"kneser-ney {order}": kneser_ney_loss(*ids, vocabulary, order, SIZES["length"]) for order in (3, 4)}
     return [{"positions": name, "row": "baseline", "loss": loss} for name, loss in losses.items()]

@@ -1,7 +1,7 @@
 r"""Inputs of two clusters against one head of a real layer: its eigenpair, and constants without forming d dimensions.
 
-:math:`A = s K^\top Q` has rank k < d. From an eigenpair :math:`(\lambda, w)` of the small matrix :math:`s Q K^\top`,
-shape (k, k), follows that of A: :math:`u = K^\top w`.
+:math:`A = s K^\top Q` has rank k < d. An eigenpair :math:`(\lambda, w)` of the small matrix :math:`s Q K^\top`,
+shape (k, k), gives one of A: :math:`u = K^\top w`.
 """
 
 from typing import NamedTuple
@@ -16,14 +16,14 @@ from lipnb.worst_case import fork_input
 
 
 class Head(NamedTuple):
-    r"""One head as the theorems see it, and what their adversarial input needs.
+    r"""One head as in the theorems, with the eigenpair and norms of its adversarial input.
 
-    `attention`: the head in float64, without biases and output matrix: query, key and value alone.
-    `eigenvalue`: the real eigenvalue :math:`\lambda` that the input follows, by the rule of
+    `attention`: the head in float64, only query, key and value, without biases and output matrix.
+    `eigenvalue`: the real eigenvalue :math:`\lambda` used by the input, chosen by the rule of
       `lipnb.worst_case.eigenvector`.
     `u` (d,): its unit eigenvector; the largest entry is positive.
     `rate`: :math:`\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)`, as `lipnb.bounds.growth_rate`.
-    `A_norm`, `V_norm`: spectral norms of A and V, as upper bounds with their rounding.
+    `A_norm`, `V_norm`: spectral norms of A and V, as upper bounds that include rounding.
     """
 
     attention: Attention
@@ -37,7 +37,7 @@ class Head(NamedTuple):
 def head_of(layer, head):
     """One head of a layer, biases left out, with its eigenpair.
 
-    `layer`: any heads, biases and mask. `head`: which head, from 0.
+    `layer`: any heads, biases and mask. `head`: index from 0.
     """
     if not 0 <= head < layer.heads:
         raise ValueError(f"head must be between 0 and {layer.heads - 1}, got {head}.")
@@ -50,7 +50,7 @@ def head_of(layer, head):
     rate = max(-lowest, highest / 8)
     place = (values.real - (lowest if -lowest >= rate else highest)).abs().masked_fill(~real, torch.inf).argmin()
     w = vectors[:, place]
-    u = K.mT @ (w * (w.abs().max() / w[w.abs().argmax()])).real  # a complex factor is free
+    u = K.mT @ (w * (w.abs().max() / w[w.abs().argmax()])).real  # a complex factor is arbitrary
     u = u * u[u.abs().argmax()].sign() / u.norm()
     A_norm = abs(layer.scale) * largest_singular(torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT).item()
     alone = Attention(Q[None], K[None], V[None], scale=layer.scale, masked=layer.masked, window=layer.window)
@@ -58,7 +58,7 @@ def head_of(layer, head):
 
 
 def _places(head):
-    """Where the first token and all others are, in units of R u."""
+    """Positions of the first token and of all others, in units of R u."""
     return (1.0, 0.5) if head.eigenvalue >= 0 else (-1.0, 1.0)
 
 
@@ -71,12 +71,12 @@ def cluster_input(head, n, R):
 
 
 def in_subspace(head, *, identity=False):
-    r"""The head on the subspace outside of which its Jacobian at inputs along u vanishes.
+    r"""The head on the subspace outside which its Jacobian at inputs along u vanishes.
 
     That subspace is spanned by u, :math:`A^\top u` and the rows of V. With the identity in place of V the Jacobian
-    outside is that of averaging, whose norm the second of these directions has already.
+    outside is that of averaging, whose norm already occurs in the second of these directions.
 
-    `head`: from `head_of`. `identity`: whether the value matrix is the identity, in place of the head's own. Returns
+    `head`: from `head_of`. `identity`: whether the value matrix is the identity, instead of the head's own. Returns
     `Attention` (r,): the head in r <= v + 2 coordinates, and u in them. Its Jacobian at multiples of u has the same
     norm.
     """
@@ -97,7 +97,7 @@ def in_subspace(head, *, identity=False):
 
 
 def matrices(head):
-    """A, (r, r), and V, (v, r), of a head on the span of the rows of Q, K and V: nothing else reaches it."""
+    """A, (r, r), and V, (v, r), of a head on the span of the rows of Q, K and V; it ignores all other directions."""
     (Q,), (K,), (V,) = head.attention.query, head.attention.key, head.attention.value
     basis = torch.linalg.qr(torch.cat([Q, K, V]).mT).Q
     return head.attention.scale * (K @ basis).mT @ (Q @ basis), V @ basis
@@ -110,13 +110,13 @@ def fork_constant(head, n, R):
     one = Attention.from_matrices(A, V, masked=head.attention.masked)
     if head.attention.masked:
         return local_lipschitz(one, x).value.item(), stated
-    # all but the prongs are copies, which stand for one weighted token
+    # all tokens except the prongs are copies, replaced by one weighted token
     weights = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
     return local_lipschitz(one, x[:3], weights=weights, method="dense").value.item(), stated
 
 
 def fork_rows(head, n, R):
-    """A fork beside two clusters and the bounds on the ball of radius R, by name.
+    """Constants of a fork and of two clusters, and bounds on the ball of radius R, by name.
 
     Returns masked; fork and stated, of `fork_constant`; clusters, the constant at the two clusters; upper and tighter,
     Theorem 3.3 of castin2024smooth and our bound.
@@ -140,11 +140,11 @@ def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
     .. math:: \|D_X f\|_2 = \max\big(\|D_a^{1/2} (D f_a) D_a^{-1/2}\|_2,\ \|V \Sigma_y A\|_2\big),
         \qquad a = (\tfrac1n, \tfrac{n - 1}n),
 
-    so any n costs the same. With a mask all n tokens are there.
+    so any n costs the same. With a mask all n tokens are used.
 
     `head`: from `head_of`. `lengths`: numbers of tokens, 2 or more. `identity`: whether the value matrix is the
-    identity, as in Prop. 3.4 of castin2024smooth. `rtol`: relative tolerance where a constant is not computed densely.
-    As many as `lengths`: exact to rounding without a mask; lower bounds, within `rtol`, with one.
+    identity, as in Prop. 3.4 of castin2024smooth. `rtol`: relative tolerance if a constant is not computed densely.
+    Returns one constant for each length: exact to rounding without a mask; with a mask a lower bound, within `rtol`.
     """
     small, u = in_subspace(head, identity=identity)
     first, rest = _places(head)
@@ -160,7 +160,7 @@ def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
     weights = torch.stack([1 / n, (n - 1) / n], -1)
     points = points.expand(len(n), 2, -1)
     together = local_lipschitz(small, points, weights=weights, method="dense").value
-    p = small.probabilities(points, weights)[:, 0, 1, 0]  # what a token of the cluster pays to the lonely one
+    p = small.probabilities(points, weights)[:, 0, 1, 0]  # attention from a token of the cluster to the lonely one
     (Q,), (K,), (V,) = small.query, small.key, small.value
     spread = (R * (first - rest)) ** 2 * p * (1 - p)  # the variance that it sees
     apart = spread * (V @ u).norm() * (small.scale * Q.mT @ (K @ u)).norm()
@@ -168,10 +168,10 @@ def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
 
 
 def ball_bounds(head, n, R):
-    """Prop. 3.4 (for V = I), Thm 3.3 and its sharper form for this head on n tokens in the ball of radius R.
+    """Prop. 3.4 (for V = I), Thm 3.3 and its tighter form for this head on n tokens in the ball of radius R.
 
     `head`: from `head_of`. `n`, `R`: as for `lipnb.bounds.general_upper`. Returns `lower`, `upper`, `sharp`: the bounds
-    know A and V by their norms and the growth rate, so that matrices of one entry do.
+    depend on A and V only through their norms and the growth rate, so matrices of one entry suffice.
     """
     A, V, rate = (torch.tensor([[value]], dtype=torch.float64) for value in (head.A_norm, head.V_norm, -head.rate))
     return bounds.general_lower(rate, n, R), bounds.general_upper(A, V, n, R), bounds.general_upper_sharp(A, V, n, R)

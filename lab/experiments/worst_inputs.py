@@ -1,7 +1,7 @@
-"""The tables of worst inputs: each trained head, and each layer, between what is found and what is proved.
+"""Tables of worst inputs: for each trained head and each layer, the largest constant found and the proved bound.
 
-Of MiniLM and gpt2-mini tokens are in the ball of the longest token of a text. Of GPT-2 only the attention and the
-LayerNorm before it are at hand, and tokens are anything that this LayerNorm can make: no text, but all texts.
+For MiniLM and gpt2-mini tokens lie in the ball of the longest token of a text. For GPT-2 only the attention and the
+LayerNorm before it are available, and tokens are anything that this LayerNorm can output: no text, but all texts.
 """
 
 import math
@@ -25,10 +25,10 @@ MODELS = (("minilm", False), ("gpt2-mini", True))
 
 
 class Place(NamedTuple):
-    """A trained layer, and where its tokens may be.
+    """A trained layer, and the set that contains its tokens.
 
     `attention`: float64. `R`: radius of the ball, or of the smallest one around the ellipsoid. `windows` (w, n, d):
-    tokens of a text. `ellipsoid`: gain and shift of the LayerNorm before it, where that alone says where tokens may be.
+    tokens of a text. `ellipsoid`: gain and shift of the LayerNorm before it, if only this restricts the tokens.
     """
 
     attention: Attention
@@ -38,11 +38,11 @@ class Place(NamedTuple):
 
     @property
     def bound(self):
-        """The radius as `ball_upper` and `on_ball` take it: with an ellipsoid infinite."""
+        """The radius as an argument of `ball_upper` and `on_ball`: infinite with an ellipsoid."""
         return math.inf if self.ellipsoid else self.R
 
     def of_head(self, head):
-        """One head alone in the same place."""
+        """One head of the layer, with the same set of tokens."""
         return self._replace(attention=one_head(self.attention, head))
 
     def upper(self, n):
@@ -51,9 +51,9 @@ class Place(NamedTuple):
 
 
 def one_head(layer, head):
-    """One head of a layer alone, float64, with its query bias: what else it has changes no derivative.
+    """One head of a layer, float64, with its query bias; its other parameters change no derivative.
 
-    `layer`: any heads, biases and mask; its output matrix is left out. `head`: which head, from 0.
+    `layer`: any heads, biases and mask; its output matrix is left out. `head`: index from 0.
     """
     alone = {name: getattr(layer, name)[head : head + 1] for name in ("query", "key", "value")}
     bias = None if layer.query_bias is None else layer.query_bias[head : head + 1]
@@ -62,11 +62,11 @@ def one_head(layer, head):
 
 
 def layer_at(name, masked, layer, *, corpus=CORPUS):
-    """A trained layer, the radius of the ball, and the windows of text that give it.
+    """A trained layer, the radius of the ball, and the windows of text that determine it.
 
-    `name` ("minilm", "gpt2-mini"). `masked`: whether it is masked. `layer`: which layer, from 0. `corpus`: the
-    text, as for `lipnb.corpora.read`. The radius is the longest token of `WINDOWS` windows from its beginning, which
-    are returned with it, float64, shape (WINDOWS, LENGTH, d).
+    `name` ("minilm", "gpt2-mini"). `masked`: whether it is masked. `layer`: index from 0. `corpus`: the text, as for
+    `lipnb.corpora.read`. The radius is the norm of the longest token in the first `WINDOWS` windows, which are returned
+    with it, float64, shape (WINDOWS, LENGTH, d).
     """
     model = adversarial.network_of(name, masked)
     tokens = models.first_tokens(model, corpora.read(corpus), LENGTH * WINDOWS)
@@ -76,7 +76,7 @@ def layer_at(name, masked, layer, *, corpus=CORPUS):
 
 
 def place_of(name, masked, layer):
-    """The `Place` of a layer: `layer_at`, or of GPT-2 the ellipsoid of its LayerNorm."""
+    """The `Place` of a layer: from `layer_at`, or for GPT-2 the ellipsoid of its LayerNorm."""
     if name == GPT2:
         attention, gain, shift = gpt2_attention()[layer]
         ellipsoid = gain.double(), shift.double()
@@ -87,7 +87,7 @@ def place_of(name, masked, layer):
 def two_clusters_of(place, heads, n):
     r"""The paper's two clusters against some heads of a layer, in its ball or in that of the u of its ellipsoid.
 
-    Returns (2 heads, n, d): with both signs, as biases tell them apart.
+    Returns (2 heads, n, d): with both signs, which biases distinguish.
     """
     domain = domain_of(place.attention, place.bound, place.ellipsoid)
     pulled = domain.pulled(place.attention)
@@ -99,7 +99,7 @@ def measure(place, clusters, n, *, effort=1, seed=0):
     """One row: the constants of one map on text, at two clusters, at forks and at the roughest input found.
 
     `place`: one head or a layer. `clusters` (b, n, d): inputs of two clusters, of which the roughest counts. `effort`,
-    `seed`: as for `lipnb.worst_case.on_ball`. Returns length, R, text (NaN where there is none), heuristic, fork,
+    `seed`: as for `lipnb.worst_case.on_ball`. Returns length, R, text (NaN without a text), heuristic, fork,
     ascended, kind.
     """
     attention, R, windows, ellipsoid = place
@@ -119,13 +119,13 @@ def measure(place, clusters, n, *, effort=1, seed=0):
 
 
 def bounded(table):
-    """The finished table with the column `upper`, `lipnb.bounds.ball_upper` where the tokens of each row may be."""
+    """The finished table with the column `upper`: `lipnb.bounds.ball_upper` on the set of tokens of each row."""
     rows = table.to_dict("records")
     return table.assign(upper=[_map_of(row).upper(row["length"]) for row in rows])
 
 
 def _map_of(row):
-    """The head, or the layer, of a row, with the ball as it is stored."""
+    """The head, or the layer, of a row, with the stored ball."""
     name, masked, layer = row["model"], row["masked"], row["layer"]
     if name == GPT2:
         place = place_of(name, masked, layer)
@@ -151,7 +151,7 @@ ON_TEXT = {
     "join": bounded,
     "effort": 1,
 }
-# on three of these heads, layers 0, 5 and 11, the ascent added 0.9 % to the constant at most
+# on three of these heads, layers 0, 5 and 11, the ascent added at most 0.9 % to the constant
 OF_GPT2 = {
     "over": lambda: _layers([(GPT2, True)]),
     "settings": {"models": [(GPT2, True)], "length": LENGTH, "dtype": "float64"}

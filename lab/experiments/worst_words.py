@@ -1,6 +1,6 @@
-"""The tables of worst words: how far greedily substituted words move a layer of MiniLM toward its worst input.
+"""Tables of worst words: how far greedily substituted words move a layer of MiniLM toward its worst input.
 
-They begin at a window of Alice, and at one word repeated: at a fork, too, most tokens are alike.
+The searches start from a window of Alice, and from one word repeated: at a fork, too, most tokens are equal.
 """
 
 from typing import NamedTuple
@@ -20,16 +20,16 @@ from lipscan.models.hooks import capture
 MODEL = "minilm"
 COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
 TRIED = 16  # substitutions measured at each step
-REFINED = 3  # power steps from the last singular vectors, on each of those
-RANDOM = 5  # texts of random words, of which the median is taken
-REPEATED, FEW = 8, 10  # words drawn, the roughest of which is repeated; words changed then at most
+REFINED = 3  # power steps from the last singular vectors, for each of those
+RANDOM = 5  # texts of random words; their median is stored
+REPEATED, FEW = 8, 10  # words drawn, of which the roughest is repeated; most words changed then
 SETTINGS = {"model": MODEL, "length": LENGTH, "tried": TRIED, "refined": REFINED, "dtype": "float64"}
 
 
 class Text(NamedTuple):
-    """A window of a text, and the layer that its words are to make rough.
+    """A window of a text, and the layer whose constant its words are to increase.
 
-    `layer`: which layer, from 0. `ids` (n,): its token ids. `words` (vocabulary,): what may stand in it, see
+    `layer`: index from 0. `ids` (n,): its token ids. `words` (vocabulary,): tokens that may occur in it, see
     `read_back`.
     """
 
@@ -39,18 +39,18 @@ class Text(NamedTuple):
     words: torch.Tensor
 
     def received(self, ids):
-        """What the layer receives of token ids (b, n), shape (b, n, d)."""
+        """Input of the layer for token ids (b, n), shape (b, n, d)."""
         return self.model.activations(ids, self.layer)
 
     def places(self):
-        """Where a word may change, shape (n,): at whole words, so that the changed text is read as these tokens."""
+        """Positions that may change, shape (n,): whole words, so that the changed text is read as these tokens."""
         pieces = self.model.tokenizer.convert_ids_to_tokens(self.ids.tolist())
         goes_on = torch.tensor([piece.startswith("##") for piece in (*pieces[1:], "")])
         return self.words[self.ids] & ~goes_on
 
 
 def read_back(model):
-    """Which tokens are words: read alone, each gives itself; no pieces of words, no special tokens.
+    """Mask of the tokens that are words: read alone, each gives itself; no pieces of words, no special tokens.
 
     Returns (vocabulary,).
     """
@@ -67,9 +67,9 @@ def text_at(layer, window=0):
 
 
 def below(model, layer, embeddings):
-    """What the attention of a layer receives of word embeddings (b, n, d), shape (b, n, d), with derivatives.
+    """Input of the attention of a layer for word embeddings (b, n, d), shape (b, n, d), differentiable.
 
-    Positions are added, and the layers below the one asked for applied, as the network itself does.
+    Positions are added and the layers below are applied, as in the network itself.
     """
     with capture(before=(model.architecture.receiver(model.module, layer, "heads+output"), 0)) as calls:
         model.module(inputs_embeds=embeddings, use_cache=False)
@@ -77,13 +77,13 @@ def below(model, layer, embeddings):
 
 
 def first_order(text, attention, ids, left, right):
-    r"""What each substitution gains to first order, for one singular pair (w, v) of the layer at the text.
+    r"""First-order gain of each substitution, for one singular pair (w, v) of the layer at the text.
 
     .. math:: g_i \cdot (E_t - E_{x_i}), \qquad g = \nabla_E\, \langle w,\, D_X f\, v \rangle \quad (w, v \text{ held}),
 
-    with word embeddings E and X what the layer receives of them.
+    with word embeddings E, and X the layer's input as a function of them.
 
-    `ids` (n,): token ids now. `left`, `right` (n, m) and (n, d): singular vectors w and v of length 1. Returns (n,
+    `ids` (n,): current token ids. `left`, `right` (n, m) and (n, d): singular vectors w and v of length 1. Returns (n,
     vocabulary).
     """
     table = text.model.module.embeddings.word_embeddings.weight.detach()
@@ -96,7 +96,7 @@ def first_order(text, attention, ids, left, right):
 
 @torch.no_grad()
 def _refined(attention, x, left, steps):
-    """Lengths of the pulled-back left vectors, at most the constants of x (b, n, d), and both vectors."""
+    """Norms of the pulled-back left vectors, at most the constants of x (b, n, d), and both vectors."""
     jacobian, left = AttentionJacobian(attention, x), left.expand(len(x), *left.shape[-2:])
     for _ in range(steps):
         left = unit_slope(jacobian.jvp(unit_slope(jacobian.vjp(left), (-2, -1))), (-2, -1))
@@ -105,14 +105,14 @@ def _refined(attention, x, left, steps):
 
 
 def greedy(text, most, *, tried=TRIED):
-    """Substitute words one by one, each time the one that makes the layer roughest of those that promise most.
+    """Substitute words one by one; of the most promising ones, each step takes the one that makes the layer roughest.
 
     Roughness is compared by a few power steps from the singular vectors of the text before: a lower bound on each
     constant, which may miss a substitution that makes another direction the roughest.
 
-    `most`: words to change at most, each once. `tried`: substitutions measured for each: the best to first order at
-    each of as many places. Returns place and token id of each change, in order; fewer than `most` where nothing tried
-    gains.
+    `most`: most words to change, each once. `tried`: substitutions measured for each change: the best to first order
+    at each of that many positions. Returns position and token id of each change, in order; fewer than `most` if
+    nothing tried gains.
     """
     attention, ids, free = text.model.attention(text.layer), text.ids.clone(), text.places()
     x = text.received(ids[None])
@@ -137,7 +137,7 @@ def greedy(text, most, *, tried=TRIED):
 
 
 def _random(text, most, seed):
-    """As many changes as wanted: random words at random places, each place once."""
+    """`most` changes: random words at random positions, each position once."""
     generator = torch.Generator().manual_seed(seed)
     places, words = text.places().nonzero().flatten(), text.words.nonzero().flatten()
     places = places[torch.randperm(len(places), generator=generator)[:most]]
@@ -187,7 +187,7 @@ def _layers():
     ),
 )
 def word_rows(model, layer, *, seed=0):
-    """Rows of one layer: after some numbers of words changed in its first window, greedily and at random."""
+    """Rows of one layer: after given numbers of words changed in its first window, greedily and at random."""
     text = text_at(layer)
     changes = greedy(text, max(COUNTS))
     counts = sorted({min(count, len(changes)) for count in COUNTS})
@@ -217,7 +217,7 @@ def repeated_rows(model, layer, *, seed=0):
 
 
 def _path(text, changes, counts):
-    """What is stored of a text after so many of its changes: a row for each count."""
+    """Stored rows of a text, one for each count: after that many of its changes."""
     ids = torch.stack([_substituted(text.ids, changes[:count]) for count in counts])
     radii, constants = text.received(ids).norm(dim=-1).amax(-1), _constants(text, ids)
     return [

@@ -1,9 +1,9 @@
-"""The book's figures, drawn from tables. Nothing here runs a model or imports torch.
+"""The book's figures, drawn from tables. No module here runs a model or imports torch.
 
-`FIGURES` lists those that need stored tables only, each registered by the decorator `figure` where it is drawn, and
-`redraw` draws them into files. Each is a function of a module named after its subject, which its page calls too; the
-rest are panels of which pages make their own. Colours are named C0 to C6, by their place in
-`lipscan/scanning/lipnb.mplstyle`: they are set there alone, and what each stands for at the head of a module.
+`FIGURES` lists those that need only stored tables, each registered by the decorator `figure` where it is drawn, and
+`redraw` draws them into files. Each is a function of a module named after its subject, which its page also calls; the
+others are panels from which pages compose figures. Colours are named C0 to C6, by their position in
+`lipscan/scanning/lipnb.mplstyle`, where alone they are set; the head of a module explains what each represents.
 """
 
 from importlib import import_module
@@ -37,7 +37,7 @@ __all__ = [
     "table",
 ]
 
-LATER = ("movable", "sliders")  # imported by the pages that show one: bokeh takes seconds
+LATER = ("movable", "sliders")  # imported only by the pages that show one, because bokeh takes seconds
 for _module in iter_modules(__path__):
     if _module.name not in LATER:
         import_module(f"{__name__}.{_module.name}")
@@ -45,7 +45,7 @@ FIGURES = dict(sorted(registry.FIGURES.items(), key=lambda one: one[1].page))
 
 
 def __getattr__(name):
-    """The movable figures, when they are asked for."""
+    """Import the movable figures on first use."""
     if name not in LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""Heads and layers at adversarial tokens, and how long the growth there lasts."""
+"""Figures of heads and layers at adversarial tokens, and of the length of their growth."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,12 +25,12 @@ OWN = {
     about="2 gamma R^2 of all heads, the logarithm of their promised lengths",
 )
 def scaling_factors(table):
-    r"""How many heads have which :math:`2 \gamma R^2`: the growth is promised for as many tokens as its exponential.
+    r"""Distribution of :math:`2 \gamma R^2` over heads: growth is guaranteed for about its exponential many tokens.
 
     Parameters
     ----------
     table : DataFrame
-        ``scaling-factor``: columns model, masked, radius, layer, head, factor.
+        The table ``scaling-factor``: columns model, masked, radius, layer, head, factor.
 
     Returns
     -------
@@ -63,14 +63,14 @@ def scaling_factors(table):
     about="how whole layers grow at their own worst inputs, and at controls",
 )
 def own_worst(own, layers):
-    """Slope of every whole layer at its own worst inputs, beside those of controls.
+    """Slope of every whole layer at its own worst inputs, and those of controls.
 
     Parameters
     ----------
     own : DataFrame
-        ``adversarial-worst``: columns clusters, fork, random, text.
+        The table ``adversarial-worst``: columns clusters, fork, random, text.
     layers : DataFrame
-        ``adversarial-layers``: columns head, length, lipschitz.
+        The table ``adversarial-layers``: columns head, length, lipschitz.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The growth atlas: every layer's constant against the number of tokens, and the slopes.
+"""Figures of the growth atlas: every layer's constant against the number of tokens, and the slopes.
 
 Layers of a model go from dark (first) to light (last). C0 is a trained model on its text, C3 shuffled text, C6 random
 weights.
@@ -18,7 +18,7 @@ LOOKS = {"as read": ("C0", "o"), "shuffled": ("C3", "^"), "random weights": ("C6
 
 
 def by_length(table, column="lipschitz"):
-    """Geometric mean of a positive column over the windows of each length: a Series, of rows of one series.
+    """Geometric mean of a positive column over the windows of each length, for rows of one series: a Series.
 
     Examples
     --------
@@ -37,12 +37,12 @@ def growth(table, corpora):
     table : DataFrame
         The atlas: columns corpus, order, model, weights, masked, layer, object, length, window, lipschitz.
     corpora : dict
-        Model -> the text or picture drawn.
+        Model -> the text or picture to draw.
 
     Returns
     -------
     Figure
-        `lab.figures.points` of it is the number of layers times that of lengths, over all panels.
+        `lab.figures.points` of it is the number of layers times that of lengths, summed over all panels.
     """
     rows = table[(table.case == "as read") & (table.corpus == table["map"].map(corpora))]
     maps = list(dict.fromkeys(rows["map"]))
@@ -106,7 +106,7 @@ def slopes(table, claimed=0.25):
                 ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
             else:
                 ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
-        drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns stand at two heights
+        drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns alternate between two heights
         ticks.append((first + (count - 1) / 2, f"{drop}{name}\n{count} layers"))
         first += count + 2
         ax.axvline(first - 1.5, color="0.85", lw=0.8)
@@ -136,7 +136,7 @@ def mechanism(rates, close, along):
     close : float
         Half the height of the band around equality.
     along : dict
-        Column of a slope that predicts -> what stands below its panel.
+        Column of a predicting slope -> label below its panel.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def mechanism(rates, close, along):
     Raises
     ------
     ValueError
-        "at most 9 models ...".
+        The table has more than nine models.
     """
     maps = list(dict.fromkeys(rates["map"]))
     if len(maps) > len(MAPS):
@@ -175,7 +175,7 @@ def two_quantities(rates, claimed, close):
     rates : DataFrame
         One row for each layer, from `lab.statistics.layer_growth.rates`: columns map, slope, released.
     claimed, close : float
-        The slope claimed, and how far from it is still close: a band along each axis.
+        The claimed slope, and half the width of the band around it along each axis.
 
     Returns
     -------

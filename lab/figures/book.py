@@ -1,4 +1,4 @@
-"""Draw the figures of the book again, from the stored tables."""
+"""Drawing of the book's figures from the stored tables."""
 
 from pathlib import Path
 
@@ -12,30 +12,30 @@ from lipscan.scanning.figures import STYLE
 
 __all__ = ["FORMATS", "draw", "redraw"]
 
-# what a file says of itself does not name the day it was drawn, so that the same tables give the same bytes
+# no date in the metadata of a file, so that the same tables give the same bytes
 FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def draw(name):
-    """A figure of the book, from the stored tables.
+    """A figure of the book, drawn from the stored tables.
 
     Parameters
     ----------
     name : str
-        One of `FIGURES`.
+        A key of `FIGURES`.
 
     Returns
     -------
     Figure
-        As its page shows it, less what the page measures live. In matplotlib's present style: see `house_style`.
+        As on its page, without what the page measures live. Uses matplotlib's current style: see `house_style`.
 
     Raises
     ------
     ValueError
-        "there is no figure ..."; "... lacks rows or columns that this figure shows"; "... needs the rows of one
-        series ...".
+        The name is unknown, or a table lacks rows or columns that this figure shows, or holds several series where the
+        figure needs one.
     FileNotFoundError
-        "the table ... is not in ...": says what makes it.
+        A table is missing; the message names the command that makes it.
     """
     if name not in FIGURES:
         raise ValueError(f"there is no figure {name!r}: choose from {', '.join(FIGURES)}.")
@@ -58,23 +58,23 @@ def redraw(name, folder, format="png"):
     Parameters
     ----------
     name : str
-        One of `FIGURES`.
+        A key of `FIGURES`.
     folder : path
-        Where to write; made where it is not there. A file that is there is replaced, in one step.
+        Output folder, created if missing. An existing file is replaced in one step.
     format : str
-        One of `FORMATS`.
+        A key of `FORMATS`.
 
     Returns
     -------
     Path
-        Of the file, ``NAME.FORMAT``; the same tables give the same bytes.
+        The file ``NAME.FORMAT``; the same tables give the same bytes.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        As `draw`; "there is no format ...".
+        As for `draw`; also if the format is unknown.
     OSError
-        "the folder ... cannot be written".
+        The folder cannot be written.
     """
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}.")
@@ -82,13 +82,13 @@ def redraw(name, folder, format="png"):
     with plt.style.context(["default", STYLE, {"svg.hashsalt": name}]):
         try:
             return _write(draw(name), Path(folder) / f"{name}.{format}", format)
-        finally:  # also one that was begun
+        finally:  # also an unfinished figure
             for number in set(plt.get_fignums()) - {*open_before}:
                 plt.close(number)
 
 
 def _write(figure, path, format):
-    """Make or replace the file of a figure."""
+    """Create or replace the file of a figure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as (new,):

@@ -1,7 +1,7 @@
-"""The survey: all bounds of one layer against the length, and of one head at its worst inputs, as wide as a phone.
+"""Figures of the bounds survey: bounds of one layer against the length, and of one head at its worst inputs.
 
-One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth. Dashed
-is what holds on a ball, dotted on measures, and one more form of a solid line.
+One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth.
+Dashed lines hold on a ball, dotted ones on measures; a further form of a solid line is dotted too.
 """
 
 import textwrap
@@ -24,14 +24,14 @@ LINES = {
     "column": ("C2", "-", "X"),
     "three_terms": ("C2", "-", "o"),
 }
-SAME = ("yudin_sharp",)  # as another line, to the width of it
-APART = 0.19  # of lines of labels, in decades
+SAME = ("yudin_sharp",)  # coincides with another line, within line width
+APART = 0.19  # distance between lines of labels, in decades
 LONGEST = 16  # letters of such a line
-WORST = 1e5  # bound over constant, where the panels end
+WORST = 1e5  # bound over constant at which the panels end
 
 
 def medians(table):
-    """Medians over windows of what was measured and of each bound, by length.
+    """Medians over windows of the measured constant and of each bound, by length.
 
     `table`: rows of ``bounds-survey-text`` of one layer: columns masked, layer, length, window, truth, bound,
     log10. Returns index length; columns truth and the keys of the bounds, in plain numbers, infinite beyond float64.
@@ -53,8 +53,8 @@ def medians(table):
 def at_text(table, *, layer=3, masked=False, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
-    `table`: ``bounds-survey-text``, as for `medians`. `layer`, `masked`: which of its layers. `top`: where the figure
-    ends; a bound above it is named in the corner.
+    `table`: ``bounds-survey-text``, as for `medians`. `layer`, `masked`: the layer to draw. `top`: upper end of the figure; a
+    bound above it is named in the corner.
     """
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(5.0, 6.2))[1]
@@ -67,7 +67,7 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
     ax.plot(found.index, found.truth, "k-", marker=".", lw=2.4)
     labels = [(found[key].iloc[-1], named[key], LINES[key][0]) for key in shown]
     labels.append((found.truth.iloc[-1], "the constant", "k"))
-    above = 0.0  # where the last label ends, in decades
+    above = 0.0  # end of the last label, in decades
     for value, words, colour in sorted(labels):
         lines = textwrap.wrap(words, LONGEST)
         place = max(np.log10(value), above + APART * len(lines) / 2)

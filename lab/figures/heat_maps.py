@@ -7,10 +7,10 @@ from matplotlib.colors import SymLogNorm
 
 
 def matrix(values, *, ax=None, title=None, block=None, label=None):
-    """A matrix as colours, symmetric about zero, small entries kept visible.
+    """A matrix as colours, symmetric about zero, with small entries kept visible.
 
-    `values` (rows, columns): for example a Jacobian or attention probabilities. `title`: what the matrix is. `block`:
-    rows and columns of a token, to draw the borders of the blocks. `label`: what the colours mean.
+    `values` (rows, columns): for example a Jacobian or attention probabilities. `title`: name of the matrix. `block`:
+    rows and columns of a token, to draw the borders of the blocks. `label`: meaning of the colours.
     """
     ax = ax or plt.subplots()[1]
     values = np.asarray(values)
@@ -29,8 +29,7 @@ def matrix(values, *, ax=None, title=None, block=None, label=None):
 def probabilities(P, tokens, *, ax=None, title=None):
     """Attention probabilities as shades, with the tokens at the borders.
 
-    `P` (n, n): row i is how token i spreads its attention. `tokens`: what to write at rows and columns. `title`: which
-    head this is.
+    `P` (n, n): row i is the attention of token i. `tokens`: labels of rows and columns. `title`: name of the head.
     """
     ax = ax or plt.subplots()[1]
     names = {"xticklabels": tokens, "yticklabels": tokens}

@@ -1,4 +1,4 @@
-"""Which token moves which: block norms as a matrix, beside attention."""
+"""Figure of token influence: block norms as a matrix, next to attention."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +13,8 @@ def maps(looks, norms, words):
     Parameters
     ----------
     looks, norms : array_like, shape (n, n)
-        Attention, mean over heads, and norms of the blocks of the Jacobian; row i looks or is moved.
+        Attention, mean over heads, and norms of the blocks of the Jacobian; row i belongs to the token that looks or is
+        moved.
     words : sequence of str
         The tokens.
 

@@ -1,4 +1,4 @@
-"""Interventions on attention: how the slope of the constant changes with that of the attention norm."""
+"""Figure of interventions on attention: change of the slope of the constant against that of the attention norm."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,7 +15,7 @@ LOOKS = {  # intervention -> colour, marker
 
 
 def changes(found, close=0.05):
-    """Change of the slope of the constant against that of what should predict it, a mark for each layer.
+    """Change of the slope of the constant against that of its predictor, one mark for each layer.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def changes(found, close=0.05):
     Raises
     ------
     ValueError
-        "these interventions have no look: ...".
+        An intervention has no entry in `LOOKS`.
     """
     if unknown := set(found.intervention) - set(LOOKS):
         raise ValueError(f"these interventions have no look: {', '.join(sorted(unknown))}; give each one in LOOKS.")

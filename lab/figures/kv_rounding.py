@@ -1,6 +1,6 @@
-"""Which layers bear a rounded cache of keys and values: what might rank them, and why the constant does not.
+"""Figures of rounded caches of keys and values: what ranks the layers, and why the constant does not.
 
-C0 is rounded keys, C1 rounded values, C6 what belongs to a layer whatever is rounded.
+C0 is rounded keys, C1 rounded values, C6 properties of a layer that do not depend on the rounding.
 """
 
 import matplotlib.pyplot as plt
@@ -10,7 +10,7 @@ from scipy.stats import gmean
 from lab.figures.registry import figure
 
 KINDS = {"keys": ("C0", "o"), "values": ("C1", "s")}
-PREDICTORS = {  # column -> how it is called
+PREDICTORS = {  # column -> label
     "lipschitz": "local constant",
     "relative": "relative constant",
     "error": "rounding error",
@@ -31,16 +31,16 @@ LABELS = {
 
 
 def predicted(table):
-    """The stored ``kv-rounding`` with every number of `PREDICTORS` that may rank the layers as a column.
+    """The stored ``kv-rounding`` with every quantity of `PREDICTORS` that may rank the layers as a column.
 
-    With `error_constant` (relative error times constant times norm of the tokens received: to first order the largest
-    change of the output by a change of the tokens that large), `over_residual` (that over the norm of the residual
+    Adds `error_constant` (relative error times constant times norm of the tokens received: to first order the largest
+    change of the output by a change of the tokens of that size), `over_residual` (that over the norm of the residual
     stream), `depth` (the layer, from 1), `by_residual` (one over that norm), `carried_random` (change of the stream
     times the gain of the layers above in a random direction).
     """
     error = table.relative_error * table.lipschitz * table.received
     more = {"error_constant": error, "over_residual": error / table.residual}
-    more |= {"depth": table.layer + 1, "by_residual": 1 / table.residual}  # what needs no constant
+    more |= {"depth": table.layer + 1, "by_residual": 1 / table.residual}  # quantities without the constant
     return table.assign(**more, carried_random=table.stream_change * table.gain_random)
 
 
@@ -58,7 +58,7 @@ def by_layer(table, columns):
 def ranks(table, bits=3, model="smollm2"):
     """Loss by rounding against the local constant, and against the change of the residual stream: one mark a layer.
 
-    `table`: the stored ``kv-rounding``. `model`: whose layers are drawn.
+    `table`: the stored ``kv-rounding``. `model`: the model whose layers are drawn.
     """
     table = table[(table.model == model) & (table.bits == bits)]
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.6), sharey=True, layout="constrained")
@@ -83,7 +83,7 @@ def ranks(table, bits=3, model="smollm2"):
 def depth(table, bits=3, model="smollm2"):
     """Local constant, norms of the residual stream and loss by rounding, layer by layer.
 
-    `table`: the stored ``kv-rounding``. `model`: whose layers are drawn.
+    `table`: the stored ``kv-rounding``. `model`: the model whose layers are drawn.
     """
     rows = table[(table.model == model) & (table.bits == bits)]
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.2), layout="constrained")
@@ -100,7 +100,7 @@ def depth(table, bits=3, model="smollm2"):
     for ax in axes:
         ax.set(yscale="log", xlabel="layer", xlim=(-0.5, np.max(layers.index) + 0.5))
         ax.minorticks_off()
-    axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 3)  # room for the legend below the marks
+    axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 3)  # space for the legend below the marks
     axes[1].legend(loc="lower right")
     axes[2].legend(loc="lower left")
     return figure

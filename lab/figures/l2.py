@@ -1,4 +1,4 @@
-"""L2 attention against its bounds, and the inverses that these make possible."""
+"""Figures of L2 attention against its bounds, and of the inverses that these bounds make possible."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,8 +19,8 @@ def bound_exponents(table, sweep=None, example=None):
     """Measured over bound against the norm of the query matrix, for the exponents 2 and 4 of Theorem 3.2.
 
     `table`: ``l2-bounds``: columns kind, number, n, query, printed (exponent 2), two (exponent 4). `sweep`: two tokens
-    in width one, for a second panel: columns query, largest (the constant), and a bound each in "e = 2", "e = 4" and
-    "tighter". `example`: a query norm and the constant there, marked in the second panel.
+    in width one, for a second panel: columns query, largest (the constant), and one bound each in "e = 2", "e = 4" and
+    "tighter". `example`: a query norm and its constant, marked in the second panel.
     """
     axes = panels(1 if sweep is None else 2, width=4.5, height=4.0)
     look = {"s": 11, "linewidths": 0, "alpha": 0.75}

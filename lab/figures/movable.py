@@ -14,7 +14,7 @@ __all__ = ["growth", "released", "two_clusters"]
 DECADES = [1, 10, 100, 1000, 10_000, 100_000]
 PLACES = ("lonely", "cluster", "cluster_out", "lonely_out")  # the marks of two clusters
 MOVES = ("moves", "each moves", "each moves", "moves")
-ROWS = [1, 1, 0.1, -0.75]  # how high they stand
+ROWS = [1, 1, 0.1, -0.75]  # heights of the marks
 SHORT = 0.08  # a move too short for an arrow
 TICKS = [1, 2, 5, 10, 20, 50, 100]
 LONG_TICKS = [8, 32, 128, 512, 2048]
@@ -22,7 +22,7 @@ WORDS = {"defined": "constant", "released": "reported"}
 
 
 def _apart(values, factor):
-    """Heights for labels on a logarithmic axis, moved up where two would overlap."""
+    """Heights for labels on a logarithmic axis, moved up if two would overlap."""
     placed = {}
     for name, value in sorted(values.items(), key=lambda item: item[1]):
         placed[name] = max([value, *(height * factor for height in placed.values())])
@@ -30,25 +30,25 @@ def _apart(values, factor):
 
 
 def _exact(value):
-    """A whole number in full, with thin spaces."""
+    """An integer in full, with thin spaces."""
     return f"{int(value):,}".replace(",", "\u202f")
 
 
 def _signed(value, digits=3):
-    """A number with a real minus, and none before zero."""
+    """A number with a typographic minus, but no sign before zero."""
     text = f"{value:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
 
 
 def two_clusters(table, *, start=(None, None)):
-    """One token against n - 1 others: the input, how it moves its outputs, and the constant against its bound.
+    """One token against n - 1 others: the input, its effect on the outputs, and the constant against its bound.
 
     Parameters
     ----------
     table : DataFrame
         From `lab.experiments.moving.two_clusters`: all n at all R.
     start : pair of float, optional
-        The n and R first shown, or the nearest there are; 115 and 1.5 unless given.
+        The initial n and R, or the nearest in the table; 115 and 1.5 by default.
 
     Returns
     -------
@@ -122,12 +122,12 @@ def two_clusters(table, *, start=(None, None)):
 
 
 def _reach(table):
-    """How far from the middle anything goes."""
+    """Largest distance of a mark from the middle."""
     return max((table[name] + by * table[f"{name}_move"]).abs().max() for name in PLACES for by in (0, 1)) + 0.4
 
 
 def _tokens(row):
-    """The four marks of the left plot: where they are, how many they are, how far each goes."""
+    """The four marks of the left plot: positions, counts and lengths of the moves."""
     others = _exact(row.name[0] - 1)
     count = ["1 token", f"{others} tokens", f"their {others} outputs", "its output"]
     each = [f"{word} {abs(row[f'{name}_move']):.2g}" for word, name in zip(MOVES, PLACES, strict=True)]
@@ -135,7 +135,7 @@ def _tokens(row):
 
 
 def _arrows(row):
-    """Where marks go, for those that go far enough to be seen."""
+    """End points of the moves that are long enough to be seen."""
     far = [(name, y) for name, y in zip(PLACES, ROWS, strict=True) if abs(row[f"{name}_move"]) > SHORT]
     start, by = [row[name] for name, _ in far], [row[f"{name}_move"] for name, _ in far]
     return {"x": rounded(start), "end": rounded(np.add(start, by)), "y": [y for _, y in far]}
@@ -150,7 +150,7 @@ def _two_clusters_says(n, R, row):
 
 
 def _line_of_tokens(marks, arrows, reach):
-    """Tokens above, outputs below; an arrow is how far each goes when the input moves by one in all."""
+    """Plot with tokens above and outputs below; an arrow is the move of each when the whole input moves by one."""
     plot = axes("", "", log=False, x_range=(-reach, reach), y_range=(-1.3, 1.7))
     plot.axis.visible = False
     plot.grid.visible = False
@@ -191,7 +191,7 @@ def _two_clusters_still(row, curve, all_n, n, R):
 
 
 def released(table):
-    """The constant as defined and what the released estimator reports, from uniform to sharp attention.
+    """The constant as defined and the value that the released estimator reports, from uniform to sharp attention.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ def released(table):
     Returns
     -------
     Movable
-        One control, the logit range. Data sources: points, laws, now. In words and labels "defined" is the constant,
-        "released" what the code reports.
+        One control, the logit range. Data sources: points, laws, now. In text and labels "defined" is the constant,
+        "released" the value that the code reports.
     """
     t = sorted(set(table.logit_range))
     rows = [table[table.logit_range == one].sort_values(["n", "draw"]) for one in t]
@@ -302,13 +302,13 @@ def _released_still(rows, fits, names, t, span):
 
 
 def growth(table):
-    """Constants of one layer against the number of tokens, with the fitted slope: model and layer are chosen.
+    """Constants of one layer against the number of tokens, with the fitted slope; the reader chooses model and layer.
 
     Parameters
     ----------
     table : DataFrame
-        Rows of the growth atlas on one text for each map, as `lab.statistics.layer_growth.named` gives them: columns
-        map, layer, length, window, lipschitz and those of `lab.statistics.power_laws.SERIES`.
+        Rows of the growth atlas on one text for each map, from `lab.statistics.layer_growth.named`: columns map, layer,
+        length, window, lipschitz and those of `lab.statistics.power_laws.SERIES`.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def growth(table):
 
 
 def _law(rows, fit):
-    """The ends of the fitted line: through the mean of the logarithms, each length weighing the same."""
+    """End points of the fitted line through the mean of the logarithms, with equal weights for all lengths."""
     means = np.log2(rows.lipschitz).groupby(rows.length).mean()
     n = np.array([means.index.min(), means.index.max()])
     y = 2.0 ** (means.mean() + fit.slope * (np.log2(n) - np.log2(means.index.to_numpy(dtype=float)).mean()))

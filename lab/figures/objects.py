@@ -1,8 +1,8 @@
-"""Pictures of the object itself: tokens, who attends to whom, clusters, attacks, atoms that part.
+"""Pictures of tokens, attention, clusters, attacks, and atoms that separate.
 
-Each function draws numbers that were computed elsewhere, in the plane: the first two coordinates of the tokens, or
-those in a plane that the caller gives. Tokens are blue circles (C0), how they move is orange (C1), outputs are green
-squares (C2), attention is grey.
+Each function draws given numbers in the plane: the first two coordinates of the tokens, or those in a plane given by
+the caller. Tokens are blue circles (C0), their moves are orange (C1), outputs are green squares (C2), attention is
+grey.
 """
 
 import matplotlib.pyplot as plt
@@ -24,9 +24,9 @@ from lab.figures.plane import (
 
 __all__ = ["atoms", "attack", "attention_matrix", "clusters", "fan", "tokens_and_attention", "who_chooses"]
 
-MOST, MOST_IN_A_LINE = 12, 24  # what can be told apart in the plane, and in a line
+MOST, MOST_IN_A_LINE = 12, 24  # most tokens that can be distinguished in the plane, and on a line
 FAINT = 0.02  # attention below this is not drawn
-PUSHED = 26  # points that an arrow of attention leaves free before a token that is pushed
+PUSHED = 26  # points left free between an attention arrow and a token that is pushed
 GREY = "#b4b4b4"
 BEFORE = {"color": "C0", "marker": "o"}
 AFTER = {"color": "C1", "marker": "o"}
@@ -45,12 +45,13 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
     x : array_like, shape (n, d)
         Up to twelve tokens.
     attention : Attention or array_like, shape (n, n)
-        One head, or its probabilities at x. An arrow goes from each token to those it attends to, as wide as the
-        probability; less than 0.02, and what a token gives itself, is not drawn.
+        One head, or its probabilities at x. An arrow goes from each token to those it attends to, with the probability
+        as its width; probabilities below 0.02, and the attention of a token to itself, are not drawn.
     moved : array_like, shape (n, d), optional
-        The tokens pushed. Adds arrows from x, and a second panel: the outputs and how they move, x faint behind.
+        The tokens after a push. Adds arrows from x, and a second panel: the outputs and their moves, with x in light
+        colour.
     outputs : pair of array_like, shape (n, m), optional
-        The outputs at x and at `moved`, where `attention` is a matrix. A head computes them itself.
+        The outputs at x and at `moved`, if `attention` is a matrix. A head computes them itself.
     labels : sequence of str, optional
         Names of the tokens.
     plane : array_like, shape (2, d), optional
@@ -63,7 +64,7 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
     Raises
     ------
     ValueError
-        "tokens_and_attention draws 1 to 12 tokens ...", "one head is drawn ...", "outputs are needed ...".
+        The number of tokens is not from 1 to 12, `attention` has several heads, or outputs are needed and missing.
     """
     head = hasattr(attention, "probabilities")
     if head and moved is not None and outputs is None:
@@ -89,7 +90,7 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
     for i, j in zip(*np.nonzero(P > FAINT), strict=True):
         if i != j and not np.allclose(start[i], start[j]):
             look = {"color": GREY, "width": 0.4 + 2.6 * P[i, j], "bend": 0.18, "shrink": 7, "alpha": 0.7}
-            ahead = 7 if np.allclose(start[j], end[j]) else PUSHED  # the head is not to lie under the mark of a push
+            ahead = 7 if np.allclose(start[j], end[j]) else PUSHED  # keep the head clear of the mark of a push
             arrow(axes[0], start[i], start[j], ahead=ahead, **look)
     if moved is None:
         axes[0].scatter(*start.T, s=70, zorder=4, **BEFORE)
@@ -103,7 +104,7 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
 
 
 def _pushed(ax, start, end, names, title, look):
-    """Points, where they went, and an arrow between."""
+    """Draw points, their positions after a push, and arrows between."""
     ax.scatter(*start.T, s=70, zorder=3, **look)
     gone = np.linalg.norm(end - start, axis=1) > 1e-9 * (1 + np.abs(start).max())
     for i, name in enumerate(names):
@@ -115,14 +116,14 @@ def _pushed(ax, start, end, names, title, look):
 
 
 def attention_matrix(P, labels=None):
-    """Attention as a matrix: row i is how token i spreads its attention.
+    """Attention as a matrix: row i is the attention of token i.
 
     Parameters
     ----------
     P : array_like, shape (n, n)
         Probabilities.
     labels : sequence of str, optional
-        The tokens, for example words. Up to 24 are written.
+        The tokens, for example words. At most 24 are written.
 
     Returns
     -------
@@ -131,7 +132,7 @@ def attention_matrix(P, labels=None):
     Raises
     ------
     ValueError
-        "each row of attention must be probabilities ...", "n tokens need n labels ...".
+        A row does not consist of probabilities, or the number of labels is not n.
     """
     P = probabilities(P)
     n = len(P)
@@ -151,7 +152,7 @@ def attention_matrix(P, labels=None):
 
 
 def _groups(start, by, scale, longest):
-    """Tokens at one place of the picture that move alike: places, mean moves, root mean squares of moves, counts."""
+    """Groups of tokens that lie and move together: positions, mean moves, root mean squares of moves, counts."""
     groups, left = [], np.arange(len(start))
     while len(left):
         near = np.abs(start[left] - start[left[0]]).max(1) < 0.02 * scale
@@ -165,11 +166,11 @@ def _groups(start, by, scale, longest):
 
 
 def clusters(x, move, outputs=None, *, plane=None):
-    """Groups of tokens, how many stand in each, and the direction that moves their outputs most.
+    """Groups of tokens, their sizes, and the direction that moves their outputs most.
 
-    Tokens at one place, nearer than a fiftieth of the picture, that move alike are one mark with their
-    count. All arrows of a figure have one scale, the longest a quarter of the window, and beside each group stands how
-    far one token of it moves.
+    Tokens closer than a fiftieth of the picture that move alike are one mark with their count. All arrows of a figure
+    have one scale, the longest a quarter of the window, and a label at each group tells how far one token of it
+    moves.
 
     Parameters
     ----------
@@ -178,7 +179,7 @@ def clusters(x, move, outputs=None, *, plane=None):
     move : array_like, shape (n, d)
         A displacement, for example the top right singular vector of the Jacobian, of length one.
     outputs : pair of array_like, shape (n, m), optional
-        The outputs and how they move, for example J move. Drawn in a second panel, at the scale of the first.
+        The outputs and their moves, for example J move. Drawn in a second panel, at the scale of the first.
     plane : array_like, shape (2, d), optional
         Rows that span the plane. By default the first two coordinates.
 
@@ -189,7 +190,7 @@ def clusters(x, move, outputs=None, *, plane=None):
     Raises
     ------
     ValueError
-        "clusters draws 1 to 12 groups ...".
+        The number of groups is not from 1 to 12.
     """
     start = in_the_plane(x, "x", plane)
     n = len(start)
@@ -214,11 +215,11 @@ def clusters(x, move, outputs=None, *, plane=None):
 
 
 def _grouped(ax, group, look, thing, unit, longest):
-    """Marks, their counts above and how far one of each goes below; both on the far side of a steep arrow."""
+    """Draw marks, with counts above and moves of a single token below; both on the far side of a steep arrow."""
     for at, step, size, count in zip(*group, strict=True):
         ax.scatter(*at, s=220 if count > 1 else 60, zorder=3, **look)
         far = np.linalg.norm(step) > 0.05 * longest
-        if far:  # a shorter arrow is a blot: its length is written
+        if far:  # a shorter arrow would be a blot: only its length is written
             arrow(ax, at, at + unit * step, color="C1", width=2.2, shrink=0)
         upward, downward = (far and sign * step[1] > abs(step[0]) for sign in (1, -1))
         many = f"{count:,} {thing}{'s' * (count > 1)}".replace(",", "\u202f")
@@ -233,11 +234,11 @@ def fan(weights, push, moves):
     Parameters
     ----------
     weights : array_like, shape (m,)
-        What each of up to twelve others gives the one token, as the width of a line.
+        Attention of up to twelve others to the one token, as the width of a line.
     push : float
-        How far the token moves: the arrow at it.
+        Distance that the token moves: the arrow at it.
     moves : array_like, shape (m,)
-        How far each output moves: the arrows at the outputs, at the same scale.
+        Distances that the outputs move: the arrows at the outputs, at the same scale.
 
     Returns
     -------
@@ -246,7 +247,7 @@ def fan(weights, push, moves):
     Raises
     ------
     ValueError
-        "fan draws 1 to 12 tokens ...", "moves must have shape ...".
+        The number of outputs is not from 1 to 12, or `moves` has the wrong shape.
     """
     weights = numbers(weights, "weights", (None,))
     few_enough(len(weights), MOST, "fan")
@@ -277,8 +278,8 @@ def who_chooses(P, labels=None):
     Parameters
     ----------
     P : array_like, shape (n, n)
-        Probabilities, n up to 24. An arc is as wide as the probability; less than 0.02 is not drawn. What a token
-        gives itself is the area of its ring.
+        Probabilities, n up to 24. An arc has the probability as its width; below 0.02 it is not drawn. The attention of
+        a token to itself is the area of its ring.
     labels : sequence of str, optional
         The tokens.
 
@@ -289,7 +290,7 @@ def who_chooses(P, labels=None):
     Raises
     ------
     ValueError
-        "who_chooses draws 1 to 24 tokens ...", and as `attention_matrix`.
+        The number of tokens is not from 1 to 24; also as for `attention_matrix`.
     """
     P = probabilities(P)
     n = len(P)
@@ -327,28 +328,28 @@ def who_chooses(P, labels=None):
 
 
 def attack(x, moves, labels=None, *, plane=None):
-    """Where an attack sends the tokens, beside how far it sends each.
+    """Moves of the tokens under an attack, in the plane and as lengths.
 
     Parameters
     ----------
     x : array_like, shape (n, d)
         Up to 24 tokens.
     moves : array_like, shape (n, d)
-        What the attack adds to them, drawn to scale.
+        Displacements of the attack, drawn to scale.
     labels : sequence of str, optional
-        The tokens; beside the points stand the four that move most.
+        The tokens; the four that move most are labelled at their points.
     plane : array_like, shape (2, d), optional
         Rows that span the plane of the left panel. By default the first two coordinates.
 
     Returns
     -------
     Figure
-        The bars have the length of a move in all its coordinates, whatever the plane shows of it.
+        The bars are the lengths of the moves in all coordinates, not only in the plane.
 
     Raises
     ------
     ValueError
-        "attack draws 1 to 24 tokens ...".
+        The number of tokens is not from 1 to 24.
     """
     start = in_the_plane(x, "x", plane)
     n = len(start)
@@ -369,14 +370,14 @@ def attack(x, moves, labels=None, *, plane=None):
 
 
 def atoms(before, after, weights, *, plane=None):
-    """Atoms of a measure that move or part: areas are weights.
+    """Atoms of a measure that move or split: areas are weights.
 
     Parameters
     ----------
     before, after : array_like, shape (m, d)
-        Up to twelve pieces. Those that stand at one place before are one atom; if they stand apart after, it parted.
+        Up to twelve pieces. Pieces at one position before are one atom; if their positions differ after, it has split.
     weights : array_like, shape (m,)
-        Of the pieces, in all one.
+        Weights of the pieces, with sum one.
     plane : array_like, shape (2, d), optional
         Rows that span the plane. By default the first two coordinates.
 
@@ -388,7 +389,7 @@ def atoms(before, after, weights, *, plane=None):
     Raises
     ------
     ValueError
-        "atoms draws 1 to 12 tokens ...", "weights must be positive and add up to 1.".
+        The number of pieces is not from 1 to 12, or the weights are not positive with sum 1.
     """
     start = in_the_plane(before, "before", plane)
     m = len(start)

@@ -1,14 +1,14 @@
-"""What the pictures of the object share: points in the plane, arrows, a window, names, and what is refused."""
+"""Shared parts of the pictures in `objects`: points in the plane, arrows, a window, names, and validation."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
-TEXT = 11  # points: legible where a figure is as narrow as a phone
+TEXT = 11  # points: legible even if the figure is as narrow as a phone
 
 
 def numbers(values, what, shape):
-    """Finite float64 numbers of a shape, in which None is any number."""
+    """Finite float64 numbers of a shape, in which None matches any length."""
     detached = values.detach() if hasattr(values, "detach") else values
     found = np.asarray(detached, dtype=float)
     if found.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, found.shape, strict=True)):
@@ -20,7 +20,7 @@ def numbers(values, what, shape):
 
 
 def in_the_plane(values, what, plane=None, *, n=None):
-    """Points in the plane: two coordinates of each; a line is drawn as the first axis."""
+    """Points in the plane: two coordinates of each; one-dimensional points lie on the first axis."""
     found = numbers(values, what, (n, None))
     if plane is not None:
         return found @ numbers(plane, "plane", (2, found.shape[1])).T
@@ -51,7 +51,7 @@ def probabilities(P, n=None):
 
 
 def arrow(ax, start, end, *, color, width=1.8, bend=0.0, shrink=5.0, alpha=1.0, ahead=None):
-    """An arrow that leaves `shrink` points at both ends, or `ahead` points before its head."""
+    """Draw an arrow with a gap of `shrink` points at both ends, or of `ahead` points before its head."""
     look = {"arrowstyle": "-|>", "color": color, "linewidth": width, "alpha": alpha}
     curve = f"arc3,rad={bend}"
     free = {"shrinkA": shrink, "shrinkB": shrink if ahead is None else ahead}
@@ -60,7 +60,7 @@ def arrow(ax, start, end, *, color, width=1.8, bend=0.0, shrink=5.0, alpha=1.0, 
 
 
 def window(axes, *groups):
-    """The same window for all axes: everything in it, with a margin, and not flatter than three to five."""
+    """Set the same window for all axes, around all groups with a margin, and not flatter than three to five."""
     everything = np.concatenate(groups)
     low, high = everything.min(0), everything.max(0)
     span = np.maximum(high - low, 0.6 * (high - low).max() or 1.0)

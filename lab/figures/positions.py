@@ -1,4 +1,4 @@
-"""gpt2-mini: how it was trained, and what its learned positions do."""
+"""Figures of gpt2-mini: its training, and the effect of its learned positions."""
 
 import matplotlib.pyplot as plt
 
@@ -19,7 +19,7 @@ NAMES = {"kneser-ney 3": "trigram, smoothed", "kneser-ney 4": "4-gram, smoothed"
     about="the loss of gpt2-mini while it was trained, and that of n-grams",
 )
 def training(curve, baselines):
-    """The loss of gpt2-mini while it was trained, and what frequencies and n-grams reach on the same held-out text.
+    """Loss of gpt2-mini during training, and that of frequencies and n-grams on the same held-out text.
 
     `curve`: ``gpt2-mini-training``: columns tokens, training_loss, validation_loss. `baselines`:
     ``gpt2-mini-baselines``: columns corpus, model, part, loss.
@@ -42,7 +42,7 @@ def training(curve, baselines):
     about="norm of the learned position of each place",
 )
 def norms(table):
-    """Norm of the learned position of each place.
+    """Norm of the learned position embedding at each position.
 
     `table`: ``position-norms``: columns model, place, norm.
     """

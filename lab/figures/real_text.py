@@ -1,4 +1,4 @@
-"""Local constants on real text against the number of tokens."""
+"""Figure of local constants on real text against the number of tokens."""
 
 import matplotlib.pyplot as plt
 
@@ -21,11 +21,11 @@ def jump(table, live=None, text="alice"):
     Parameters
     ----------
     table : DataFrame
-        ``atlas-minilm``: columns corpus, order, weights, layer, length, lipschitz.
+        The table ``atlas-minilm``: columns corpus, order, weights, layer, length, lipschitz.
     live : dict, optional
-        Length -> a constant measured now, drawn beside the stored ones.
+        Length -> a constant measured now, drawn with the stored ones.
     text : str
-        On which text; the live ones are on it too.
+        The text of both the stored and the live constants.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Figures that stored tables are enough for: each is registered where it is drawn, and has one name."""
+"""Registry of the figures that need only stored tables; each has a name and is registered where it is drawn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from lab import results
 class BookFigure:
     """A figure of the book that can be drawn from stored tables.
 
-    `name`: by which it is asked for, and of its file.
+    `name`: its name in `FIGURES`, also used for its file.
     `page`: the page that shows it, as ``41_real_text``.
-    `tables`: stored tables that it needs, in the order in which `function` takes them.
-    `function`: takes the tables, gives a matplotlib Figure. The page calls the same one.
-    `about`: what it shows, in a few words.
-    `live`: what the page adds to it from measurements of its own.
+    `tables`: stored tables that it needs, in the order of the arguments of `function`.
+    `function`: takes the tables, returns a matplotlib Figure. The page calls the same one.
+    `about`: its contents in a few words.
+    `live`: what the page adds from its own measurements.
     """
 
     name: str
@@ -27,19 +27,19 @@ class BookFigure:
 
     @property
     def call(self):
-        """How its page calls the function that draws it."""
+        """The call by which its page draws it."""
         return f"figures.{self.function.__module__.split('.')[-1]}.{self.function.__name__}("
 
     def missing(self):
-        """Those of its tables that are not there."""
+        """Names of its tables that are missing."""
         return [name for name in self.tables if name not in results.names()]
 
 
-FIGURES: dict[str, BookFigure] = {}  # all whose modules have been imported, by name
+FIGURES: dict[str, BookFigure] = {}  # by name; complete once all modules are imported
 
 
 def figure(name, *, page, tables, about, live=""):
-    """Register the function that it decorates; the arguments are those of `BookFigure`."""
+    """Decorator that registers a drawing function; the arguments are those of `BookFigure`."""
 
     def register(function):
         FIGURES[name] = BookFigure(name, page, tables, function, about, live)

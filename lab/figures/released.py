@@ -1,4 +1,4 @@
-"""What the released experiments report, beside the constant as defined."""
+"""Figure of the values that the released experiments report, and of the constant as defined."""
 
 import numpy as np
 
@@ -23,9 +23,9 @@ def two_quantities(text, worst):
     Parameters
     ----------
     text : DataFrame
-        ``released-text``: columns text, embedding, dropout, length, lipschitz, released.
+        The table ``released-text``: columns text, embedding, dropout, length, lipschitz, released.
     worst : DataFrame
-        ``released-adversarial``: columns model, cut, length, lipschitz, released.
+        The table ``released-adversarial``: columns model, cut, length, lipschitz, released.
 
     Returns
     -------

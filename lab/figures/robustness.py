@@ -1,4 +1,4 @@
-"""What attacks on the input of a layer achieve, beside the local constant."""
+"""Figures of attacks on the input of a layer, and of their relation to the local constant."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "wo
     about="attacks and bounds over the first-order prediction",
 )
 def attacks(table):
-    """Change of the output over its first-order prediction, for each attack and bound, against how far the input moves.
+    """Change of the output over its first-order prediction, for each attack and bound, against the size of the move.
 
     `table`: ``robustness``: columns relative, epsilon, lipschitz, and one for each attack and bound.
     """
@@ -49,9 +49,9 @@ def attacks(table):
 
 
 def worst(table):
-    """The stored ``one-word`` with what is ranked and what may rank it, relative to the output and to the tokens.
+    """The stored ``one-word`` with outcome and predictors, relative to the output and to the tokens.
 
-    With `worst`, the largest change found (for words that of the search or of as many random words), `relative_change`,
+    Adds `worst`, the largest change found (for words by the search or by equally many random words), `relative_change`,
     that over the norm of the output, and `certified`, the bound of this input for relative changes.
     """
     found = table[["change", "random_best"]].max(axis=1)
@@ -66,7 +66,7 @@ def worst(table):
     about="how far a vector and a word move every layer, against the constant times the length of the change",
 )
 def ranks(table, attacks=("vector 1", "word")):
-    """How far attacks move each input of two models, against the constant times the length of the change.
+    """Moves of each input of two models under attacks, against the constant times the length of the change.
 
     `table`: the stored ``one-word``. `attacks`: one for each panel, of `ATTACKED`.
     """

@@ -1,7 +1,7 @@
-"""A figure that a reader moves: computed numbers, bokeh plots, plain HTML controls, and a still picture beside them.
+"""Figures with controls: computed numbers, bokeh plots, plain HTML controls, and a still picture as a fallback.
 
-What a control chooses is looked up, never computed: `book/_static/movable.js` writes the chosen numbers into the data
-sources of the plots. The still picture is shown wherever that script does not run: Jupyter, print, PDF.
+A control selects stored numbers, nothing is computed: `book/_static/movable.js` writes the selected numbers into the
+data sources of the plots. The still picture is shown if that script does not run: Jupyter, print, PDF.
 """
 
 import html
@@ -17,7 +17,7 @@ from bokeh.models import ColumnDataSource, FixedTicker
 from bokeh.plotting import figure
 from PIL import Image
 
-# the house colours C0, C1, C2, C6: bokeh knows no names of ours
+# the house colours C0, C1, C2, C6, because bokeh does not know their names
 BLUE, ORANGE, GREEN, BLACK = "#0072b2", "#d55e00", "#009e73", "#000000"
 MOST = 200_000  # characters of data in one figure
 
@@ -25,9 +25,9 @@ MOST = 200_000  # characters of data in one figure
 class Control(NamedTuple):
     """A slider or a list of choices.
 
-    `label`: what a reader chooses. `values`: what each place is called; one list for each place of the control `under`,
-    where there is one. `start`: the first place shown. `choice`: a list of choices in place of a slider. `under`: an
-    earlier control that says which values there are.
+    `label`: what a reader chooses. `values`: labels of its positions; one list for each position of the control
+    `under`, if given. `start`: the initial position. `choice`: whether it is a list of choices instead of a slider.
+    `under`: an earlier control that determines the values.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Control(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """Columns of one data source, for each place of some controls.
+    """Columns of one data source, for each position of some controls.
 
     `source`: name of the data source; "says" is the sentence below the plots. `frames`: nested lists in the order of
-    `by`; at the bottom columns, name -> list, or the sentence.
+    `by`; at the innermost level columns, name -> list, or the sentence.
     """
 
     source: str
@@ -51,9 +51,9 @@ class Feed(NamedTuple):
 
 
 class Movable:
-    """Plots, controls and data, with a still twin.
+    """Plots, controls and data, with a still picture as a fallback.
 
-    `name`: which figure this is. `plots`: two at most stand side by side. `still`: the same at the start; closed here.
+    `name`: identifies the figure. `plots`: at most two stand side by side. `still`: the same at the start; closed here.
     `alt`: the still picture in words.
     """
 
@@ -71,7 +71,7 @@ class Movable:
         return f"Movable({self.name}: {', '.join(control.name for control in self.controls)})"
 
     def at(self, source, **places):
-        """What a feed shows at places of the controls: columns, or the sentence for "says"."""
+        """Contents of a feed at positions of the controls: columns, or the sentence for "says"."""
         found = {}
         for feed in (feed for feed in self.feeds if feed.source == source):
             frame = feed.frames
@@ -83,11 +83,11 @@ class Movable:
         return found
 
     def _repr_png_(self):
-        """The still twin, where HTML is not shown: PDF and terminals with pictures."""
+        """The still picture, for PDF and terminals with pictures, which do not show HTML."""
         return self.still
 
     def _repr_html_(self):
-        """The still twin and, hidden until the script of the book wakes them, controls and plots."""
+        """The still picture and, hidden until the script of the book activates them, controls and plots."""
         image = b64encode(self.still).decode()
         controls = "".join(map(_control, self.controls))
         data = self.data.replace("</", r"<\/")
@@ -101,7 +101,7 @@ class Movable:
 
 
 def _png(still):
-    """A picture as PNG of few colours, which a page holds twice; the figure is closed."""
+    """A picture as PNG with few colours, because a page holds it twice; closes the figure."""
     drawn, small = io.BytesIO(), io.BytesIO()
     still.savefig(drawn, format="png", dpi=110)
     plt.close(still)
@@ -110,7 +110,7 @@ def _png(still):
 
 
 def _control(control):
-    """A control in plain HTML: arrow keys move it, and what it stands at is written beside it."""
+    """A control in plain HTML: arrow keys move it, and its value is written next to it."""
     first = control.values[0] if control.under else control.values
     label = html.escape(control.label)
     if control.choice:
@@ -126,16 +126,16 @@ def _control(control):
 
 
 def _numbered(item, prefix):
-    """The description of a plot with identifiers that do not depend on what was drawn before."""
+    """The description of a plot with identifiers that do not depend on earlier plots."""
     known = {}
     text = json.dumps(item)
     return json.loads(re.sub(r'"p\d+"', lambda found: f'"{prefix}-{known.setdefault(found[0], len(known))}"', text))
 
 
 def axes(x, y, *, xticks=None, yticks=None, log=True, height=300, **ranges):
-    """An empty plot in the look of the book: as wide as there is room, nothing to click.
+    """An empty plot in the style of the book: full width, without tools.
 
-    `x`, `y`: what the axes show. `ranges`: x_range and y_range, pairs.
+    `x`, `y`: labels of the axes. `ranges`: x_range and y_range, pairs.
     """
     kind = {"x_axis_type": "log", "y_axis_type": "log"} if log else {}
     look = {"height": height, "sizing_mode": "stretch_width", "toolbar_location": None, "tools": ""}
@@ -147,7 +147,7 @@ def axes(x, y, *, xticks=None, yticks=None, log=True, height=300, **ranges):
         axis.minor_tick_line_color = None
         if ticks is not None:
             axis.ticker = FixedTicker(ticks=ticks)
-            axis.major_label_overrides = {tick: tidy(tick, 6) for tick in ticks}  # a tick stands where it says
+            axis.major_label_overrides = {tick: tidy(tick, 6) for tick in ticks}  # label ticks with their exact values
     plot.grid.grid_line_color = "#e6e6e6"
     plot.outline_line_color = None
     plot.min_border_right = 12
@@ -155,17 +155,17 @@ def axes(x, y, *, xticks=None, yticks=None, log=True, height=300, **ranges):
 
 
 def source(name, columns):
-    """A data source that the script finds by its name."""
+    """A data source with a name, by which the script finds it."""
     return ColumnDataSource(columns, name=name)
 
 
 def rounded(values, digits=4):
-    """Numbers with so many significant digits, for data that are looked at and not computed with."""
+    """Numbers with `digits` significant digits, for data that are only displayed."""
     return [float(f"{float(value):.{digits}g}") for value in values]
 
 
 def tidy(value, digits=3):
-    """A number as a reader writes it: 0.25, 1.5, 24, 12 457."""
+    """A number in readable form: 0.25, 1.5, 24, 12 457."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:

@@ -1,4 +1,4 @@
-"""What many of the book's figures need: the look, panels side by side, and how many marks there are."""
+"""Shared parts of the book's figures: the style, panels side by side, and a count of marks."""
 
 import sys
 
@@ -12,13 +12,13 @@ __all__ = ["house_style", "panels", "points"]
 
 
 def house_style():
-    """Use the book's look for all figures that follow, and draw them into the page, whatever this machine prefers."""
+    """Use the book's style for all following figures, and draw them into the page, whatever the machine's settings."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     backend = plt.get_backend().lower()
-    # a kernel under MPLBACKEND=Agg draws into nothing; a backend that was chosen within the notebook stays
+    # a kernel under MPLBACKEND=Agg draws into nothing; keep a backend that was chosen within the notebook
     if hasattr(shell, "kernel") and not any(word in backend for word in ("inline", "ipympl", "nbagg")):
         shell.run_line_magic("matplotlib", "inline")
-    plt.style.use(["default", STYLE])  # and nothing of a matplotlibrc
+    plt.style.use(["default", STYLE])  # ignore matplotlibrc
 
 
 def panels(count, *, rows=1, width=3.6, height=3.3):
@@ -27,7 +27,7 @@ def panels(count, *, rows=1, width=3.6, height=3.3):
 
 
 def points(drawn):
-    """How many marks are drawn: those of scatters and of lines with markers, less the ends of error bars.
+    """Number of marks drawn: those of scatters and of lines with markers, without the ends of error bars.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tables as a reader sees them: HTML in the book and in Jupyter, aligned text in a terminal."""
+"""Tables for readers: HTML in the book and in Jupyter, aligned text in a terminal."""
 
 import html
 import math
@@ -11,11 +11,11 @@ import pandas as pd
 __all__ = ["MOST_COLUMNS", "ShownTable", "table"]
 
 MOST_COLUMNS = 7
-POWER = re.compile(r"(?<![\w.,^])10\^(−?\d+)(?![\w^]|[.,]\d)")  # whole, with the minus that `number` writes
+POWER = re.compile(r"(?<![\w.,^])10\^(−?\d+)(?![\w^]|[.,]\d)")  # a complete power, with the minus that `number` writes
 
 
 def number(value, digits):
-    """A number with so many significant digits, as a person writes it: no trailing exponent where none is needed."""
+    """A number with `digits` significant digits in readable form, with an exponent only if necessary."""
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: "−∞"}.get(value, "–")
     if value == 0:
@@ -39,23 +39,23 @@ def text(value, digits):
 
 
 class ShownTable:
-    """Rows of text under headings, and which of them matter: what `table` returns.
+    """Rows of text under headings, with emphasis; the result of `table`.
 
     Attributes
     ----------
     headings : list of str
     rows : list of list of str
     numeric : list of bool
-        Which columns hold numbers: they are aligned to the right.
+        Columns that hold numbers, which are aligned to the right.
     bold : list of bool
-        Which rows are emphasised.
+        Rows that are emphasised.
     """
 
     def __init__(self, headings, rows, numeric, bold):
         self.headings, self.rows, self.numeric, self.bold = headings, rows, numeric, bold
 
     def _repr_html_(self):
-        """The book and Jupyter show this; the class is styled in book/_static/custom.css."""
+        """HTML for the book and Jupyter; the class is styled in book/_static/custom.css."""
 
         def line(cells, tag, mark=""):
             kinds = (' class="number"' if right else "" for right in self.numeric)
@@ -79,12 +79,12 @@ class ShownTable:
 
 
 def superscript(text):
-    """Whole powers of ten raised, as `number` writes them; any other text with a caret stays as it is."""
+    """Text with complete powers of ten raised, as `number` writes them; other carets stay."""
     return POWER.sub(r"10<sup>\1</sup>", text)
 
 
 def marks_of(frame, index, bold):
-    """Which rows of a frame matter, a boolean each; a Series follows the index, which the frame may have as columns."""
+    """Emphasised rows of a frame, a boolean each; a Series is matched by index, which the frame may have as columns."""
     if bold is None:
         return [False] * len(frame)
     if callable(bold):
@@ -101,18 +101,19 @@ def marks_of(frame, index, bold):
 
 
 def table(frame, names=None, *, digits=3, bold=None):
-    """A table to be read: few columns with headings and units, digits that mean something, the row that matters bold.
+    """A table for readers: few columns with headings and units, significant digits only, the important row bold.
 
     Parameters
     ----------
     frame : DataFrame
-        One row of the table each; its index is shown only if `names` has its name.
+        Its rows are those of the table; its index is shown only if `names` contains its name.
     names : dict, optional
-        Column -> heading with its unit; selects the columns and orders them. Default: all, as they are named.
+        Column -> heading with its unit; selects the columns and orders them. Default: all, under their own names.
     digits : int or dict
-        Significant digits of numbers that are not whole: for all columns, or by column (others: 3).
+        Significant digits of numbers that are not integers: for all columns, or by column (others: 3).
     bold : sequence of bool, or callable, optional
-        Which rows matter: a Series by the frame's index, another sequence by place; a callable is asked for each row.
+        Rows to emphasise: a Series by the frame's index, another sequence by position; a callable is applied to each
+        row.
 
     Returns
     -------
@@ -122,10 +123,10 @@ def table(frame, names=None, *, digits=3, bold=None):
     Raises
     ------
     TypeError
-        "frame must be a pandas DataFrame ...".
+        `frame` is not a pandas DataFrame.
     ValueError
-        "a table has at most 7 columns ..."; "there is no column ..."; "two columns are called ..."; "digits are given
-        for ..."; "bold must say yes or no ...".
+        The table has more than 7 columns, a column is missing, two headings are equal, or `digits` or `bold` do not
+        match it.
 
     Examples
     --------

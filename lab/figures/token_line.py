@@ -1,4 +1,4 @@
-"""A line of text whose tokens show what each carries of a push and how far its output moves, as HTML."""
+"""A line of text whose tokens show their share of a push and the move of their outputs, as HTML."""
 
 from html import escape
 
@@ -8,11 +8,11 @@ import numpy as np
 class TokenLine:
     """Tokens in the order of the text; a page shows it as its last line.
 
-    Above each token stands a bar, its share of the push, and below it one, how far its output moves; either is drawn
-    relative to the largest. The numbers themselves are in the title of each token, which a pointer brings up.
+    The bar above each token is its share of the push, the bar below it the move of its output; each is drawn relative
+    to the largest. The numbers are in the title of each token, shown under the pointer.
 
-    `tokens`: as the tokenizer writes them. `share` (n,): of the push, squared: they add up to 1. `moved` (n,): how far
-    each output moves.
+    `tokens`: as the tokenizer writes them. `share` (n,): squared shares of the push, with sum 1. `moved` (n,):
+    distances that the outputs move.
     """
 
     def __init__(self, tokens, share, moved):

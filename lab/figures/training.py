@@ -1,4 +1,4 @@
-"""Language models of characters with four kinds of attention: how well they train, and their trained layers."""
+"""Figures of character language models with four kinds of attention: their training, and their trained layers."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -20,12 +20,12 @@ def _runs(table, part):
 
 
 def _frequencies(table, part):
-    """Loss of frequencies alone, "unigram" or "bigram", nats per character."""
+    """Loss of frequencies, "unigram" or "bigram", nats per character."""
     return table[(table.row == "baseline") & (table.part == part)].nats.item()
 
 
 def _controls(ax, ends):
-    """Networks without attention: grey marks, and a thin line through the means."""
+    """Draw networks without attention: grey marks, and a thin line through the means."""
     for kind, (label, colour, mark) in WITHOUT.items():
         rows = ends[ends.attention == kind]
         middle = rows.groupby("layers").nats.mean()
@@ -45,7 +45,7 @@ def losses(table):
     Parameters
     ----------
     table : DataFrame
-        ``language-model``: columns part, row, attention, layers, seed, step, validation_loss, nats.
+        The table ``language-model``: columns part, row, attention, layers, seed, step, validation_loss, nats.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def constants(table):
     Parameters
     ----------
     table : DataFrame
-        ``language-model``: columns part, row, attention, layers, layer, lipschitz, lowest, highest, bound.
+        The table ``language-model``: columns part, row, attention, layers, layer, lipschitz, lowest, highest, bound.
 
     Returns
     -------
@@ -118,14 +118,14 @@ def constants(table):
     about="which kinds still train at a fixed rate, by depth",
 )
 def stability(table, controls=None):
-    """Test loss by depth at fixed rates: which kinds of attention still train.
+    """Test loss by depth at fixed rates, which shows the kinds of attention that still train.
 
     Parameters
     ----------
     table : DataFrame
-        ``training-stability``: columns part, row, attention, layers, seed, rate, nats.
+        The table ``training-stability``: columns part, row, attention, layers, seed, rate, nats.
     controls : DataFrame, optional
-        ``training-controls``: the same columns, at other rates.
+        The table ``training-controls``: the same columns, at other rates.
 
     Returns
     -------
@@ -169,9 +169,9 @@ def longer(table, short):
     Parameters
     ----------
     table : DataFrame
-        ``training-longer``: columns row, attention, layers, seed, step, validation_loss.
+        The table ``training-longer``: columns row, attention, layers, seed, step, validation_loss.
     short : DataFrame
-        ``training-stability``: the loss of the bigram, and how many steps its runs take.
+        The table ``training-stability``: the loss of the bigram, and the number of steps of its runs.
 
     Returns
     -------
@@ -228,12 +228,12 @@ def longer(table, short):
     about="the loss by kind of attention, start and place of LayerNorm",
 )
 def factorial(table):
-    """Test loss of every kind, start and place of LayerNorm, beside networks without attention.
+    """Test loss of every kind, start and position of LayerNorm, and of networks without attention.
 
     Parameters
     ----------
     table : DataFrame
-        ``training-factorial``: columns part, row, attention, start, norm, seed, nats.
+        The table ``training-factorial``: columns part, row, attention, start, norm, seed, nats.
 
     Returns
     -------
@@ -274,7 +274,8 @@ def trained_layers(table):
     Parameters
     ----------
     table : DataFrame
-        ``training-stability``: columns part, row, attention, layers, layer, seed, lipschitz, lowest, highest, bound,
+        Table ``training-stability``: columns part, row, attention, layers, layer, seed, lipschitz, lowest, highest,
+        bound,
         input_spread, output_spread.
 
     Returns

@@ -1,4 +1,4 @@
-"""Twins of a small GPT-2 that differ in their positions: how their constants grow."""
+"""Figure of small GPT-2 networks that differ in their positions: growth of their constants."""
 
 import matplotlib.pyplot as plt
 
@@ -16,7 +16,7 @@ KINDS |= {"rotary": ("rotary positions", "C0", "s")}
     about="how the constant grows in twins with learned, no and rotary positions",
 )
 def slopes(table):
-    """Slope of the constant in each layer of each twin after training, and before it.
+    """Slope of the constant in each layer of each network after training, and before it.
 
     `table`: ``twins``: columns row, positions, seed, step, layer, length, window, lipschitz. Returns `Figure`: one
     panel for each kind of positions, a line for each seed; grey before training.

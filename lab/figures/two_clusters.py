@@ -1,4 +1,4 @@
-"""Where the growth of the constant at two clusters ends: lengths promised and measured."""
+"""Figure of the end of the constant's growth at two clusters: predicted and measured lengths."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -7,7 +7,7 @@ import numpy as np
 def growth_ends(curves):
     """Constants of heads at two clusters, up to the end of their growth and beyond.
 
-    `curves`: at most six: name of the head -> lengths, constants, the length to which the growth is promised, and the
+    `curves`: at most six: name of the head -> lengths, constants, the length up to which growth is guaranteed, and the
     length and constant of the peak.
     """
     colours = ("C0", "C1", "C2", "C3", "C4", "C5")

@@ -1,4 +1,4 @@
-"""Upper bounds: against thousands of inputs, and as brackets of single ones."""
+"""Figures of upper bounds: against thousands of inputs, and as brackets of single inputs."""
 
 import ast
 from pathlib import Path
@@ -17,13 +17,13 @@ BOUNDS = {"general": ("C1", "s"), "yudin": ("C4", "^"), "closed_form": ("C2", "D
 def bound_titles():
     """Titles in the catalogue of bounds by key, and by the names of rows of ``verify``: a dictionary.
 
-    They are read from its text, because figures are drawn where torch is not installed.
+    They are read from the catalogue's source, because figures are drawn on machines without torch.
     """
     text = (Path(lipnb.__file__).parent / "bounds" / "catalogue.py").read_text(encoding="utf-8")
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     rows = [[part.value for part in node.args[:3]] for node in calls if getattr(node.func, "id", "") == "Bound"]
     keys = {key: title for _, key, title in rows}
-    names = {name: title for name, _, title in reversed(rows)}  # of two of one function the first
+    names = {name: title for name, _, title in reversed(rows)}  # if two belong to one function, the first
     others = {"l2_upper_maximum": keys["l2_maximum"], "large_radius_upper": keys["large_radius"]}
     return keys | names | others | {"certify_no_column": f"{keys['three_terms']}, rounding included"}
 
@@ -35,17 +35,17 @@ def bound_titles():
     about="the worst of many inputs against each upper bound",
 )
 def worst_cases(table):
-    """Largest measured over bound, for every upper bound: over all inputs, and where attention is not nearly uniform.
+    """Largest measured over bound, for every upper bound: over all inputs, and over those far from uniform attention.
 
     Parameters
     ----------
     table : DataFrame
-        ``verify``: columns bound, worst, worst_hot.
+        The table ``verify``: columns bound, worst, worst_hot.
 
     Returns
     -------
     Figure
-        Two marks a bound.
+        Two marks for each bound.
     """
     worst = table.groupby("bound", sort=False)[["worst", "worst_hot"]].max()
     ax, place = panels(1, width=6.6, height=7)[0], range(len(worst))

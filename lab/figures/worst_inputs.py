@@ -1,14 +1,14 @@
-"""Trained heads and layers between texts, the worst input found and what is proved on the ball, as wide as a phone."""
+"""Figures of trained heads and layers between texts, the worst input found and the bound on the ball; phone width."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-# column: colour, marker, in words
+# column: colour, marker, label
 KINDS = {
     "text": ("C2", "o", "text"),
     "heuristic": ("C1", "s", "two clusters (paper)"),
     "fork": ("C0", "^", "fork"),
-    "ascended": ("C3", "x", ""),  # as the caller says
+    "ascended": ("C3", "x", ""),  # label given by the caller
 }
 
 
@@ -16,7 +16,7 @@ def between(panels, *, thing="heads", found="fork, then ascent"):
     """Each head or layer: its constant on text, at two clusters, at forks, after an ascent, and the upper bound.
 
     `panels`: title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
-    `thing`: what a row is, for the axis. `found`: what the column ascended holds, for the legend.
+    `thing`: name of a row, for the axis. `found`: contents of the column ascended, for the legend.
     """
     figure, axes = plt.subplots(len(panels), 1, figsize=(5.0, 0.8 + 3 * len(panels)), squeeze=False)
     for ax, (title, table) in zip(axes[:, 0], panels.items(), strict=True):
@@ -37,7 +37,7 @@ def between(panels, *, thing="heads", found="fork, then ascent"):
 def one_axis(rows):
     """Numbers of one head, and of other maps, on one logarithmic axis, each with its name and its value.
 
-    `rows`: name of the map -> {what the number is -> number}. What the last two are is proved, and drawn as a wall.
+    `rows`: name of the map -> {label of the number -> number}. The last two numbers are proved, and drawn as a wall.
     """
     figure, axes = plt.subplots(len(rows), 1, figsize=(5.2, 1.75 * len(rows)), sharex=True, squeeze=False)
     values = [value for numbers in rows.values() for value in numbers.values()]
@@ -66,7 +66,7 @@ def words(table, repeats, worst):
     """Each layer: its constant against the number of changed words, below the worst input found.
 
     `table`: ``worst-words``: columns layer, changed, greedy, random. `repeats`: ``worst-repeats``: columns layer,
-    changed, greedy. `worst`: the largest constant found of each layer, by layer.
+    changed, greedy. `worst`: the largest constant found for each layer, by layer.
     """
     layers = table.groupby("layer")
     figure, axes = plt.subplots(-(-len(layers) // 2), 2, figsize=(5.0, 6.2), sharex=True, sharey=True)

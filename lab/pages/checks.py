@@ -1,4 +1,4 @@
-"""What must hold of every page and its executed pair; each rule returns sentences, none when it holds."""
+"""Rules for every page and its executed pair; each rule returns sentences, none if it is satisfied."""
 
 import re
 
@@ -13,31 +13,31 @@ MOST_BYTES = 300_000
 FEWEST_WORDS = 6  # of an alternative text
 ZERO = re.compile(r"[-+\s]*[0.,]*0[0.,]*\s*%?")  # 0, -0.00, 0 %
 NEXT = re.compile(r"^\*\*Next:?\*\*:?\s*\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", re.M)
-# what no output may hold: what is true on one machine or in one run only, and a program's words for what it is
+# forbidden in outputs: facts of one machine or one run, and a program's internal words
 FORBIDDEN = {
     "an absolute path": r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/",
     "a memory address": r"\bat 0x[0-9a-fA-F]{6,}",
     "Python's words for an object": r"(?:<|&lt;)(?:bound method|function|built-in|class &#x27;|class ')",
     "a NumPy scalar": r"\bnp\.(?:u?int|float|bool|str)\d*_?\(",
 }
-COMPARED = "nbval-check-output"  # the tag of cells that show the same in every run
-FULL = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")  # a number in full; no version and no name
+COMPARED = "nbval-check-output"  # the tag of cells with the same output in every run
+FULL = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")  # a number in full, not a version or part of a name
 
 
 def outputs(cells):
-    """Each output of some cells, with all that it holds but pictures, as text."""
+    """Each output of some cells as text, with all its contents except pictures."""
     for output in (output for cell in cells for output in cell.get("outputs", [])):
         data = [str(value) for kind, value in output.get("data", {}).items() if "image/" not in kind]
         yield output, "\n".join([output.get("text", ""), *data])
 
 
 def cells(notebook):
-    """What a reader reviews of each cell: its kind, its text, its tags and caption."""
+    """Reviewable contents of each cell: its kind, its text, its tags and caption."""
     return [(cell.cell_type, cell.source, dict(cell.metadata)) for cell in notebook.cells]
 
 
 def agreement(root, source, notebook):
-    """The pair holds the source's cells, was made from the present inputs, and shows what that run showed."""
+    """Rule: the pair holds the source's cells, was made from the present inputs, and shows the outputs of that run."""
     now, made = convert(root, source), notebook.metadata.get("lipnb", {})
     if cells(notebook) != cells(now):
         yield "its cells differ from the source"
@@ -53,7 +53,7 @@ def agreement(root, source, notebook):
 
 
 def edited(root):
-    """One sentence, where the committed pair of some pages is not of their source, on what brings it up to date."""
+    """Rule: committed pairs belong to their sources; otherwise one sentence on how to update them."""
     pairs = [(source, source.with_suffix(".ipynb")) for source in sources(root)]
     there = [(source, nbformat.read(pair, as_version=4)) for source, pair in pairs if pair.exists()]
     if old := [source.stem for source, pair in there if cells(pair) != cells(plain(source))]:
@@ -65,7 +65,7 @@ def edited(root):
 
 
 def execution(root, notebook):
-    """Every code cell ran, once, in order, without an error, a warning, or what is true on one machine only."""
+    """Rule: every code cell ran, once, in order, without an error, a warning, or facts of one machine."""
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     if None in counts:
         yield "a code cell was never executed"
@@ -82,7 +82,7 @@ def execution(root, notebook):
 
 
 def glue(root, source, notebook):
-    """Every number that the page glues is shown, in its own text or on a page of prose, and none but zero as zero."""
+    """Rule: every glued number is shown, in the page's text or on a page of prose, and only zero reads as zero."""
     text = "".join(path.read_text(encoding="utf-8") for path in (source, *(root / "book").glob("*.md")))
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         key = output.get("metadata", {}).get("scrapbook", {}).get("name")
@@ -95,7 +95,7 @@ def glue(root, source, notebook):
 
 
 def figures(source, notebook):
-    """Each picture has a cell of its own, whose metadata have its name, its caption and a text in its place."""
+    """Rule: each picture has a separate cell, whose metadata have its name, caption and alternative text."""
     for cell in notebook.cells:
         said = cell.metadata.get("mystnb", {})
         name, caption = (said.get("figure", {}).get(key, "") for key in ("name", "caption"))
@@ -112,7 +112,7 @@ def figures(source, notebook):
 
 
 def pictures(root):
-    """What is shown outside its page is what the page shows, and is told in words."""
+    """Rule: pictures shown outside their page equal those of the page, and have an alternative text."""
     for path in (root / "README.md", *sorted((root / "book").glob("*.md"))):
         where = path.relative_to(root)
         for name, alt in layout.pictures(path):
@@ -126,13 +126,13 @@ def pictures(root):
 
 
 def size(pair):
-    """Light enough to be downloaded."""
+    """Rule: the pair is small enough to be downloaded."""
     if pair.stat().st_size > MOST_BYTES:
         yield f"it weighs {pair.stat().st_size // 1000} kB, more than {MOST_BYTES // 1000}"
 
 
 def page(root, source):
-    """Every rule, for one page."""
+    """All rules, for one page."""
     pair = source.with_suffix(".ipynb")
     if not pair.exists():
         return [f"{pair.name}: it does not exist"]
@@ -143,12 +143,12 @@ def page(root, source):
 
 
 def toc_pages(root):
-    """The files named in the table of contents, in order."""
+    """Files named in the table of contents, in order."""
     return re.findall(r"\b(?:root|file)\W+([\w/-]+)", (root / "_toc.yml").read_text(encoding="utf-8"))
 
 
 def contents(root):
-    """The table of contents names every page, once, and nothing that does not exist."""
+    """Rule: the table of contents names every page once, and no missing file."""
     listed = toc_pages(root)
     pages = [f"notebooks/{source.stem}" for source in sources(root)]
     prose = [f"book/{path.stem}" for path in (root / "book").glob("*.md")]
@@ -175,7 +175,7 @@ def contents(root):
 
 
 def ledger(root):
-    """Every statement has a verdict, and the stored ledger is what the pairs recorded."""
+    """Rule: every statement has a verdict, and the stored ledger matches the pairs."""
     rows = verdicts.gather(root, root / "notebooks")
     yield from verdicts.complaints(root, rows)
     stored = verdicts.read_stored(root)
@@ -184,7 +184,7 @@ def ledger(root):
 
 
 def rounded(text):
-    """A text whose numbers of twelve significant digits or more have six: the last ones differ between processors."""
+    """A text in which numbers of twelve or more significant digits have six: the last differ between processors."""
 
     def six(number):
         digits = number[0].partition("e")[0].replace(".", "").lstrip("0")
@@ -194,9 +194,9 @@ def rounded(text):
 
 
 def comparison(root):
-    """Every committed page shows what its last run in _build does, where a cell asks for this by its tag.
+    """Rule: every committed page matches its last run in _build, in the cells that request this by their tag.
 
-    Verdicts are compared where the run read what the committed page had read: on other texts they may differ.
+    Verdicts are compared if the run read the same texts as the committed page; on other texts they may differ.
     """
     stored = {(row["id"], row["form"]): row["verdict"] for row in verdicts.read_stored(root) or []}
     pages = facts(root)["pages"]
@@ -220,14 +220,14 @@ def comparison(root):
 
 
 def complaints(root):
-    """Everything that does not hold, one sentence each."""
+    """All violations, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
     rules = (contents(root), pictures(root), ledger(root), typed_numbers.complaints(root))
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 
 def report(root, rules=complaints):
-    """Print what does not hold; return the exit status."""
+    """Print all violations; returns the exit status."""
     found = list(rules(root))
     for sentence in found:
         print(f"  {sentence}")

@@ -1,6 +1,6 @@
-"""What a page depends on while it runs: the texts and the models whose files its kernel opens, whatever the page says.
+"""Recording of what a page reads while it runs: the texts and models whose files its kernel opens.
 
-Runs inside the kernel, before the first cell, and is light: it imports nothing but the standard library.
+Runs inside the kernel, before the first cell, and imports only the standard library.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EMBEDDED = "pydoc_data.topics"  # the text that Python carries is a module, another one in each release
+EMBEDDED = "pydoc_data.topics"  # the text that ships with Python is a module, and differs between releases
 ALICE = "carroll-alice.txt"  # the same text from NLTK's corpus and from the cache
 TEXTS = (".txt", ".csv", ".tsv", ".parquet", ".zip")
 
@@ -23,7 +23,7 @@ def startup(folder, target):
 
 
 def begin(target):
-    """From now on, write to the file `target` what this process reads, as lists "texts" and "models"."""
+    """Start writing what this process reads to the file `target`, as lists "texts" and "models"."""
     folders = [Path(os.environ[name]).resolve() for name in ("NLTK_DATA", "LIPNB_DATA") if os.environ.get(name)]
     found = {"texts": [], "models": []}
 
@@ -32,7 +32,7 @@ def begin(target):
             return
         kind, name = named(event, arguments[0], folders)
         if name and name not in found[kind]:
-            found[kind].append(name)  # first: writing opens a file, too
+            found[kind].append(name)  # first, because writing opens a file, too
             with open(target, "w", encoding="utf-8") as file:
                 json.dump(found, file)
 
@@ -40,7 +40,7 @@ def begin(target):
 
 
 def named(event, what, folders):
-    """Kind, "texts" or "models", and name of what an audit event ("open", "import") reads; None twice for the rest."""
+    """Kind, "texts" or "models", and name of what an audit event ("open", "import") reads; otherwise None, None."""
     if event == "import":
         edition = f"python_reference of Python {platform.python_version()}"
         return ("texts", edition) if what == EMBEDDED else (None, None)
@@ -51,7 +51,7 @@ def named(event, what, folders):
         return "texts", path.parent.name
     if path.name == "config.json":
         hub = [part.removeprefix("models--").replace("--", "/") for part in path.parts if part.startswith("models--")]
-        folder = path.parent.parent if path.parent.name == "model" else path.parent  # a wheel may call it so
+        folder = path.parent.parent if path.parent.name == "model" else path.parent  # the folder name in some wheels
         made_here = path.is_relative_to(tempfile.gettempdir())
         return (None, None) if made_here else ("models", hub[0] if hub else folder.name)
     for folder in folders if path.suffix in TEXTS else ():

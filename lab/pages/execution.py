@@ -1,4 +1,4 @@
-"""When, how long and on what pages and tables were last made: a file of facts, and the page that shows them."""
+"""Record of when and how pages and tables were last made: a file of facts, and the page that shows them."""
 
 import hashlib
 import json
@@ -11,14 +11,14 @@ from lab.pages.verdicts import table as markdown
 
 STORED = "data/results/execution.json"
 MARK = "<!-- the execution -->"
-SHOWN = ("finished", "seconds", "versions", "texts", "models")  # of what is noted of a run
+SHOWN = ("finished", "seconds", "versions", "texts", "models")  # parts of the record of a run
 
 
 def gather(root, notebooks, ledger):
-    """The facts: of pages from their runs in _build if these are the notebooks, else as stored; of tables as they are.
+    """Facts of pages, from their runs in _build if `notebooks` are those, else as stored; and of tables.
 
     "pages": name -> finished, seconds, versions, texts, models, tables, verdicts; "tables": name -> command, finished,
-    rows, seconds, sha256, code (changed in how many commits since).
+    rows, seconds, sha256, code (number of commits since then that changed it).
     """
     known = stored(root)
     counts = Counter((row["page"], row["verdict"]) for row in ledger)
@@ -32,7 +32,7 @@ def gather(root, notebooks, ledger):
 
 
 def stored(root):
-    """The facts as the repository keeps them."""
+    """Facts stored in the repository."""
     path = root / STORED
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"pages": {}, "tables": {}}
 
@@ -58,7 +58,7 @@ def _tables(root, known):
 
 
 def _changed(root, commit, module):
-    """Whether a file changed since a commit, in words; "" where that is not known here."""
+    """Whether a file changed since a commit, in words; "" if unknown here."""
     if not module or not commit:
         return ""
     since = f"{commit.split('-')[0]}..HEAD"
@@ -71,7 +71,7 @@ def _changed(root, commit, module):
 
 
 def store(root, facts):
-    """Write the facts to the file that the repository keeps."""
+    """Write the facts to their file in the repository."""
     write_if_changed(root / STORED, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
 
 

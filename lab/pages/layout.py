@@ -1,4 +1,4 @@
-"""Lay the book out: the executed pages beside their sources, and everything that the book is rendered from."""
+"""Layout of the book: the executed pages next to their sources, and all files that the book is rendered from."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from lab.pages import execution, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 QUOTED = re.compile(r"^```\{literalinclude\} \.\./(\S+)$", re.MULTILINE)  # code that a prose page shows
-# a picture that is shown outside its page, in README.md or in prose, by the name that its caption gives it
+# a picture shown outside its page, in README.md or in prose, named by its caption
 PICTURE = re.compile(
     r"!\[(?P<alt>[^\]]*)\]\(book/figures/(?P<name>[\w-]+)\.png\)"
     r"|```\{figure\} figures/(?P<prose_name>[\w-]+)\.png\n(?::alt: (?P<prose_alt>[^\n]*))?"
@@ -18,13 +18,13 @@ PICTURE = re.compile(
 
 
 def pictures(path):
-    """The pictures that a text shows: (name, alternative text)."""
+    """Pictures that a text shows: (name, alternative text)."""
     for found in PICTURE.finditer(path.read_text(encoding="utf-8")) if path.exists() else ():
         yield found["name"] or found["prose_name"], found["alt"] or found["prose_alt"] or ""
 
 
 def shown(notebooks, name):
-    """What an executed page shows as the figure `name`: media type -> content, or nothing."""
+    """Outputs of an executed page for the figure `name`: media type -> content, or nothing."""
     for page in sorted(notebooks.glob(f"{name[4:6]}_*.ipynb")):
         for cell in nbformat.read(page, as_version=4).cells:
             if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == name:
@@ -34,13 +34,13 @@ def shown(notebooks, name):
 
 
 def picture(notebooks, name):
-    """The picture that an executed page calls `name`, as PNG; None where there is none."""
+    """Picture of an executed page with this name, as PNG; None if missing."""
     data = shown(notebooks, name)
     return b64decode(data["image/png"]) if data else None
 
 
 def pair(root, pages=()):
-    """Write executed pages beside their sources, the pictures of README.md and the ledger; return the exit status."""
+    """Write executed pages next to their sources, the pictures of README.md and the ledger; returns the exit status."""
     chosen = sources(root, pages)
     unrun = [source.stem for source in chosen if not (root / EXECUTED / f"{source.stem}.ipynb").exists()]
     if unrun:
@@ -63,18 +63,18 @@ def pair(root, pages=()):
 
 
 def book_files(root, notebooks):
-    """Everything the book is rendered from: path in the staged folder -> content."""
+    """All files that the book is rendered from: path in the staged folder -> content."""
     files = {name: (root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
     book = [*(root / "book").glob("*.bib"), *(root / "book/_ext").glob("*.py"), *(root / "book/_static").rglob("*")]
     files |= {str(path.relative_to(root)): path.read_bytes() for path in book if path.is_file()}
     files |= {f"notebooks/{page.stem}.ipynb": (notebooks / f"{page.stem}.ipynb").read_bytes() for page in sources(root)}
     ledger = verdicts.gather(root, notebooks)
     for path in (root / "book").glob("*.md"):
-        # pictures as the pages that are rendered here drew them
+        # pictures as drawn by the rendered pages
         for name, _ in pictures(path):
             if data := shown(notebooks, name):
                 files[f"book/figures/{name}.png"] = b64decode(data["image/png"])
-            if "text/html" in data:  # it moves, on this page too
+            if "text/html" in data:  # movable figures, on this page too
                 files[f"book/figures/{name}.html"] = data["text/html"].encode()
         text = verdicts.filled(root, ledger, path.read_text(encoding="utf-8"))
         files |= {quoted: (root / quoted).read_bytes() for quoted in QUOTED.findall(text)}
@@ -85,12 +85,12 @@ def book_files(root, notebooks):
 
 
 def stage(root, notebooks, target):
-    """Lay the book out in a folder of its own, from the given executed notebooks; a gap in the ledger fails it."""
+    """Write the files of the book to a folder, from the given executed notebooks; a gap in the ledger fails it."""
     ledger = verdicts.gather(root, notebooks)
     if gaps := [*verdicts.complaints(root, ledger)]:
         print("\n".join(gaps), file=sys.stderr)
         return 1
-    if notebooks == root / "notebooks":  # other runs, on other texts, leave what git tracks alone
+    if notebooks == root / "notebooks":  # other runs, on other texts, do not change what git tracks
         verdicts.store(root, ledger)
     files = book_files(root, notebooks)
     for name, content in files.items():

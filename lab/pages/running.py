@@ -1,4 +1,4 @@
-"""Run the pages, several at a time; one failure never stops the others."""
+"""Execution of the pages, several at a time; one failure never stops the others."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import nbformat
 from lab.pages import dependencies
 from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, shown, sources
 
-# nothing but results in the outputs of a page, also where it is not make that runs it
+# only results in the outputs of a page, even if make does not run it
 QUIET = {
     "PYTHONWARNINGS": "ignore:IProgress not found",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -27,7 +27,7 @@ PACKAGES = ("lipnb", "torch", "transformers", "numpy", "scipy")
 
 
 def lighter(png):
-    """A base64 PNG in 256 colours where that is smaller: a figure keeps its look at a quarter of its weight."""
+    """A base64 PNG in 256 colours if that is smaller: a figure looks the same at a quarter of its size."""
     from PIL import Image
 
     out = BytesIO()
@@ -37,7 +37,7 @@ def lighter(png):
 
 
 def with_outputs(notebook, executed):
-    """The converted notebook carrying what its run produced, and nothing of when or where it ran."""
+    """The converted notebook with the outputs of its run, without traces of when or where it ran."""
     language = dict(executed.metadata.get("language_info", {}))
     language.pop("version", None)
     notebook.metadata["language_info"] = language
@@ -52,11 +52,11 @@ def with_outputs(notebook, executed):
 
 
 def run_page(root, source):
-    """Execute one page with papermill; return its seconds and, if it failed, one sentence on where.
+    """Execute one page with papermill; returns its seconds and, if it failed, a sentence with the location.
 
-    Beside the executed page stands what is known of the run: its inputs, when and how long it ran, what it read.
+    A record of the run is stored next to the executed page: its inputs, date, duration, and what it read.
     """
-    import papermill  # here, not above: the other commands need none of it and start faster
+    import papermill  # only here: other commands start faster without it
 
     out = root / EXECUTED / f"{source.stem}.ipynb"
     failed, kernels = root / "_build" / "failed" / out.name, root / "_build" / "ipython" / source.stem
@@ -70,7 +70,7 @@ def run_page(root, source):
     dependencies.startup(kernels, reads)
     os.environ["IPYTHONDIR"] = str(kernels)
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
-    # what the kernel itself says (it was interrupted, it crashed) goes to a file, not into the progress bar
+    # messages of the kernel (interrupted, crashed) go to a file, not into the progress bar
     with log.open("w") as said:
         os.dup2(said.fileno(), 2)
     try:
@@ -80,7 +80,7 @@ def run_page(root, source):
     except papermill.PapermillExecutionError as error:
         what = f"{error.ename}: {error.evalue}".splitlines()[0][:200]
         return time.monotonic() - started, f"{source.name}, code cell {error.exec_count}: {what}"
-    except Exception as error:  # a kernel that died, a page that took too long: the other pages go on
+    except Exception as error:  # a kernel that died, or a timeout: the other pages go on
         return (time.monotonic() - started, f"{source.name}: {type(error).__name__}: {str(error).strip()[:200]}")
     nbformat.write(with_outputs(notebook, executed), out)
     seconds = time.monotonic() - started
@@ -94,7 +94,7 @@ def run_page(root, source):
 
 
 def execute(root, workers=2, names=()):
-    """Run every page whose inputs changed, of those whose name holds one of `names` where there are any.
+    """Run every page whose inputs changed; with `names`, only pages whose name contains one of them.
 
     One failure never stops the others. Returns the exit status.
     """
@@ -114,11 +114,11 @@ def execute(root, workers=2, names=()):
 
 
 def run_all(root, todo, workers):
-    """Run pages in processes of their own, with a progress bar; return a sentence for each that failed."""
+    """Run pages in separate processes, with a progress bar; returns a sentence for each that failed."""
     from tqdm import tqdm
 
     failures = []
-    # spawned, not forked: papermill changes its process's folder and runs an event loop of its own
+    # spawned, not forked: papermill changes the folder of its process and runs an event loop
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         runs = {pool.submit(run_page, root, source): source for source in todo}
         with tqdm(total=len(todo), unit="page", ncols=78, mininterval=0) as bar:

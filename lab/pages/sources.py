@@ -1,4 +1,4 @@
-"""The pages' sources: which tables each loads, what its run depends on, the notebook that it becomes."""
+"""Sources of the pages: the tables that each loads, the dependencies of its run, the notebook made from it."""
 
 import csv
 import hashlib
@@ -15,17 +15,17 @@ from lipscan.origin import cache_folder
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
-FORMED_NAME = re.compile(r"""results\.load\(\s*f["']([^"']+)["']""")  # f"bench-{name}": every table that it may be
-# calls that load every table whose name begins so
+FORMED_NAME = re.compile(r"""results\.load\(\s*f["']([^"']+)["']""")  # f"bench-{name}": every matching table
+# calls that load every table with a prefix
 MANY = {"layer_growth.stored()": "atlas-", "layer_growth.of_other_models(": ("atlas-", "released-map-")}
-# where a page may read from outside the repository
+# variables for places outside the repository that a page may read
 ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CACHE")
-# what only checks, lays out or starts: no page shows anything that it makes
+# code that only checks, lays out or starts, and so does not change a page
 BESIDE = {("lab", "cli"), ("lab", "pages"), ("lab", "statements.csv")}
 
 
 def sources(root, names=()):
-    """Every page's source, in the order of the book; where names are given, of those that hold one of them alone."""
+    """Sources of the pages, in the order of the book; with `names`, only those that contain one of them."""
     found = sorted((root / "notebooks").glob("[0-9]*.py"))
     chosen = [source for source in found if not names or any(name in source.stem for name in names)]
     if names and not chosen:
@@ -34,7 +34,7 @@ def sources(root, names=()):
 
 
 def rows(path):
-    """Rows of a list such as lab/statements.csv, as dictionaries; none where there is no list."""
+    """Rows of a list such as lab/statements.csv, as dictionaries; none if the list is missing."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as lines:
@@ -42,12 +42,12 @@ def rows(path):
 
 
 def digest(path):
-    """sha256 of a file, in hexadecimal; None where there is no file."""
+    """sha256 of a file, in hexadecimal; None if the file is missing."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def tables(root, source):
-    """The tables that a page loads, by name, where lab.results looks for them."""
+    """Tables that a page loads: name -> path, as found by lab.results."""
     folder = Path(os.environ.get("LIPNB_RESULTS") or root / "data" / "results")
     text = source.read_text(encoding="utf-8")
     # a name may reach the call through a variable: every quoted name of a table counts
@@ -61,7 +61,7 @@ def tables(root, source):
 
 
 def code(path):
-    """sha256 of a file, in hexadecimal; of Python, without blank lines and comments that have a line of their own."""
+    """sha256 of a file, in hexadecimal; for Python, without blank lines and comment lines."""
     lines = path.read_bytes().splitlines(keepends=True)
     if path.suffix == ".py":
         lines = [line for line in lines if line.strip() and not line.lstrip().startswith(b"#")]
@@ -69,25 +69,25 @@ def code(path):
 
 
 def inputs(root, source):
-    """One hash of all in the repository that can change what a page shows: code, tables, checkpoints, statements."""
+    """One hash of everything in the repository that can change a page: code, tables, checkpoints, statements."""
     houses = [root / name for name in ("lipnb", "lipscan", "lab")]
     package = [path for house in houses for path in house.rglob("*") if path.suffix != ".pyc"]
     package = [path for path in package if path.relative_to(root).parts[:2] not in BESIDE or path.stem == "running"]
-    package = [path for path in package if path.parent.suffix != ".egg-info"]  # pip writes it, otherwise in each clone
+    package = [path for path in package if path.parent.suffix != ".egg-info"]  # written by pip, differs between clones
     made = [file for table in tables(root, source).values() for file in (table, table.with_suffix(".json"))]
     found = [source, root / "constraints.txt", *package, *made, *(root / "data" / "models").rglob("*")]
     known, text = hashlib.sha256(), source.read_text(encoding="utf-8")
-    # the statements that it gives verdicts on; a page may put the part before the point to many
+    # the statements that it gives verdicts on; a page may prepend the part before the point by code
     named = [row for row in rows(root / "lab" / "statements.csv") if row["id"].partition(".")[2] in text]
     known.update(json.dumps(named).encode())
     for path in sorted(filter(Path.is_file, found)):
-        content = digest(path) if path == source else code(path)  # the prose of a page stands in comments
+        content = digest(path) if path == source else code(path)  # the prose of a page is in comments
         known.update(f"{os.path.relpath(path, root)}\0{content}\0".encode())
     return known.hexdigest()
 
 
 def fingerprint(root, source):
-    """One hash of what a run of a page depends on: its inputs, the Python, where it finds data, what was fetched."""
+    """One hash of all dependencies of a page's run: its inputs, the Python version, data locations, fetched models."""
     known = hashlib.sha256(f"{inputs(root, source)}\0{sys.version}\0".encode())
     for name in ENVIRONMENT:
         known.update(f"{name}={os.environ.get(name, '')}\0".encode())
@@ -97,29 +97,29 @@ def fingerprint(root, source):
 
 
 def shown(notebook):
-    """One hash of all that a notebook's cells show."""
+    """One hash of everything that a notebook's cells show."""
     outputs = [cell.get("outputs", []) for cell in notebook.cells]
     return hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
 
 
 def run_of(executed):
-    """What is noted of the run that made an executed page; nothing where there is none."""
+    """Record of the run that made an executed page; empty if missing."""
     note = executed.with_suffix(".run.json")
     return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
 
 
 def is_fresh(root, source):
-    """Whether the last run of a page in _build saw the same inputs as now."""
+    """Whether the last run of a page in _build had the present inputs."""
     return run_of(root / EXECUTED / f"{source.stem}.ipynb").get("inputs") == fingerprint(root, source)
 
 
 def plain(source):
-    """A page's source as a notebook without outputs."""
+    """Source of a page as a notebook without outputs."""
     return jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
 
 
 def convert(root, source):
-    """A page's source as a notebook without outputs, the same bytes every time; it names its inputs and its tables."""
+    """Source of a page as a notebook without outputs, the same bytes every time; it names its inputs and tables."""
     notebook = plain(source)
     notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
     # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
@@ -132,7 +132,7 @@ def convert(root, source):
 
 
 def write_if_changed(path, content):
-    """Write bytes only where they differ, so that Sphinx reads again only what changed."""
+    """Write bytes only if they differ, so that Sphinx reads only changed files again."""
     if not path.exists() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

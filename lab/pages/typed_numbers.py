@@ -1,7 +1,7 @@
-"""A measured number in prose is glued: one with a decimal point, a percent sign or thousands must come from the run.
+"""Rule for numbers in prose: with a decimal point, a percent sign or thousands they must be glued from the run.
 
-It may also stand in the code of its page, where a reader sees it set. A number that no run can give says where it is
-from in a comment, ``<!-- typed: reason -->``, which excuses what follows it up to the next blank line.
+A number may also appear in the code of its page, where a reader sees it set. Other numbers need a reason in a comment,
+``<!-- typed: reason -->``, which excuses what follows it up to the next blank line.
 """
 
 import re
@@ -10,7 +10,7 @@ import jupytext
 
 from lab.pages.sources import sources
 
-# what is no prose of ours: excused numbers, comments, statements, code, directives, formulas, roles, links
+# not prose of ours: excused numbers, comments, statements, code, directives, formulas, roles, links
 NO_PROSE = [
     r"<!--\s*typed:\s*\S.*?-->.*?(?=\n\s*\n|\Z)",
     r"<!--.*?-->",
@@ -34,7 +34,7 @@ INTERVAL = re.compile(r"95[ \u00a0]%(?= (?:bootstrap )?intervals?\b)")
 
 
 def typed(text, code=""):
-    """The measured numbers that were typed into a Markdown text, and not into the code beside it: (place, number)."""
+    """Measured numbers typed into a Markdown text but not set in its code: (place, number)."""
     for pattern in NO_PROSE:
         text = re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.M | re.S)
     for found in NUMBER.finditer(text):

@@ -1,7 +1,7 @@
-"""Every page with other parameters than the book's: a small sweep for each, by the library's own sweeps.
+"""Runs of every page with parameters other than the book's: a small sweep for each, with lipscan's sweeps.
 
-Each page is tried with another seed and another text, where it has such parameters, and with what is listed for it in
-``book/variations.yml``. A page that runs with one seed, one text or one model only fails here.
+Each page is tried with another seed and another text, if it has such parameters, and with its entries in
+``book/variations.yml``. Pages that run only with one seed, one text or one model fail here.
 """
 
 import ast
@@ -20,7 +20,7 @@ TIMEOUT = 900  # seconds for a page
 
 
 def defaults(root, source):
-    """Parameters of a page, with the values that the book shows: name -> value."""
+    """Parameters of a page with the values of the book: name -> value."""
     found = {}
     for cell in convert(root, source).cells:
         if "parameters" not in cell.metadata.get("tags", ()):
@@ -28,13 +28,13 @@ def defaults(root, source):
         for line in ast.parse(cell.source).body:
             name, value = line.targets[0], line.value
             pairs = zip(name.elts, value.elts, strict=True) if isinstance(name, ast.Tuple) else [(name, value)]
-            # as a sweep hands them over: papermill would write a tuple as text
+            # as a sweep passes them: papermill would write a tuple as text
             found.update({name.id: json.loads(json.dumps(ast.literal_eval(value))) for name, value in pairs})
     return found
 
 
 def listed(root):
-    """What is tried: page -> list of sets of parameters, of which each has something that is not the book's."""
+    """Variations to try: page -> list of sets of parameters, each of which differs from the book's."""
     known = {source.stem: defaults(root, source) for source in sources(root)}
     given = parse((root / LIST).read_text(encoding="utf-8"))
     if wrong := sorted(given.keys() - known.keys()):
@@ -51,9 +51,9 @@ def listed(root):
 
 
 def report(root, names=(), workers=2):
-    """Run the pages whose name holds one of `names`, all where there is none; say what failed; return the exit status.
+    """Run the pages whose name contains one of `names`, by default all; print failures and return the exit status.
 
-    What has finished is not run again while page and packages stay as they are.
+    Finished variations are not run again unless page or packages change.
     """
     from lipscan.sweeps import Spec, run
 

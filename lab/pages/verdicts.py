@@ -28,16 +28,16 @@ MEANING = (
     "the range: the row says how. *Holds* is not a proof: no case that was tried is against it. *Not decided*: the "
     "test could not tell, such as one of three seeds. Every verdict is computed on the page it links to."
 )
-SAME = 1e-2  # ratios found by ascent differ a little between processors
+SAME = 1e-2  # ratios found by ascent differ slightly between processors
 
 
 def listed(root):
-    """The statements that need a verdict: id -> row of the list; none where there is no list."""
+    """Statements that need a verdict: id -> row of the list; empty if the list is missing."""
     return {row["id"]: row for row in list_rows(root / LISTED)}
 
 
 def gather(root, notebooks):
-    """What all executed pages recorded, in the order of the list, then of the pages."""
+    """Rows recorded by all executed pages, in the order of the list, then of the pages."""
     statements, rows = listed(root), []
     for source in sources(root):
         notebook = notebooks / f"{source.stem}.ipynb"
@@ -55,21 +55,21 @@ def gather(root, notebooks):
 
 
 def verdict_of(rows):
-    """The verdict on one statement: that of its own forms, not of variants; one that does not hold is enough."""
+    """Verdict on a statement, from its own forms, not variants; a single form that does not hold decides."""
     own = {row["verdict"] for row in rows if not row["variant"]}
     return next((verdict for verdict in ORDER if verdict in own), None)
 
 
 def by_statement(root, rows):
-    """id -> its rows."""
+    """Rows by statement: id -> its rows."""
     return {id: [row for row in rows if row["id"] == id] for id in listed(root)}
 
 
 def filled(root, rows, text):
     """A prose page with the ledger in place of its mark, and counts of it in place of ``{ledger}`key:format```.
 
-    A key is ``statements``, ``forms``, a verdict (statements of it), or the id of a statement (the largest number of
-    cases that one of its forms was tried on).
+    A key is ``statements``, ``forms``, a verdict (counts statements with it), or the id of a statement (the largest
+    number of cases on which one of its forms was tried).
     """
     mine = by_statement(root, rows)
     own = Counter(map(verdict_of, mine.values()))
@@ -80,7 +80,7 @@ def filled(root, rows, text):
 
 
 def complaints(root, rows):
-    """What is wrong with the ledger, one sentence each."""
+    """Errors in the ledger, one sentence each."""
     for id, mine in by_statement(root, rows).items():
         if verdict_of(mine) is None:
             yield (
@@ -96,7 +96,7 @@ def complaints(root, rows):
 
 
 def gaps(row):
-    """What one row fails to say."""
+    """Information missing in one row."""
     if row.get("seen") not in SEEN:
         yield "does not say how the form is known"
     if (row.get("effort") is None) != (row["kind"] in ("depends", "undecided", "unchecked")):
@@ -106,7 +106,7 @@ def gaps(row):
 
 
 def same(stored, rows):
-    """Whether the stored ledger says the same, ratios to `SAME`."""
+    """Whether the stored ledger agrees, with ratios up to `SAME`."""
     measured = ("worst_ratio", "median_ratio", "spread", "counter_example")
 
     def words(row):
@@ -128,14 +128,14 @@ def read_stored(root):
 
 
 def store(root, rows):
-    """Write the ledger unless the stored one says the same."""
+    """Write the ledger unless the stored one agrees."""
     if rows and not same(read_stored(root) or [], rows):
         text = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
         write_if_changed(root / STORED, text.encode())
 
 
 def worst(row):
-    """The worst ratio as a reader wants it, and the median: as on the page."""
+    """The worst ratio and the median in readable form, as on the page."""
     return ledger.worst(ledger.Row(**{field.name: row.get(field.name) for field in fields(ledger.Row)}))
 
 
@@ -145,13 +145,13 @@ def cell(text):
 
 
 def link(row):
-    """The verdict of a row on its page."""
+    """Link from a verdict to its row on the page."""
     number, name = row["page"].split("_")[0], ledger.anchor(row["id"], row["form"])
     return f'<a href="../notebooks/{row["page"]}.html#verdict-{name}">{number}</a>'
 
 
 def paper(root, source):
-    """A paper in a few words, as "Castin and others, 2024", from the bibliography; its key where that has it not."""
+    """Short form of a paper from the bibliography, such as "Castin and others, 2024"; its key if missing there."""
     path = root / "book" / "references.bib"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     entry = re.search(rf"^@\w+\{{{re.escape(source)},.*?\n\}}", text, re.M | re.S)
@@ -168,7 +168,7 @@ def table(head, rows):
 
 
 def counted(root, rows):
-    """The one count that the words and tables of the page of evidence are made of.
+    """Counts from which the words and tables of the page of evidence are made.
 
     Statements by verdict and paper: {(verdict, source): count}. Rows by verdict and by how the form is known, and by
     verdict and by how hard it was tried: {(verdict, seen): count}, {(verdict, effort): count}.
@@ -182,7 +182,7 @@ def counted(root, rows):
 
 
 def crossed(count, name, keys, words=str):
-    """A count as a table: a line for each of its keys that occurs, a column for each verdict, and sums."""
+    """A count as a table: a row for each of its keys that occurs, a column for each verdict, and sums."""
     keys = [key for key in (*keys, None) if any(key == other for _, other in count)]
     keys = list(dict.fromkeys(keys))
     lines = [[words(key), *(count[verdict, key] for verdict in ORDER)] for key in keys]
@@ -194,17 +194,17 @@ BADGES = dict(zip(SEEN, ("success", "info", "warning", "secondary"), strict=True
 
 
 def badge(seen):
-    """How a form is known, as the badge of the pages."""
+    """Badge of the pages that tells how a form is known."""
     return f'<span class="sd-badge sd-bg-{BADGES[seen]} sd-bg-text-{BADGES[seen]}">{seen}</span>'
 
 
 def cases(row):
-    """The number of cases of a row, in words."""
+    """Number of cases of a row, in words."""
     return f"{row['cases']:,d} case{'s' * (row['cases'] != 1)}"
 
 
 def line(root, row):
-    """A row of the table of all rows; what can be filtered by stands in its data."""
+    """Row of the table of all rows, with the filterable properties in its data attributes."""
     source, effort, verdict = paper(root, row["source"]), row.get("effort") or "", row["verdict"]
     keys = {"paper": source, "verdict": verdict, "effort": effort or "not tried"}
     data = "".join(f' data-{key}="{html.escape(value)}"' for key, value in keys.items())
@@ -224,14 +224,14 @@ def line(root, row):
 
 
 def section(root, rows):
-    """The ledger as Markdown: counts, and all rows in a table that a script of ours filters."""
+    """The ledger as Markdown: counts, and all rows in a table that our script filters."""
     by_paper, by_seen, by_effort = counted(root, rows)
     total = {verdict: sum(count for (other, _), count in by_paper.items() if other == verdict) for verdict in ORDER}
     said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
     if none := sum(by_paper.values()) - sum(total.values()):
         said += f", without any **{none}**"
     measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
-    if measured < total[ORDER[0]]:  # one claim may stand at several places of a paper
+    if measured < total[ORDER[0]]:  # one claim may appear in several places of a paper
         said += f"; the **{total[ORDER[0]]}** refuted rest on **{measured}** counter-example{'s' * (measured > 1)}"
     lost = [row for row in rows if row["verdict"] in LOST]
     variants = sum(row["variant"] for row in lost)

@@ -1,7 +1,7 @@
-"""What each factor of a small factorial design does to the loss, seed by seed.
+"""Effect of each factor of a small factorial design on the loss, seed by seed.
 
 Runs of one seed read the same windows in the same order, so effects are differences within a seed, and their intervals
-are Student's over seeds. They hold one at a time.
+are Student's over seeds. Each interval holds individually, not jointly.
 """
 
 import pandas as pd
@@ -14,8 +14,8 @@ def contrasts(losses):
     """Differences between halves of the design, one for each seed.
 
     `losses`: columns attention, start, norm, seed, nats: one row for each run. The kinds of `CROSSED` have two starts,
-    and "l2-divided" and "none" one; all have both places of LayerNorm. Returns one row for each effect, one column for
-    each seed; nats.
+    and "l2-divided" and "none" one; all have both positions of LayerNorm. Returns one row for each effect, one column
+    for each seed; nats.
     """
     cells = losses.pivot(index=["attention", "start", "norm"], columns="seed", values="nats")
     if cells.isna().any(axis=None):

@@ -1,15 +1,15 @@
-"""How a quantity grows with the number of tokens: slopes, bends and their intervals, from a few windows a length.
+"""Growth of a quantity with the number of tokens: slopes, bends and their intervals, from a few windows a length.
 
-The tables read here have one row for each series, length and window. Lengths are geometric or nearly so. At each length
-the windows are drawn at random, without overlap within the length and independently of the other lengths: there is no
-effect that all windows of one length share, so windows are what is resampled, and never lengths.
+The tables read here have one row for each series, length and window. Lengths are geometric or nearly so. At each
+length the windows are drawn at random, without overlap within the length and independently of the other lengths. All
+windows of one length share no common effect, so windows are resampled, and never lengths.
 
 Every slope below is a weighted sum of the mean of log2 of the values at each length. Its interval is Student's with
 Welch-Satterthwaite degrees of freedom. With four to eight windows a length the percentile bootstrap is too narrow: for
-slopes and bends over seven lengths it covers 83 to 93 % where 95 % are asked for, in simulations with normal, skewed
+slopes and bends over seven lengths it covers 83 to 93 % instead of 95 %, in simulations with normal, skewed
 and heavy-tailed values whose spread is the same at all lengths or changes fivefold; Student's interval covers 92 to
-97 % there. `tests/lab/test_growth.py` repeats some of these cases. Intervals hold one at a time: of twenty octaves, one
-misses on average.
+97 % in them. `tests/lab/test_growth.py` repeats some of these cases. Each interval holds individually: of twenty
+octaves, one misses on average.
 """
 
 from typing import NamedTuple
@@ -24,15 +24,15 @@ from lab.statistics.power_laws import SeveralSeries, one_series
 TOLERANCE = 0.15
 # at most 7 % an octave, and a factor of two over ten octaves
 FLAT = 0.1
-# slopes of equal or exactly linear logarithms are that close to what they should be in floating point
+# in floating point, slopes of equal or exactly linear logarithms are that close to the exact value
 ROUNDING = 1e-9
 
 
 class Growth(NamedTuple):
-    """How a quantity grows over a range of lengths, from `slope`.
+    """Growth of a quantity over a range of lengths, from `slope`.
 
-    `slope`: exponent over the whole range: least squares through the means of the logarithms, each length weighing the
-      same.
+    `slope`: exponent over the whole range: least squares through the means of the logarithms, with equal weights for
+    all lengths.
     `interval`: confidence interval of the slope.
     `curvature`: change of the slope from one octave to the next: twice the coefficient of the square of log2 n in the
       least-squares parabola through the same means. NaN for two lengths.
@@ -82,9 +82,9 @@ def slope(table, column="lipschitz", *, confidence=0.95):
     The word is "bends up" or "bends down" if the interval of the curvature excludes 0 and the parabola's slope changes
     by more than `TOLERANCE` from the first octave to the last; else "irregular" if the interval of some octave's slope
     lies farther than `TOLERANCE` from the overall slope; else "flat" if the interval of the overall slope lies within
-    `FLAT` of 0, and "power law" if not. "Power law" says that these windows do not tell the curve from one.
+    `FLAT` of 0, and "power law" if not. "Power law" means that these windows do not distinguish the curve from one.
 
-    `table`: as for `octaves`, of whatever `column` grows, positive. `confidence`: level of the intervals, between 0
+    `table`: as for `octaves`, with any positive `column`. `confidence`: level of the intervals, between 0
     and 1. Returns `Growth`: with an interval each for slope and curvature.
     """
     lengths, samples = _logs(table, column, "a slope")
@@ -107,10 +107,10 @@ def slope(table, column="lipschitz", *, confidence=0.95):
 
 
 def difference(first, second, column="lipschitz", *, confidence=0.95):
-    """The overall slope of one series less that of another, with Student's interval: their windows are independent.
+    """Difference of the overall slopes of two series, with Student's interval: their windows are independent.
 
-    `first`, `second`: rows of one series each, of any lengths. The rest as for `slope`. Returns the difference, and
-    lower and upper end.
+    `first`, `second`: rows of one series each, of any lengths. Other arguments as for `slope`. Returns the difference,
+    and lower and upper end.
     """
     lengths, samples = zip(*(_logs(table, column, "a difference of slopes") for table in (first, second)), strict=True)
     weights = [_weights(each)[-2] for each in lengths]
@@ -121,8 +121,8 @@ def difference(first, second, column="lipschitz", *, confidence=0.95):
 def intervals(samples, weights, confidence=0.95):
     """Weighted sums of the means of a few values each, with Student's intervals (Welch, Satterthwaite).
 
-    `samples`: for each group its values: two or more, independent. `weights` (sums, groups): what the mean of each
-    group weighs in each sum. `confidence`: level of each interval, between 0 and 1. Returns (sums,); (sums, 2): lower
+    `samples`: the values of each group, two or more, independent. `weights` (sums, groups): weight of the mean of each
+    group in each sum. `confidence`: level of each interval, between 0 and 1. Returns (sums,); (sums, 2): lower
     and upper ends.
     """
     if not 0 < confidence < 1:
@@ -159,7 +159,7 @@ def _logs(table, column, what):
 
 
 def _weights(lengths):
-    """What the mean logarithms weigh in the slope of each octave, in the overall one and in the curvature, as rows."""
+    """Weights of the mean logarithms in the slopes of octaves, the overall slope and the curvature, as rows."""
     x = np.log2(lengths)
     steps = np.diff(np.eye(x.size), axis=0) / np.diff(x)[:, None]
     centred = x - x.mean()
@@ -168,7 +168,7 @@ def _weights(lengths):
 
 
 def _curve(steps, overall, interval, curvature, bend):
-    """The word for a curve, from the intervals of its octaves, the overall slope and the curvature, with theirs."""
+    """The word for a curve, from slopes and intervals of its octaves, the overall slope and the curvature."""
     if np.isnan(bend).any():
         return "undecided"
     if abs(curvature) * (len(steps) - 1) > TOLERANCE and (bend[0] > 0 or bend[1] < 0):

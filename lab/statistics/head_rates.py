@@ -1,4 +1,4 @@
-"""How the constant of heads and of layers grows at adversarial tokens, read from the stored tables."""
+"""Growth of the constants of heads and layers at adversarial tokens, computed from the stored tables."""
 
 import numpy as np
 import pandas as pd
@@ -23,11 +23,11 @@ GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
 HEAD = [*PANEL, "layer", "head"]  # one series
 LENGTHS = tuple(range(2, 98, 5))  # of Figure 1
-FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst one of a layer
+FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst head of a layer
 
 
 def attending(alone):
-    """How many tokens N attend to the lonely one, and the logarithm s of the window."""
+    """Number N of tokens that attend to the lonely one, and the logarithm s of the window."""
     attending = alone.length - ((alone.eigenvalue < 0) & ~alone.masked)
     return alone.assign(N=attending, s=2 * alone.rate * alone.R**2)
 
@@ -38,7 +38,7 @@ def head_rates(alone):
     Parameters
     ----------
     alone : DataFrame
-        ``adversarial``.
+        The table ``adversarial``.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def worst_rates(alone):
     Parameters
     ----------
     alone : DataFrame
-        ``adversarial``.
+        The table ``adversarial``.
 
     Returns
     -------
@@ -83,9 +83,9 @@ def worst_rates(alone):
 
 
 def one_head(layer):
-    """The rows of one layer of ``adversarial-layers`` at the head that makes it roughest at the longest input.
+    """Rows of one layer of ``adversarial-layers`` at the head that makes it roughest at the longest input.
 
-    That head was measured at every length, the others at the longest alone.
+    That head was measured at every length, the others only at the longest.
     """
     return layer[layer["head"].isin(layer["head"].mode()[:1])]
 
@@ -96,9 +96,9 @@ def own_slopes(own, layers):
     Parameters
     ----------
     own : DataFrame
-        ``adversarial-worst``.
+        The table ``adversarial-worst``.
     layers : DataFrame
-        ``adversarial-layers``: of each layer one head is followed, see `one_head`.
+        The table ``adversarial-layers``: for each layer one head is followed, see `one_head`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What the growth atlas says of every layer: its slopes, its controls, and what goes along with them."""
+"""Slopes of every layer of the growth atlas, of its controls, and of quantities that vary with them."""
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,10 @@ __all__ = [
 ]
 
 KEY = ["map", "corpus", "case", "layer"]  # one series
-CLOSE = 0.1  # slopes that differ by less are called close: 7 % an octave
-TRAINED = {"MiniLM": 128, "MiniLM, masked": 128}  # longest texts of the training, where a model reads longer ones
+CLOSE = 0.1  # slopes that differ by less count as close: 7 % an octave
+TRAINED = {"MiniLM": 128, "MiniLM, masked": 128}  # longest texts in training, for models that read longer ones
 SHARED = 512  # tokens up to which all texts and controls are measured
-NAMES = {  # model, mask -> as a reader knows it
+NAMES = {  # model, mask -> name for readers
     ("minilm", False): "MiniLM",
     ("minilm", True): "MiniLM, masked",
     ("gpt2-mini", True): "gpt2-mini",
@@ -35,7 +35,7 @@ NAMES = {  # model, mask -> as a reader knows it
     ("gpt2", True): "random GPT-2",
 }
 CASES = {("text", False): "as read", ("shuffled", False): "shuffled", ("text", True): "random weights"}
-ALONG = ("attention_norm", "column", "popular", "released", "relative", "radius")  # what is fitted beside the constant
+ALONG = ("attention_norm", "column", "popular", "released", "relative", "radius")  # columns fitted besides the constant
 
 
 def stored(prefix="atlas-"):
@@ -44,7 +44,7 @@ def stored(prefix="atlas-"):
     Parameters
     ----------
     prefix : str
-        What the names of the tables begin with.
+        Common prefix of the names of the tables.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def stored(prefix="atlas-"):
     Raises
     ------
     FileNotFoundError
-        "no table begins with ...": `python -m lab tables` makes them.
+        No table name begins with `prefix`; `python -m lab tables` makes the tables.
 
     Examples
     --------
@@ -72,19 +72,19 @@ def stored(prefix="atlas-"):
 
 
 def of_other_models(claimed=0.25):
-    """What `python -m lab tables --model NAME` has measured of models that are not in the book.
+    """Summary of the models outside the book that `python -m lab tables --model NAME` has measured.
 
     Parameters
     ----------
     claimed : float
-        A slope that those measured are compared with.
+        A slope to compare the measured ones with.
 
     Returns
     -------
     DataFrame
-        The columns of `summary`, with the name of the table for `map`; and released and sub-layer, which say of how
-        many layers the slope of the released quantity is within `CLOSE` of `claimed`, for attention alone and for the
-        sub-layer ("–" where it was not measured). Empty where there is no such table of two lengths, two windows each.
+        The columns of `summary`, with the name of the table as `map`; and released and sub-layer, the numbers of layers
+        whose slope of the released quantity is within `CLOSE` of `claimed`, for attention without and with its
+        sub-layer ("–" if not measured). Empty without such a table of two lengths with two windows each.
     """
     found = []
     for name in results.names():
@@ -109,7 +109,7 @@ def _near(slopes, claimed):
 
 
 def named(table):
-    """The table with columns `map`, as a reader knows it, and `case`: as read, shuffled or random weights."""
+    """The table with columns `map`, the name for readers, and `case`: as read, shuffled or random weights."""
     maps = [
         NAMES.get((model, masked), f"{model}, masked" if masked else model)
         for model, masked in zip(table.model, table.masked, strict=True)
@@ -119,7 +119,7 @@ def named(table):
 
 
 def main_range(table):
-    """Rows of the lengths at which layers are compared: those of all texts and controls, that a model was trained on.
+    """Rows of the lengths at which layers are compared: those of all texts and controls, within the training length.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def rates(table, *, along=ALONG, key=KEY):
     along : sequence of str
         Positive columns whose slopes are fitted too.
     key : sequence of str
-        Columns that tell series apart.
+        Columns that identify a series.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def rates(table, *, along=ALONG, key=KEY):
 
 
 def spans(table, case="as read"):
-    """Slopes octave by octave: of each map the smallest, the median and the largest over its layers, on its first text.
+    """Slopes octave by octave: smallest, median and largest over the layers of each map, on its first text.
 
     Parameters
     ----------
@@ -193,27 +193,27 @@ def _first(rates):
 
 
 def against(rates, claimed=0.25):
-    """Where the interval of each slope lies: "below", "contains" or "above" the one claimed."""
+    """Position of the interval of each slope relative to the claimed one: "below", "contains" or "above"."""
     below, above = rates.high < claimed, rates.low > claimed
     return pd.Series(np.select([below, above], ["below", "above"], "contains"), index=rates.index)
 
 
 def summary(rates, claimed=0.25):
-    """One row for each map: the slopes of its layers on its first text, where they lie, and both controls.
+    """One row for each map: the slopes of its layers on its first text, their positions, and both controls.
 
     Parameters
     ----------
     rates : DataFrame
         From `rates`.
     claimed : float
-        A slope that the intervals are compared with.
+        A slope to compare the intervals with.
 
     Returns
     -------
     DataFrame
         Columns map, layers, shortest, longest, smallest, median, largest (slope of a layer), below, contains, above
-        (layers whose interval lies so with respect to `claimed`), close (slopes within `CLOSE` of it), straight
-        (layers not told from a power law, flat ones included), and the medians of both controls, shuffled and random.
+        (layers whose interval lies so with respect to `claimed`), close (slopes within `CLOSE` of it), straight (layers
+        not distinguished from a power law, flat ones included), and the medians of both controls, shuffled and random.
     """
     found, first = [], _first(rates)
     for name, rows in first.groupby("map", sort=False):
@@ -232,14 +232,14 @@ def summary(rates, claimed=0.25):
 
 
 def differences(rates, limit):
-    """How far slopes move where one thing changes: order of tokens, text, picture, mask, depth, weights.
+    """Differences of slopes when one factor changes: order of tokens, text, picture, mask, depth, weights.
 
     Parameters
     ----------
     rates : DataFrame
-        From `rates`, of rows with lengths that all texts have: windows of other lengths have other slopes.
+        From `rates`, for rows with lengths that all texts have: windows of other lengths have other slopes.
     limit : float
-        A difference that is larger is counted.
+        Larger differences are counted.
 
     Returns
     -------
@@ -248,7 +248,7 @@ def differences(rates, limit):
         `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
         place, that of the largest; and each, all of them (ndarray).
     """
-    from lipscan.models.pictures import PICTURES  # only here: figures are drawn where there is no torch
+    from lipscan.models.pictures import PICTURES  # only here: figures are drawn on machines without torch
 
     own = rates[rates.case == "as read"]
     first = _first(rates).set_index(["map", "layer"])

@@ -1,4 +1,4 @@
-"""Power laws: how a quantity grows with sequence length."""
+"""Power laws of a quantity in the sequence length."""
 
 from itertools import combinations
 from typing import NamedTuple
@@ -10,7 +10,7 @@ SERIES = ("corpus", "order", "model", "weights", "masked", "layer", "object")  #
 
 
 class SeveralSeries(ValueError):
-    """Rows of several series where those of one are needed."""
+    """Error for rows of several series where one series is required."""
 
 
 class PowerLaw(NamedTuple):
@@ -46,10 +46,10 @@ class Slope(NamedTuple):
 
 
 def one_series(table, what="a fit", *, also=()):
-    """The table, if all its rows are of one series: one (corpus, order, model, weights, masked, layer, object).
+    """The table, if all its rows belong to one series: one (corpus, order, model, weights, masked, layer, object).
 
-    `table`: columns of `SERIES` that it does not have are no matter. `what`: what needs one series, for the sentence.
-    `also`: further columns that name a series in this table, as ``head``. Returns the same.
+    `table`: missing columns of `SERIES` are ignored. `what`: what needs one series, for the message. `also`: further
+    columns that identify a series in this table, as ``head``. Returns the table; raises `SeveralSeries` otherwise.
     """
     mixed = {name: table[name].unique() for name in (*SERIES, *also) if name in table}
     mixed = {name: list(map(str, values)) for name, values in mixed.items() if len(values) > 1}
@@ -71,7 +71,7 @@ def power_law(x, y, *, confidence=0.95, clusters=()):
     Returns `PowerLaw`: without clusters the interval is Student's, for independent errors of equal spread in log-log
       coordinates. With them its variance is the largest of those clustered by each grouping, and by all of them
       (Cameron, Gelbach and Miller, 2011), with as many degrees of freedom as the grouping with the fewest groups has,
-      less one. Either says how well a line is determined by these points, not whether a line is the right curve.
+      less one. Both describe how well these points determine a line, not whether a line is the right curve.
     """
     x, y = np.asarray(x, dtype=float).ravel(), np.asarray(y, dtype=float).ravel()
     if x.shape != y.shape:
@@ -103,7 +103,7 @@ def power_law(x, y, *, confidence=0.95, clusters=()):
 
 
 def _clustered(x, residual, groups):
-    """Standard error of the slope where points of one group may depend on each other, for several groupings."""
+    """Standard error of the slope if points of one group may depend on each other, for several groupings."""
     lever = (x - x.mean()) / np.square(x - x.mean()).sum()
 
     def variance(labels):
@@ -121,10 +121,10 @@ def _clustered(x, residual, groups):
 
 
 def rate(table, column="lipschitz", *, confidence=0.95):
-    """How a column of one series grows with the length: a power law whose interval respects windows and lengths.
+    """Power law of a column of one series in the length, with an interval that respects windows and lengths.
 
-    `table`: rows of one series: columns length and `column`; window where there are several inputs of one length.
-    `confidence`: level of the interval. Returns `PowerLaw`: clustered by window and by length, where these repeat.
+    `table`: rows of one series: columns length and `column`; window if one length has several inputs.
+    `confidence`: level of the interval. Returns `PowerLaw`: clustered by window and by length, if these repeat.
     """
     one_series(table)
     repeated = [name for name in ("window", "length") if name in table and 1 < table[name].nunique() < len(table)]
@@ -132,7 +132,7 @@ def rate(table, column="lipschitz", *, confidence=0.95):
 
 
 def local_slopes(x, y, *, factor=2.0):
-    """Exponents over consecutive spans of x, each from one end to `factor` times it: is one power law the right curve?
+    """Exponents over consecutive spans of x, each from one end to `factor` times it, to test for a single power law.
 
     `x`, `y` (points,): as for `power_law`. `factor`: length of a span, above 1; 2 for octaves. A span that would end
     before the next x ends there. From the smallest x to the largest, without a gap.

@@ -1,6 +1,6 @@
-"""How well the slopes of layers are predicted by other slopes: errors, correlations and models that are held out.
+"""Prediction of the slopes of layers by other slopes: errors, correlations and held-out models.
 
-Layers of one model are alike, so models are what is resampled: a map with and without a mask is one of them.
+Layers of one model are similar, so models are resampled; a map with and without a mask belongs to one model.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ KEY = ["model", "masked", "corpus", "layer", "length", "window", "text"]  # one 
 
 
 def with_terms(measured, terms, also=()):
-    """Rows of constants beside the terms of the heads at the same windows.
+    """Rows of constants joined with the terms of the heads at the same windows.
 
-    `measured`: of the atlas as read, see `lab.statistics.layer_growth.stored`, or ``interventions``.
+    `measured`: rows of the atlas as read, see `lab.statistics.layer_growth.stored`, or ``interventions``.
     `terms`: ``head-terms``, or ``head-terms-changed``.
-    `also`: columns that tell rows apart beside those of a window.
-    Returns the rows of `measured` that `terms` has, with its columns value, key, query, one_head and bound, and `both`:
-      the largest term of the values plus the largest of the keys.
+    `also`: columns that identify rows in addition to those of a window.
+    Returns the rows of `measured` that occur in `terms`, with its columns value, key, query, one_head and bound, and
+    `both`: the largest term of the values plus the largest of the keys.
     """
     columns = ["value", "key", "query", "one_head", "bound"]
     found = measured.merge(terms[[*KEY, *also, *columns]], on=[*KEY, *also], validate="one_to_one")
@@ -26,20 +26,20 @@ def with_terms(measured, terms, also=()):
 
 
 def neighbours(rates):
-    """The mean slope of the layers next to each one in its map: a control that knows the constants beside it."""
+    """Mean slope of the neighbouring layers of each layer in its map: a control that uses the constants next to it."""
     layers = rates.sort_values("layer").groupby("map").slope
     return pd.concat([layers.shift(1), layers.shift(-1)], axis=1).mean(axis=1).reindex(rates.index)
 
 
 def compared(rates, predictors, *, within=0.05, draws=2000, seed=0):
-    """Errors of predictors that are columns of slopes, with nothing fitted.
+    """Errors of predictors that are columns of slopes, without any fit.
 
     `rates`: one row for each layer: columns map, slope and the predictors.
-    `predictors`: columns; errors of the others are compared with those of the first.
+    `predictors`: columns; the errors of the others are compared with those of the first.
     `within`: error that counts as close.
     `draws`: resamplings of the models, for the intervals: their middle 95 %.
     Returns one row for each predictor: median, within (share), rmse, largest, mean (of the error: predicted less
-      slope), correlation (NaN for a predictor that is one number) with its interval low to high, apart (correlation
+      slope), correlation (NaN for a constant predictor) with its interval low to high, apart (correlation
       within maps: both less the mean of their map), and less (root mean square error less that of the first predictor),
       with less_low to less_high.
     """
@@ -64,7 +64,7 @@ def compared(rates, predictors, *, within=0.05, draws=2000, seed=0):
 
 
 def _correlation(x, y):
-    """Correlation; not a number where one of the two does not vary."""
+    """Correlation; NaN if one of the two is constant."""
     return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else np.nan
 
 
@@ -73,14 +73,14 @@ def _rms(error):
 
 
 def _models(rates):
-    """Names of the models, masked or not, and the places of their rows."""
+    """Names of the models, masked or not, and the positions of their rows."""
     model = rates["map"].str.removesuffix(", masked").to_numpy()
     names = list(dict.fromkeys(model))
     return names, [np.flatnonzero(model == name) for name in names]
 
 
 def held_out(rates, predictors):
-    """Root mean square errors on each map, from a line fitted to the layers of the other models; and on all.
+    """Root mean square errors on each map, from a line fitted to the layers of the other models; and on all maps.
 
     `rates`, `predictors`: as for `compared`. Returns index map, and "all"; columns layers, the predictors, and "mean
     slope" of the other models.

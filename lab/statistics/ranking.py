@@ -1,7 +1,7 @@
-"""Does a number known in advance rank what is measured later? Spearman's correlation, with clustered intervals.
+"""Rank correlation of a known number with a later measurement: Spearman's, with clustered intervals.
 
 Measurements on one window of a text, at every layer, are not independent, nor are those of one layer on every window.
-What is drawn again are therefore whole windows and whole layers, never single points.
+Therefore whole windows and whole layers are resampled, never single points.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 
 def spearman(a, b):
-    """Spearman's rank correlation along the last axis; NaN where all entries of one are equal.
+    """Spearman's rank correlation along the last axis; NaN if all entries of one are equal.
 
     `a`, `b` (..., n). Returns (...).
     """
@@ -23,15 +23,15 @@ def spearman(a, b):
 
 
 def by_chance(count):
-    """Half the width of what random orders of so many things give: 95 % of their correlations lie within it."""
+    """Half width of the interval that contains 95 % of the correlations of random orders of `count` things."""
     found = spearman(np.random.default_rng(0).random((2000, count)), np.arange(count))
     return float(np.quantile(np.abs(found), CONFIDENCE))
 
 
 def of_layers(table, predictors, outcome, *, draws=1000, seed=0):
-    """How well each predictor ranks the layers of one network: geometric means over windows are compared.
+    """Rank correlation of each predictor with the outcome over the layers of one network, on geometric means.
 
-    Texts are drawn with replacement, and windows within each; the layers are all that the network has and stay.
+    Texts are drawn with replacement, and windows within each; the layers are all layers of the network and stay fixed.
 
     `table`: columns layer, corpus, window, `outcome` and the predictors, all positive: one row for each layer and
     window. Returns index predictor; columns rho, low, high (95 % interval).
@@ -52,13 +52,13 @@ def of_layers(table, predictors, outcome, *, draws=1000, seed=0):
 
 
 def of_inputs(table, predictors, outcome, *, within=False, draws=1000, seed=0):
-    """How well each predictor ranks inputs across layers, models and texts, or within a layer.
+    """Rank correlation of each predictor over inputs across layers, models and texts, or within a layer.
 
     In every model, layers and the windows of each text are drawn with replacement: both are clusters.
 
     `table`: columns model, layer, corpus, window, `outcome` and the predictors: one row for each input; in a model
     every layer has the same windows. `within`: divide all by their mean over the windows of the same layer, so that
-    only the text differs. As `of_layers`.
+    only the text differs. Returns the same columns as `of_layers`.
     """
     names, rng = [*dict.fromkeys([*predictors, outcome])], np.random.default_rng(seed)
     if within:
@@ -85,7 +85,7 @@ def of_inputs(table, predictors, outcome, *, within=False, draws=1000, seed=0):
 
 
 def _wide(table, names):
-    """One frame for each name: layers down, windows of texts across, nothing missing and nothing twice."""
+    """One frame for each name: layers as rows, windows of texts as columns, without gaps or duplicates."""
     place = ["corpus", "window"]
     if table.duplicated(["layer", *place]).any() or len(table) != table.layer.nunique() * table.groupby(place).ngroups:
         raise ValueError("every layer must have each window once: choose the rows of one network and one kind.")

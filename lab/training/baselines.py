@@ -1,4 +1,4 @@
-"""Losses that any language model must beat: token frequencies, and frequencies after the token before."""
+"""Losses that any language model must beat: token frequencies, and frequencies given the previous token."""
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -18,7 +18,7 @@ def unigram_loss(training, validation, vocabulary):
     training, validation : array_like of int, shape (t,)
         Token ids.
     vocabulary : int
-        Number of token ids; each is counted once more than seen, so that none has probability 0.
+        Number of token ids; each is counted once more than it occurs, so that none has probability 0.
 
     Returns
     -------
@@ -39,12 +39,12 @@ def _frequencies(ids, vocabulary):
 
 
 def bigram_loss(training, validation, vocabulary, masses=(1, 3, 10, 30, 100, 300)):
-    r"""Cross entropy of the validation tokens under frequencies after the token before.
+    r"""Cross entropy of the validation tokens under frequencies given the previous token.
 
     .. math:: p(b \mid a) = \frac{c(a, b) + \mu\, p(b)}{c(a) + \mu}
 
     with counts :math:`c` and the unigram frequencies :math:`p`. The mass :math:`\mu` is the best of `masses` on the
-    validation tokens themselves, in favour of this baseline.
+    validation tokens themselves, which favours this baseline.
 
     Parameters
     ----------

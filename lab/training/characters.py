@@ -1,7 +1,7 @@
 """A character-level Transformer with four kinds of attention, small enough to train on a processor.
 
-Each layer gives its trained attention as an `lipnb.Attention`, so that what holds for maps is measured on what was
-trained (kim2021lipschitz, the language model).
+Each layer returns its trained attention as an `lipnb.Attention`, so that trained maps can be measured
+(kim2021lipschitz, the language model).
 """
 
 import math
@@ -17,12 +17,12 @@ __all__ = ["ATTENTIONS", "DIVIDED", "WITHOUT", "CausalHeads", "CharacterTransfor
 
 ATTENTIONS = ("dot", "l2-untied", "l2-tied", "contractive")
 WITHOUT = ("none", "none-contractive")  # controls: attention deleted from the first and from the last kind
-DIVIDED = "l2-divided"  # a control: tied and divided by its bound like the last kind, all else as in the first
+DIVIDED = "l2-divided"  # a control: tied and divided by its bound like the last kind, otherwise like the first
 STRENGTH = 0.9  # c in x + c f(x), for f with a Lipschitz constant of at most 1
 
 
 def _matrix(rows, columns):
-    """Uniform in plus or minus one over the root of the number of columns, as in torch.nn.Linear."""
+    """A matrix uniform in plus or minus one over the root of the number of columns, as in torch.nn.Linear."""
     return torch.nn.Parameter(torch.empty(rows, columns).uniform_(-1, 1) / math.sqrt(columns))
 
 
@@ -30,18 +30,18 @@ class CausalHeads(torch.nn.Module):
     r"""Causal multi-head attention with trained matrices and without biases, as a fast module.
 
     Squared distances are products with one more column,
-    :math:`-s |q_i - k_j|^2 = (2 s q_i, 1) \cdot (k_j, -s |k_j|^2) - s |q_i|^2`, and the last term does not matter.
+    :math:`-s |q_i - k_j|^2 = (2 s q_i, 1) \cdot (k_j, -s |k_j|^2) - s |q_i|^2`, and the last term has no effect.
 
     Parameters
     ----------
     kind : {"dot", "l2-untied", "l2-tied", "contractive", "l2-divided"}
-        Dot products; squared distances, with keys of their own or tied to the queries; or (the last two) tied, and
-        divided by the bound on the Lipschitz constant at `length` tokens (`lipnb.bounds.l2_upper`, p = 2), whatever the
+        Dot products; squared distances, with separate keys or keys tied to the queries; or (the last two) tied, and
+        divided by the bound on the Lipschitz constant at `length` tokens (`lipnb.bounds.l2_upper`, p = 2), for all
         weights.
     width, heads : int
         d and h; each head has d / h rows.
     length : int
-        Most tokens.
+        Largest number of tokens.
 
     Notes
     -----
@@ -55,7 +55,7 @@ class CausalHeads(torch.nn.Module):
         self.key = _matrix(width, width) if kind in ("dot", "l2-untied") else None
 
     def _split(self, matrix):
-        """The rows of each head: shape (..., h, k, d)."""
+        """Rows of each head: shape (..., h, k, d)."""
         return matrix.unflatten(-2, (self.heads, self.rows))
 
     def bound(self):
@@ -65,7 +65,7 @@ class CausalHeads(torch.nn.Module):
         return bounds.l2_growth(self.length) / math.sqrt(self.rows) * heads
 
     def divisor(self):
-        """What divided kinds are divided by: the bound with a margin for its rounding; 1 for the others."""
+        """Divisor of the divided kinds: the bound with a margin for its rounding; 1 for the others."""
         if self.kind not in ("contractive", DIVIDED):
             return 1.0
         precision = torch.finfo(self.query.dtype)
@@ -94,7 +94,7 @@ class CausalHeads(torch.nn.Module):
 
     @torch.no_grad()
     def attention(self, dtype=torch.float64):
-        """The same map, with the weights of now, as an `lipnb.Attention`."""
+        """The same map, with the current weights, as an `lipnb.Attention`."""
         query, value = (self._split(matrix.detach()).to(dtype) for matrix in (self.query, self.value))
         output = self.output.detach().to(dtype).unflatten(1, (self.heads, self.rows)).movedim(1, 0)
         if self.key is None:
@@ -104,9 +104,9 @@ class CausalHeads(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
-    """Attention and feed-forward, each added to its input with a factor, and normalised after or before, or not.
+    """Attention and feed-forward, each added to its input with a factor; normalised after, before, or not at all.
 
-    The kinds of `WITHOUT` have the feed-forward part alone.
+    The kinds of `WITHOUT` only have the feed-forward part.
     """
 
     def __init__(self, kind, width, heads, hidden, length, strength, norm):
@@ -121,11 +121,11 @@ class Block(torch.nn.Module):
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) if norm else torch.nn.Identity() for _ in range(2))
 
     def receives(self, x):
-        """What the attention receives when the block receives `x`."""
+        """Input of the attention when the block receives `x`."""
         return self.norms[0](x) if self.norm == "before" else x
 
     def forward(self, x):
-        """Tokens, shape (b, n, d), to tokens of the same shape."""
+        """Output tokens, shape (b, n, d), of tokens `x`, shape (b, n, d)."""
         for part, norm in zip((self.attention, self.mixing), self.norms, strict=True):
             if part is not None:
                 x = x + self.strength * part(norm(x)) if self.norm == "before" else norm(x + self.strength * part(x))
@@ -141,9 +141,9 @@ def sinusoids(length, width):
 class CharacterTransformer(torch.nn.Module):
     """A causal Transformer over characters: embedding and positions, blocks, linear output.
 
-    Positions are sinusoids and LayerNorm stands after each addition, as in the first Transformer; or they are learned,
-    and it stands before each part. The contractive kind has no LayerNorm: its blocks are x + c f(x) with f of a
-    Lipschitz constant of at most 1: attention divided by its bound, and `lab.invertible.ContractiveFeedForward`.
+    Positions are sinusoids and LayerNorm follows each addition, as in the first Transformer; or they are learned, and
+    it precedes each part. The contractive kind has no LayerNorm: its blocks are x + c f(x) with f of a Lipschitz
+    constant of at most 1: attention divided by its bound, and `lab.invertible.ContractiveFeedForward`.
 
     Parameters
     ----------
@@ -151,26 +151,26 @@ class CharacterTransformer(torch.nn.Module):
         Number of characters.
     attention : {"dot", "l2-untied", "l2-tied", "contractive", "none", "none-contractive", "l2-divided"}
         Kind of every layer, see `CausalHeads`. The last three are controls: the first and the fourth kind with
-        attention deleted, so that no character learns anything of another; and the attention of the fourth kind, of
-        constant at most 1, in the network of the first, with LayerNorm.
+        attention deleted, so that no character receives information from another; and the attention of the fourth kind,
+        of constant at most 1, in the network of the first, with LayerNorm.
     length, width, heads, hidden, layers : int
         Most characters in a window; d; h; width of the feed-forward part; depth.
     positions : {"sinusoids", "learned"}
-        What is added to the embedding.
+        Positions added to the embedding.
     norm : {"after", "before"}
-        Where LayerNorm stands; of no meaning for the contractive kind.
+        Position of LayerNorm; ignored for the contractive kind.
     start : float
         Factor of the output matrices of attention at the start of training.
     strength : float
-        c of the contractive kind, below 1: then each part of it is invertible.
+        The factor c of the contractive kind, below 1, so that each part of it is invertible.
     seed : int
-        Seed of the weights. The global random state is left alone.
+        Seed of the weights. The global random state is not changed.
 
     Raises
     ------
     ValueError
-        "attention must be one of ...", "positions must be ...", "norm must be ...", "width must be a multiple of heads
-        ...", "strength must lie ...".
+        `attention`, `positions` or `norm` is unknown, `width` is not a multiple of `heads`, or `strength` is out of
+        range.
 
     Notes
     -----
@@ -206,7 +206,7 @@ class CharacterTransformer(torch.nn.Module):
             raise ValueError(f"strength must lie strictly between 0 and 1, got {strength}.")
         self.kind, self.length = attention, length
         if attention.endswith("contractive"):
-            norm = None  # anything that divides by the size of a token would break the guarantee
+            norm = None  # dividing by the size of a token would break the guarantee
         else:
             strength = 1.0
         self.normalised = norm is not None
@@ -236,7 +236,7 @@ class CharacterTransformer(torch.nn.Module):
 
     @torch.no_grad()
     def activations(self, token_ids):
-        """What the attention of each layer receives: a list of Tensors (b, n, d)."""
+        """Input of the attention of each layer: a list of Tensors (b, n, d)."""
         x, received = self.embedding(token_ids) + self.positions[: token_ids.shape[1]], []
         for block in self.blocks:
             received.append(block.receives(x))

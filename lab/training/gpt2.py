@@ -1,4 +1,4 @@
-"""A new GPT-2 of any size to train, and a trained one; `lipnb.models.save_gpt2` writes it."""
+"""A new GPT-2 of any size to train, and the loading of a trained one; `lipnb.models.save_gpt2` writes it."""
 
 import os
 from pathlib import Path
@@ -31,18 +31,18 @@ def new_gpt2(
     Parameters
     ----------
     vocabulary, positions : int
-        Token ids, and the longest sequence.
+        Number of token ids, and length of the longest sequence.
     width, layers, heads : int
         Sizes: d, number of layers, heads in each.
     end : int
         Id of the token that ends a text.
     seed : int
-        Seed of the weights. The global random state is left alone.
+        Seed of the weights. The global random state is not changed.
 
     Returns
     -------
     NextToken
-        A `torch.nn.Module` from token ids (b, n) to logits (b, n, vocabulary), without dropout.
+        Maps token ids (b, n) to logits (b, n, vocabulary), without dropout.
     """
     with quiet(), torch.random.fork_rng(devices=[]):
         from transformers import GPT2Config, GPT2LMHeadModel
@@ -55,7 +55,7 @@ def new_gpt2(
             n_head=heads,
             bos_token_id=end,
             eos_token_id=end,
-            # the tanh form that GPT-2 has, in one fused step
+            # GPT-2's tanh form, in one fused step
             activation_function="gelu_pytorch_tanh",
             resid_pdrop=0.0,
             embd_pdrop=0.0,
@@ -66,7 +66,7 @@ def new_gpt2(
 
 
 def load_gpt2(folder: str | os.PathLike) -> NextToken:
-    """The whole language model of a checkpoint that `save_gpt2` wrote: NextToken, float32, in evaluation mode."""
+    """The complete language model of a checkpoint written by `save_gpt2`: NextToken, float32, in evaluation mode."""
     with quiet():
         from transformers import GPT2LMHeadModel
 

@@ -1,4 +1,4 @@
-"""gpt2-mini: a small GPT-2 with learned positions, trained here, so that one is at hand offline."""
+"""Training of gpt2-mini: a small GPT-2 with learned positions that is available offline."""
 
 import json
 from pathlib import Path
@@ -73,30 +73,30 @@ def make_gpt2_mini(
     seed : int
         Seed of the weights and of the windows.
     folder : path, optional
-        Where the checkpoint goes; default where `lipnb.models.load("gpt2-mini")` looks.
+        Folder of the checkpoint; default where `lipnb.models.load("gpt2-mini")` looks.
     table : str
         Name of the table of losses.
     sizes : dict
-        vocabulary, positions, width, layers and heads.
+        Keys vocabulary, positions, width, layers and heads.
     precision : {"float32", "bfloat16"}, optional
-        Default what is fast here, see `lab.training.fast_precision`.
+        Default: the fast precision on this machine, see `lab.training.fast_precision`.
     texts : dict of str to str, optional
-        Name -> text; default NLTK's Gutenberg texts without Alice, which the book measures on, or else the text that
-        Python carries.
+        Name -> text; default NLTK's Gutenberg texts without Alice, on which the book measures, or otherwise the text
+        that ships with Python.
     progress : bool
         Whether to show a progress bar.
 
     Returns
     -------
     Path
-        The folder.
+        The folder of the checkpoint.
 
     Raises
     ------
     OSError
-        "the folder ... cannot be written: ...", before anything is trained.
+        The folder cannot be written; raised before training.
     ValueError, RuntimeError
-        The sentences of `lab.results.recording` and `lab.training.train`.
+        As for `lab.results.recording` and `lab.training.train`.
     """
     folder = Path(folder) if folder is not None else models.mini_folder()
     _writable(folder)

@@ -1,7 +1,7 @@
 """Interpolated modified Kneser-Ney smoothing of n-grams of token ids (chen1999empirical), in arrays.
 
-An n-gram of token ids is one 64-bit integer, its tokens the digits to the base of the vocabulary: dropping the last
-token is a quotient, dropping the first one a remainder, and the sorted distinct n-grams are grouped by context.
+An n-gram of token ids is one 64-bit integer whose digits to the base of the vocabulary are its tokens: dropping the
+last token is a quotient, dropping the first one a remainder, and the sorted distinct n-grams are grouped by context.
 """
 
 from typing import NamedTuple
@@ -10,20 +10,20 @@ import numpy as np
 
 __all__ = ["KneserNey", "kneser_ney_loss"]
 
-FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts give none, as in KenLM
+FALLBACK = (0.5, 1.0, 1.5)  # discounts if counts of counts give none, as in KenLM
 
 
 class _Level(NamedTuple):
-    """Distinct n-grams of one length, sorted, with what is left of their counts, and their contexts."""
+    """Distinct n-grams of one length, sorted, with their discounted counts and their contexts."""
 
     grams: np.ndarray
     left: np.ndarray  # count less discount, over the sum of the counts of the context
     contexts: np.ndarray
-    weights: np.ndarray  # what the discounts took from each context, for the next lower level
+    weights: np.ndarray  # sum of the discounts in each context, for the next lower level
 
 
 def _discounts(counts):
-    """What is taken from counts of one, two, and more, by the counts of counts; shape (4,), nothing for none."""
+    """Discounts for counts of one, two, and more, from the counts of counts; shape (4,), zero for zero counts."""
     n = np.bincount(np.minimum(counts, 5), minlength=6)[1:5].astype(float)
     if n.all():
         share = n[0] / (n[0] + 2 * n[1])
@@ -42,7 +42,7 @@ def _level(grams, counts, vocabulary):
 
 
 def _find(table, wanted):
-    """Where `wanted` stand in a sorted table, and whether they do."""
+    """Positions of `wanted` in a sorted table, and whether they occur in it."""
     place = np.searchsorted(table, wanted).clip(max=len(table) - 1)
     return place, table[place] == wanted
 
@@ -53,11 +53,11 @@ class KneserNey:
     .. math:: p(w \mid h) = \frac{c(hw) - D(c(hw))}{\sum_v c(hv)} + \lambda(h)\, p(w \mid h'), \qquad
         \lambda(h) = \frac{\sum_v D(c(hv))}{\sum_v c(hv)},
 
-    where h' is h without its first token. The three discounts D of each length, for counts of one, two, and more, come
-    from its counts of counts. For the longest n-grams c is how often they stand in the training text, for shorter ones
-    how many different tokens come before them. Below single tokens is the uniform distribution; after contexts that the
-    training text lacks, the shorter context alone decides. So every token has a positive probability, and the
-    probabilities add up to 1.
+    where h' is h without its first token. The three discounts D of each length, for counts of one, two, and more,
+    follow from its counts of counts. For the longest n-grams c counts their occurrences in the training text, for
+    shorter ones the different tokens before them. Below single tokens is the uniform distribution; after contexts that
+    do not occur in the training text, only the shorter context decides. So every token has a positive probability, and
+    the probabilities add up to 1.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class KneserNey:
     Raises
     ------
     ValueError
-        "the order must be ...", "the training text has ... tokens: ...".
+        `order` is not positive, or the training text is too short.
 
     Examples
     --------
@@ -89,13 +89,13 @@ class KneserNey:
             raise ValueError(f"the training text has {len(ids)} tokens: give at least {order}, or a smaller order.")
         self.vocabulary, self.order = vocabulary, order
         grams = [np.unique(_keys(_windows(ids, m), vocabulary), return_counts=True) for m in range(1, order + 1)]
-        # in how many contexts, where counted as the end of something longer
+        # number of contexts, for n-grams that are counted as the end of longer ones
         ends = [np.unique(longer % vocabulary**m, return_counts=True) for m, (longer, _) in enumerate(grams[1:], 1)]
         self._longest = [_level(*found, vocabulary) for found in grams]
         self._shorter = [_level(*found, vocabulary) for found in ends]
 
     def probabilities(self, grams):
-        """Probability of the last token of each n-gram after the others.
+        """Probability of the last token of each n-gram given the others.
 
         Parameters
         ----------
@@ -127,14 +127,14 @@ class KneserNey:
         token_ids : array_like of int, shape (t,)
             At least two, and more than `length`.
         length : int, optional
-            Cut the text into disjoint windows of so many tokens, as `lab.training.validation_loss` does: the token
-            after place p (from 0) is predicted from at most p + 1 tokens, and what is left at the end is not read.
-            By default the text is one window.
+            Cut the text into disjoint windows of that many tokens, as `lab.training.validation_loss` does: the token
+            after position p (from 0) is predicted from at most p + 1 tokens, and a remainder at the end is not read. By
+            default the text is one window.
 
         Returns
         -------
         ndarray, shape (windows, length)
-            Nats. Where fewer than ``order - 1`` tokens come before, the model has a lower order.
+            Nats. With fewer than ``order - 1`` preceding tokens, the model has a lower order.
         """
         ids = np.asarray(token_ids).ravel()
         length = len(ids) - 1 if length is None else length
@@ -156,7 +156,7 @@ def _windows(ids, m):
 
 
 def _keys(grams, vocabulary):
-    """N-grams (..., m) as numbers."""
+    """N-grams (..., m) as integers."""
     return grams @ vocabulary ** np.arange(grams.shape[-1] - 1, -1, -1)
 
 
@@ -172,8 +172,8 @@ def kneser_ney_loss(training, validation, vocabulary, order, length=None):
     order : int
         Tokens in the longest n-gram, see `KneserNey`.
     length : int, optional
-        Read the validation text in windows of so many tokens, see `KneserNey.losses`: what a network of this length
-        is given.
+        Read the validation text in windows of that many tokens, see `KneserNey.losses`: the context of a network of
+        this length.
 
     Returns
     -------

@@ -14,7 +14,7 @@ __all__ = ["SCHEDULES", "batch_of", "fast_precision", "token_losses", "train", "
 
 
 def _cosine(step, warmup, steps):
-    """Up to 1, then down to a twentieth."""
+    """Cosine schedule of the rate: up to 1, then down to a twentieth."""
     if step < warmup:
         return step / warmup
     return 0.05 + 0.475 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
@@ -29,7 +29,7 @@ EVALUATION_TOKENS = 8192  # in one forward pass
 
 
 def fast_precision():
-    """ "bfloat16" where this processor multiplies in it, else "float32"."""
+    """Fastest precision on this processor: "bfloat16" if it multiplies in it natively, else "float32"."""
     capabilities = torch.cpu.get_capabilities()
     return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
 
@@ -54,13 +54,13 @@ def validation_loss(network, token_ids, length, precision="float32"):
     Parameters
     ----------
     network : torch.nn.Module
-        From token ids (b, n) to logits (b, n, vocabulary).
+        Maps token ids (b, n) to logits (b, n, vocabulary).
     token_ids : LongTensor, shape (t,)
         At least `length` + 1 tokens.
     length : int
         Tokens in a window.
     precision : {"float32", "bfloat16"}
-        Of the forward pass.
+        Precision of the forward pass.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def validation_loss(network, token_ids, length, precision="float32"):
 def token_losses(network, token_ids, length, precision="float32"):
     """Cross entropy of each next token, of which `validation_loss` is the mean: Tensor, shape (windows, length).
 
-    The token after place p of a window (from 0) is predicted from the p + 1 tokens up to there.
+    The token after position p of a window (from 0) is predicted from the p + 1 tokens up to that position.
     """
     count = (len(token_ids) - 1) // length
     inputs = token_ids[: count * length].view(count, length)
@@ -117,9 +117,9 @@ def train(
     Parameters
     ----------
     network : torch.nn.Module
-        From token ids (b, n) to logits (b, n, vocabulary); trained in place.
+        Maps token ids (b, n) to logits (b, n, vocabulary); trained in place.
     training, validation : LongTensor, shape (t,)
-        Tokens, each more than `length`.
+        Training and validation tokens, each more than `length`.
     record : lipscan.recording.Recording
         Gets one row for each evaluation: step, tokens, rate, training_loss (mean since the evaluation before),
         validation_loss, in nats per token.
@@ -130,9 +130,9 @@ def train(
     rate : float
         Largest step size.
     warmup : int
-        Steps until it is reached; 0, like 1 for "inverse_sqrt", starts with it.
+        Steps until it is reached; with 0 (or 1 for "inverse_sqrt") training starts with it.
     schedule : {"cosine", "inverse_sqrt", "constant"}
-        How it changes afterwards.
+        Change of the rate after the warm-up.
     decay : float
         Weight decay of matrices; biases and gains have none. With 0 this is Adam.
     clip : float
@@ -144,25 +144,25 @@ def train(
     seed : int
         Seed of the windows. The network's weights are the caller's.
     precision : {"float32", "bfloat16"}
-        Of products; weights and sums stay float32.
+        Precision of products; weights and sums stay float32.
     progress : bool
         Whether to show a progress bar.
     on_divergence : {"raise", "record"}
-        What to do when the loss is not finite: raise, or end the run with a row whose losses are NaN.
+        Reaction to a loss that is not finite: raise, or end the run with a row whose losses are NaN.
     at_evaluation : callable, optional
         Called with the step after each evaluation, before the state is saved.
 
     Returns
     -------
     float
-        The last validation loss; NaN for a run that diverged and was recorded.
+        The last validation loss; NaN for a diverged run with `on_divergence` = "record".
 
     Raises
     ------
     ValueError
-        "the text has ... tokens: ...", "schedule must be one of ...", "warmup must be at least 0".
+        The text is too short, `schedule` is unknown, or `warmup` is negative.
     FloatingPointError
-        "the loss is not finite after ... steps ...".
+        The loss is not finite.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}.")
@@ -229,7 +229,7 @@ def train(
 
 
 def _keep(path, network, optimizer, step, row):
-    """Replace the saved state in one step."""
+    """Replace the saved state atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "row": row}
     with replacing(path) as (new,):
@@ -237,7 +237,7 @@ def _keep(path, network, optimizer, step, row):
 
 
 def _restore(path, network, optimizer):
-    """Put a saved state back; the step it was saved at, 0 without one, and its row of metrics."""
+    """Restore a saved state; returns the step at which it was saved, 0 without one, and its row of metrics."""
     if not path.is_file():
         return 0, None
     kept = torch.load(path, weights_only=True)

@@ -1,8 +1,8 @@
-"""Networks of one shape trained at the same time: the steps of `lab.training.train`, stacked into one of each kind.
+"""Networks of one shape trained together: the steps of `lab.training.train`, stacked for all of them.
 
-Small networks leave a GPU idle between two kernels. So networks that differ in their seed alone are one computation, a
-step of it is recorded once and replayed (a CUDA graph), and several such stacks run beside one another. On a processor
-the same steps are taken one after the other.
+Small networks leave a GPU without work between two kernels. So networks that differ only in their seed are one
+computation, a step of it is recorded once and replayed (a CUDA graph), and several such stacks run at the same time.
+On a processor the same steps are taken one after the other.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from lab.training.loop import batch_of
 
 __all__ = ["Stacked", "advance", "windows_of"]
 
-WARM_UP = 3  # steps taken before one is recorded, and taken back
+WARM_UP = 3  # steps taken before one is recorded, and undone
 
 
 def windows_of(token_ids, seeds, *, steps, batch, length, device):
-    """All windows that networks of these seeds are trained on, as `batch_of` draws them.
+    """All training windows for networks of these seeds, drawn by `batch_of`.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def windows_of(token_ids, seeds, *, steps, batch, length, device):
     steps, batch, length : int
         As for `lab.training.train`.
     device : str
-        Where they are wanted.
+        Device of the result.
 
     Returns
     -------
@@ -52,16 +52,16 @@ class Stacked:
     Parameters
     ----------
     networks : sequence of torch.nn.Module
-        From token ids (b, n) to logits (b, n, vocabulary); they are left as they are.
+        Map token ids (b, n) to logits (b, n, vocabulary); they are not changed.
     windows : LongTensor, shape (steps, networks, batch, length + 1)
-        As `windows_of` gives them, where the networks are to be trained.
+        From `windows_of`, on the device for training.
     rate, betas : float, tuple of float
         As for `lab.training.train`, without decay or clipping.
 
     Attributes
     ----------
     losses : Tensor, shape (steps, networks)
-        Of the steps taken so far.
+        Losses of the steps taken so far.
     """
 
     def __init__(self, networks: Sequence[torch.nn.Module], windows: torch.Tensor, *, rate: float, betas: tuple):
@@ -75,7 +75,7 @@ class Stacked:
         self.optimizer = torch.optim.Adam(
             self.parameters.values(), lr=rate, betas=betas, fused=on_gpu, capturable=on_gpu
         )
-        self.stream = torch.cuda.Stream() if on_gpu else None  # of its own, and so what cuBLAS writes on
+        self.stream = torch.cuda.Stream() if on_gpu else None  # separate, with its own cuBLAS workspace
         self.graph = self._recorded() if on_gpu else None
 
     def _logits(self, inputs, each):
@@ -84,7 +84,7 @@ class Stacked:
         def of_one(parameters, buffers, inputs):
             return functional_call(self.base, (parameters, buffers), (inputs,))
 
-        with sdpa_kernel(SDPBackend.MATH):  # fused kernels do not take stacked weights
+        with sdpa_kernel(SDPBackend.MATH):  # fused kernels do not support stacked weights
             return vmap(of_one, in_dims=(0, 0, 0 if each else None))(self.parameters, self.buffers, inputs)
 
     def _take(self):
@@ -100,7 +100,7 @@ class Stacked:
         self.step += 1
 
     def _recorded(self):
-        """A step as a graph; the steps that warm it up are taken back."""
+        """A step as a CUDA graph; its warm-up steps are undone."""
         before = [one.detach().clone() for one in self.parameters.values()]
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
@@ -133,12 +133,12 @@ class Stacked:
 
 
 def advance(stacks, steps):
-    """Take steps of several `Stacked`, until each has taken so many.
+    """Advance several `Stacked` until each has taken `steps` steps.
 
     Parameters
     ----------
     stacks : sequence of Stacked
-        On a GPU they take them at the same time.
+        On a GPU they run concurrently.
     steps : int
         Counted from the start.
     """

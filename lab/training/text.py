@@ -1,4 +1,4 @@
-"""Text to train on, cut into training and validation parts, as byte pairs or as characters."""
+"""Training texts, cut into training and validation parts, as byte pairs or as characters."""
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ def split_text(texts, held_out=HELD_OUT):
     Parameters
     ----------
     texts : sequence of str
-        Whole texts.
+        Complete texts.
     held_out : float
-        Share of the characters of each.
+        Share of the characters of each text that is held out.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def split_text(texts, held_out=HELD_OUT):
     Raises
     ------
     ValueError
-        "there is no text to train on ...".
+        No text is given.
     """
     if not any(text.strip() for text in texts):
         raise ValueError("there is no text to train on: give at least one that is not empty.")
@@ -61,7 +61,7 @@ def train_tokenizer(texts, vocabulary):
     Returns
     -------
     tokenizers.Tokenizer
-        Any text can be read, and decoded again exactly. The end of a text is `END`.
+        It reads any text, and decodes it again exactly. The end of a text is `END`.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -90,17 +90,17 @@ def token_ids(tokenizer, texts):
 
 
 def gutenberg_or_embedded(without=("carroll-alice.txt",)):
-    """NLTK's Gutenberg texts, else the text that Python carries.
+    """NLTK's Gutenberg texts or, without them, the text that ships with Python.
 
     Parameters
     ----------
     without : sequence of str
-        Texts left out, so that a model trained on the others can be measured on text it never read.
+        Texts to leave out, so that a model trained on the others can be measured on text it never read.
 
     Returns
     -------
     str, dict of str to str
-        What the texts are, in words; name -> text.
+        Description of the texts; name -> text.
     """
     texts = {name: text for name, text in corpora.gutenberg().items() if name not in without}
     if texts:
@@ -114,8 +114,8 @@ def character_parts(name):
     Parameters
     ----------
     name : str
-        "ptb", which comes in these parts, or any other name or path that `lipnb.corpora.read` takes: then the last
-        tenth is held out, one half of it for validation, the other for the test.
+        "ptb", which comes in these parts, or any other name or path for `lipnb.corpora.read`: then the last tenth is
+        held out, one half of it for validation, the other for the test.
 
     Returns
     -------
@@ -135,18 +135,18 @@ def character_ids(parts):
     Parameters
     ----------
     parts : sequence of str
-        The first one, on which a model is trained, gives the alphabet.
+        Parts of a text; the first one, on which a model is trained, defines the alphabet.
 
     Returns
     -------
     list of LongTensor, shape (t,), and int
         Numbers of the characters of each part, in the order of the alphabet, and the size of the vocabulary. The last
-        number stands for every character that the first part lacks.
+        number represents every character that the first part lacks.
 
     Raises
     ------
     ValueError
-        "there is no text to train on ...".
+        The first part has no text.
     """
     if not parts or not parts[0].strip():
         raise ValueError("there is no text to train on: give at least one that is not empty.")

@@ -1,4 +1,4 @@
-"""Twins of a small GPT-2 that differ in their positions alone: learned, none, or rotary."""
+"""Small GPT-2 networks that differ only in their positions: learned, none, or rotary."""
 
 import torch
 
@@ -13,32 +13,32 @@ KINDS = ("learned", "none", "rotary")
 def new_twin(
     positions: str, vocabulary: int, *, length: int, width: int, layers: int, heads: int, seed: int = 0
 ) -> NextToken:
-    """A new language model with the weights that a GPT-2 of this seed begins with, and positions of one kind.
+    """A new language model with the initial weights of a GPT-2 with this seed, and positions of one kind.
 
-    "learned" is that GPT-2. Without positions ("none") its position embeddings are zero and stay so. "rotary" is a
+    "learned" is that GPT-2. Without positions ("none") its position embeddings are zero and stay zero. "rotary" is a
     GPT-NeoX of the same layers (sequential residual, LayerNorm first, the same GELU, the output tied to the embedding)
-    whose queries and keys are turned by their place; without turns it computes what "none" does.
+    whose queries and keys are rotated by position; without rotation it computes the same as "none".
 
     Parameters
     ----------
     positions : {"learned", "none", "rotary"}
         Kind of positions.
     vocabulary, length : int
-        Token ids, and the longest sequence.
+        Number of token ids, and length of the longest sequence.
     width, layers, heads : int
         d, depth and h.
     seed : int
-        Seed of the weights. The global random state is left alone.
+        Seed of the weights. The global random state is not changed.
 
     Returns
     -------
     NextToken
-        A `torch.nn.Module` from token ids (b, n) to logits (b, n, vocabulary), without dropout.
+        Maps token ids (b, n) to logits (b, n, vocabulary), without dropout.
 
     Raises
     ------
     ValueError
-        "positions must be one of ...".
+        `positions` is unknown.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def new_twin(
 
 @torch.no_grad()
 def _rotary(gpt2):
-    """A GPT-NeoX with the weights of a GPT-2, whose position embeddings it has no place for."""
+    """A GPT-NeoX with the weights of a GPT-2, without its position embeddings."""
     said = gpt2.config
     with quiet(), torch.random.fork_rng(devices=[]):
         from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
@@ -83,7 +83,7 @@ def _rotary(gpt2):
     for mine, theirs in zip(model.gpt_neox.layers, gpt2.transformer.h, strict=True):
         mine.input_layernorm.load_state_dict(theirs.ln_1.state_dict())
         mine.post_attention_layernorm.load_state_dict(theirs.ln_2.state_dict())
-        # rows of all queries, all keys, all values there; of each head its query, key and value here
+        # GPT-2's rows: all queries, all keys, all values; GPT-NeoX's: query, key and value of each head
         by_head = (3, said.n_head, said.n_embd // said.n_head)
         weight, bias = theirs.attn.c_attn.weight.T, theirs.attn.c_attn.bias
         mine.attention.query_key_value.weight.copy_(weight.unflatten(0, by_head).transpose(0, 1).flatten(0, 2))

@@ -1,9 +1,9 @@
-"""Thousands of inputs against each upper bound: no measured constant may exceed it.
+"""Tests of each upper bound against thousands of inputs: no measured constant may exceed it.
 
-`draws` makes the inputs, each again from its seed; `ascent` makes them worse by gradients, along the `goals`; `checks`
-lists the bounds, what is measured against each and how; `table` runs them all and keeps the worst. `digits` holds the
-guarantees that include rounding against `truth` in fifty digits, on the cases of `cancelling`; `balls` the bound on a
-ball against ascents of thousands of layers; `families` the maps of models against the modules of transformers.
+`draws` makes the inputs, reproducibly from a seed; `ascent` makes them worse by gradients, along the `goals`; `checks`
+lists the bounds, with the quantity measured against each; `table` runs them all and keeps the worst. `digits` compares
+the guarantees that include rounding with `truth` in fifty digits, on the cases of `cancelling`; `balls` the bound on a
+ball with ascents of thousands of layers; `families` the maps of models with the modules of transformers.
 ``python -m lab verify`` makes the tables ``verify`` and ``verify-digits``, ``-in-use``, ``-ball``, ``-ball-in-use`` and
 ``-families``.
 """

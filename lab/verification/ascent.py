@@ -1,4 +1,4 @@
-"""Inputs made worse: gradient ascent of measured over bound, for a batch of inputs of one map."""
+"""Gradient ascent of measured over bound, for a batch of inputs of one map."""
 
 import math
 
@@ -9,7 +9,7 @@ from lipnb.jacobian import AttentionJacobian
 from lipnb.worst_case import ascend, unit_slope
 
 STEPS = 40
-FIRST, LAST = 0.3, 0.005  # lengths of the steps, of the radius
+FIRST, LAST = 0.3, 0.005  # lengths of the steps, relative to the radius
 
 
 def weighted_dense(attention, x, weights=None):
@@ -36,7 +36,7 @@ def _by_autograd(f, x):
 
 
 class Norm:
-    """The norm of the Jacobian as a differentiable function; its singular vector is followed from call to call.
+    """The norm of the Jacobian as a differentiable function; keeps its singular vector from call to call.
 
     `x` (b, n, d): only its shape matters.
     """
@@ -47,7 +47,7 @@ class Norm:
         self.u = torch.randn(x.shape[0], x.shape[1] * x.shape[2], 1, generator=g, dtype=x.dtype)
 
     def __call__(self, x, weights=None):
-        """A lower bound on the norms, shape (b,), whose gradient is theirs where the vector has settled."""
+        """A lower bound on the norms, shape (b,), whose gradient is theirs once the vector has converged."""
         with torch.no_grad():
             J = weighted_dense(self.attention, x.detach(), None if weights is None else weights.detach())
             for _ in range(3):
@@ -65,10 +65,9 @@ class Norm:
 def worsened(problem, goal, *, keep=False):
     """The problem at inputs where `goal` is larger: steps along its gradient, tokens kept in their ball.
 
-    `problem`: where to begin; the ball of each input is that of its longest token. `goal`: of tokens (b, n, d) and
-    weights (b, n) or None; differentiable, shape (b,). `keep`: whether the longest token keeps its length. Else an
-    ascent may end at small tokens, where most bounds are attained. Returns `Problem`: at the best inputs that were
-    visited.
+    `problem`: the starting point; the ball of each input is that of its longest token. `goal`: of tokens (b, n, d) and
+    weights (b, n) or None; differentiable, shape (b,). `keep`: whether the longest token keeps its length. Otherwise an
+    ascent may end at small tokens, where most bounds are attained. Returns `Problem`: at the best inputs visited.
     """
     radius = problem.radii[:, None, None]
 

@@ -1,4 +1,4 @@
-"""Ascended inputs against `lipnb.bounds.ball_upper`: layers of their own, plain or with what attention has in use."""
+"""Ascended inputs against `lipnb.bounds.ball_upper`: batches of random layers, plain or with further features."""
 
 import itertools
 import math
@@ -17,17 +17,17 @@ from lipnb.bounds import ball_upper, layer_norm_radius
 from lipnb.worst_case import adam, ascend, unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
-LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by how many tokens there are
+LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by number of tokens
 BLOCKS = {"3 to 12": 6, "64": 1}
 LAYERS_IN_USE = 40  # of one block
 STEPS = 40  # of an ascent
-STARTS = {"fork": 0.003, "two clusters": 0.01, "random": 0.06}  # first steps of Adam from there, in radii
+STARTS = {"fork": 0.003, "two clusters": 0.01, "random": 0.06}  # first steps of Adam from each start, in radii
 ADDED = ("rotary", "partial rotary", "normalised", "capped", "relative", "sinks", "all but normalised", "all")
 EPS = 0.05  # of the norms in the heads: bounds grow like its root
 
 
 class Class(NamedTuple):
-    """What the plain layers of a block have in common."""
+    """Common properties of the plain layers of a block."""
 
     heads: str
     mask: str
@@ -37,7 +37,7 @@ class Class(NamedTuple):
 
 
 class ClassInUse(NamedTuple):
-    """What layers of attention in use have in common: what is added to plain heads, and where tokens are."""
+    """Common properties of the layers with features in a block: the features, and the set of tokens."""
 
     added: str
     region: str
@@ -54,14 +54,14 @@ IN_USE = [ClassInUse(*one) for one in itertools.product(ADDED, ("ball", "RMSNorm
 
 @dataclass(frozen=True)
 class Layers:
-    r"""A batch of layers, written down plainly as the twin of `Attention`, on the sets that hold their tokens.
+    r"""A batch of layers, written down plainly as a reference for `Attention`, with the sets that hold their tokens.
 
     `query`, `key`, `value`, `output` (b, h, k, d), (b, g, k, d), (b, g, v, d) and (b, h, m, v): keys and values for g
-      heads, each shared by h / g heads of queries.
+    heads, each shared by h / g heads of queries.
     `query_bias`, `key_bias`, `value_bias` (b, h, k), (b, g, k) and (b, g, v).
-    `sees` (b,): how many tokens each token sees under a mask, itself included; 0 without a mask.
+    `sees` (b,): number of tokens that each token sees under a mask, itself included; 0 without a mask.
     `radius` (b,): of a ball that holds the tokens.
-    `gain` (b, d): of a norm layer that gives the tokens; None for tokens in the ball.
+    `gain` (b, d): of a norm layer that outputs the tokens; None for tokens in the ball.
     `shift` (b, d): of a LayerNorm; without it the norm layer is an RMSNorm.
     `frequencies` (p,).
     `norms` (b, h, k) and (b, g, k).
@@ -117,7 +117,7 @@ class Layers:
         return rows if bias is None else rows + bias[:, :, None]
 
     def _turned(self, rows):
-        """Rows (b, h, n, k) as complex numbers times those of their places."""
+        """Rows (b, h, n, k), as complex numbers, rotated by their positions."""
         if self.frequencies is None:
             return rows
         p = len(self.frequencies)
@@ -126,7 +126,7 @@ class Layers:
         return torch.cat([plane.real, plane.imag, rows[..., 2 * p :]], -1)
 
     def attention(self, i):
-        """Layer i as the package knows it."""
+        """Layer i as an `Attention`."""
         names = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "relative", "sinks")
         given = {name: part[i] for name in names if (part := getattr(self, name)) is not None}
         if self.key_bias is None and not self.query_bias[i].any():
@@ -159,14 +159,14 @@ class Layers:
 
 
 def draw(kind, block, *, layers=None):
-    """The layers of one block and where their ascents begin; equal arguments give equal ones.
+    """The layers of one block and the starts of their ascents; equal arguments give equal results.
 
-    `block`: its seed, 0 or more. Even blocks hold random layers, odd ones of plain layers those whose heads a fork
-      suits.
-    `layers`: how many; default `LAYERS` or `LAYERS_IN_USE`.
-    Returns `Layers`: with largest logits t from 1 to 100, before caps and norms; of plain layers half of them from 10
-      on; (b, n, d): points of the unit ball, see `Layers.maps`: of plain layers forks, two clusters and random ones in
-      turn; else two sides of one direction, or random.
+    `block`: its seed, 0 or more. Even blocks hold random layers; odd blocks of plain layers hold layers whose heads
+    suit a fork.
+    `layers`: number of layers; default `LAYERS` or `LAYERS_IN_USE`.
+    Returns `Layers`: with largest logits t from 1 to 100, before caps and norms; for plain layers half of them from 10
+    on; (b, n, d): points of the unit ball, see `Layers.maps`: for plain layers forks, two clusters and random ones in
+    turn; otherwise two sides of one direction, or random.
     """
     if isinstance(kind, ClassInUse):
         name = f"in use/Class(added={kind.added!r}, region={kind.region!r})/{block}"
@@ -205,7 +205,7 @@ def _random(g, b, h, d):
 
 
 def _suited(g, b, h, d):
-    """All heads read against one direction, to the same end, with some noise in every second layer."""
+    """Layers whose heads all read against one direction, to the same end, with some noise in every second layer."""
     eye = torch.eye(d, dtype=torch.float64).expand(b, h, d, d)
     basis = torch.linalg.qr(normal(g, b, 1, d, d)).Q
     shrink = torch.cat([torch.ones(b, 1, 1), uniform(g, b, 1, d - 1, low=0, high=1)], -1)
@@ -224,7 +224,7 @@ def _kind_of_start(i):
 
 
 def _start(layers, i, noise):
-    """Points of the unit ball (n, d) where the ascent of layer i begins: those of the layer in units of the ball."""
+    """Points of the unit ball (n, d) where the ascent of layer i starts: those of the layer in units of the ball."""
     what = _kind_of_start(i)
     if what == "random":
         return noise
@@ -260,7 +260,7 @@ def _draw_in_use(g, kind, b):
 
 
 def _added(g, added, b, h, groups, n, k):
-    """What the layers have beyond plain heads."""
+    """Features that the layers have beyond plain heads."""
     more, every = {}, added.startswith("all")
     if "rotary" in added or every:
         p = max(1, k // 4) if added == "partial rotary" else k // 2
@@ -279,14 +279,14 @@ def _added(g, added, b, h, groups, n, k):
 def ascended(layers, u):
     """Tokens (b, n, d) where the norm of the Jacobian is large: steps of Adam in the unit ball, from u.
 
-    `u` (b, n, d): where to begin; the first step goes with the kind of start that has its turn.
+    `u` (b, n, d): starting points; the first step depends on the kind of start, which take turns.
     """
     rates = torch.tensor([STARTS[_kind_of_start(i)] for i in range(len(u))], dtype=torch.float64)[:, None, None]
     G, shift = layers.maps()
     left, refinements = layers(u).detach().flip(1), 8
 
     def norm(x):
-        """The length of J^T w, w near the top left singular vector of J: at most its norm, and next to it."""
+        """The length of J^T w, w near the top left singular vector of J: at most the norm of J, and near it."""
         nonlocal left, refinements
         there = x.detach()
         pull = torch.func.vjp(layers, there)[1]
@@ -309,13 +309,13 @@ def ascended(layers, u):
 
 
 def measure(kind, block, *, layers=None, factor=1.0):
-    """One block of layers of one class.
+    """Row of one block of layers of one class.
 
     `block`, `layers`: as for `draw`.
-    `factor`: the bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
+    `factor`: multiplies the bound. Below 1 it spoils the bound on purpose, to see that the check detects it.
     Returns the class; cases, violations (measured above the bound beyond rounding); worst, the largest measured /
-      bound, and of that case: block, item, n, d, h, measured (dense Jacobian of the plain twin, by autograd), stated;
-      of a plain layer start and logits (norm of A times radius squared), else g and sees.
+    bound, and for that case: block, item, n, d, h, measured (dense Jacobian of the plain reference, by autograd),
+    stated; for a plain layer start and logits (norm of A times radius squared), else g and sees.
     """
     drawn, u = draw(kind, block, layers=layers)
     found = torch.linalg.matrix_norm(weighted_dense(drawn, ascended(drawn, u)), 2)

@@ -26,9 +26,9 @@ def draw_cancelling(kind, seed, *, name="certify"):
     """Case number `seed` of a kind; equal arguments give equal cases.
 
     `kind` ("products", "ties", "offsets", "weights", "units", "plain"): queries and keys that are small differences of
-    large numbers; nearly hard attention between scores that nearly agree; tokens with a large part in common, and
-    biases; weights with ratios up to 1e300 and beyond; matrices and tokens in units that are far apart, to where
-    numbers overflow; none of these. `name`: other names give other cases.
+    large numbers; nearly hard attention between scores that nearly agree; tokens with a large common part, and
+    biases; weights with ratios up to 1e300 and beyond; matrices and tokens in very different units, up to overflow;
+    none of these. `name`: other names give other cases.
     """
     g = torch.Generator().manual_seed(crc32(f"cancelling/{name}/{kind}/{seed}".encode()))
     integer, normal = partial(draws.integer, g), partial(draws.normal, g)
@@ -71,7 +71,7 @@ def draw_cancelling(kind, seed, *, name="certify"):
             key * power(-most, most),
             (value * power(-most, most)),
         )
-        if integer(0, 2):  # logits near one all the same
+        if integer(0, 2):  # keep logits near one nevertheless
             unit = (query.abs().max() * x.abs().max()).clamp(1e-30 if narrow else 1e-280, 1e30 if narrow else 1e280)
             key = normal(h, k, d) / unit / x.abs().max()
             biases = {}
@@ -92,7 +92,7 @@ def draw_cancelling(kind, seed, *, name="certify"):
 
 
 def _products(integer, normal, power, most, units):
-    """One head whose query and key are what is left of a difference, W = (1, t, -1), each in its own coordinates."""
+    """One head whose query and key are remainders of a difference, W = (1, t, -1), each in its own coordinates."""
     n, t, size = integer(2, 4), [float(2 * integer(0, 3) + 1), float(2 * integer(0, 3) + 1)], integer(20, most)
     query, key, value = torch.zeros(3, 1, 1, 7, dtype=torch.float64)
     for i, matrix in enumerate((query, key)):
@@ -113,7 +113,7 @@ def _products(integer, normal, power, most, units):
 
 
 def draw_in_use(kind, seed):
-    """Case number `seed` of a kind: a case of `draw_cancelling` with that kind's part, and each other part or not."""
+    """Case number `seed` of a kind: a case of `draw_cancelling` with that feature, and each other one at random."""
     base = draw_cancelling(CANCELLING[seed % len(CANCELLING)], seed, name=f"in use/{kind}")
     g = torch.Generator().manual_seed(crc32(f"in use/{kind}/{seed}".encode()))
     integer, normal = partial(draws.integer, g), partial(draws.normal, g)

@@ -1,4 +1,4 @@
-"""The upper bounds that are checked: what is measured against each, and what an ascent against it maximises."""
+"""The upper bounds that are checked: the quantity measured against each, and the goal of an ascent against it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,26 +14,26 @@ from lipnb.bounds.catalogue import CATALOGUE
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-# exported by `lipnb.bounds` under the name of an upper bound, and no row here
+# exported by `lipnb.bounds` under the name of an upper bound, but without a row here
 NOT_CHECKED = {
     "printed_l2_upper": "the exponent that is refuted: false where query norms exceed one",
     "norm_layer_upper": "of one token and no attention: its own test",
 }
 
 
-ROUNDING = 1e-13  # of the measured number where the bound says "up to rounding", in units of `_sizes`
+ROUNDING = 1e-13  # of the measured number if the bound says "up to rounding", in units of `_sizes`
 
 
 class Check(NamedTuple):
-    """One upper bound, held against what it bounds.
+    """One upper bound, compared with the quantity it bounds.
 
-    `name`: the bound, as the package calls it; of two of one function, and of a limit, another name.
-    `function`: the function of the package that is held.
-    `family`: which problems it is for, see `lab.verification.draw`.
-    `bound`: of a `Problem`: the bound at each input, shape (b,).
-    `measured`: of a `Problem`: what must not exceed it, shape (b,); NaN where the statement says nothing of an input.
-    `goal`: of a `Problem`: a function of tokens (b, n, d) and weights that an ascent maximises, shape (b,).
-    `slow`: whether it takes so long that a quarter of the inputs must do.
+    `name`: name of the bound in the package; different if it shares its function with another, or for a limit.
+    `function`: the function of the package under test.
+    `family`: problems to draw for it, see `lab.verification.draw`.
+    `bound`: function of a `Problem`: the bound at each input, shape (b,).
+    `measured`: function of a `Problem`: the value to bound, shape (b,); NaN for inputs that the statement excludes.
+    `goal`: function of a `Problem`: a function of tokens (b, n, d) and weights that an ascent maximises, shape (b,).
+    `slow`: whether it is so slow that only a quarter of the inputs is used.
     """
 
     name: str
@@ -47,23 +47,23 @@ class Check(NamedTuple):
 
 
 def jacobian_norm(problem):
-    """Largest singular value of the dense Jacobian, in the norm of the weights where there are any: exact, float64."""
+    """Largest singular value of the dense Jacobian, in the norm of the weights if there are any: exact, float64."""
     return torch.linalg.svdvals(weighted_dense(problem.attention, problem.x, problem.weights))[..., 0]
 
 
 def _each(of_case):
-    """What a function of a case says at each input of a problem."""
+    """Values of a function of a case at each input of a problem."""
     return lambda problem: torch.tensor([float(of_case(case)) for case in problem.cases()], dtype=torch.float64)
 
 
 def _up_to_rounding(of_case):
-    """A bound that holds up to rounding, with that."""
+    """A bound that holds up to rounding, with the rounding added."""
     return lambda problem: _each(of_case)(problem) + ROUNDING * _sizes(problem)
 
 
 def _certified(problem):
     n, d = problem.x.shape[-2:]
-    columns = (d, None)[n % 2]  # a few directions exactly, or for these sizes all
+    columns = (d, None)[n % 2]  # a few directions exactly, or, for these sizes, all
     return certify(problem.attention, problem.x, weights=problem.weights, columns=columns).upper
 
 
@@ -72,7 +72,7 @@ def _closed_form(problem):
 
 
 def _sizes(problem):
-    """What the Jacobian is made of, without any cancellation: the unit of its rounding, shape (b,)."""
+    """Sizes of the terms of the Jacobian, without any cancellation: the unit of its rounding, shape (b,)."""
     A, V = (torch.linalg.matrix_norm(matrices, 2) for matrices in (problem.A, problem.V))
     bias = problem.attention.query_bias
     reach = (
@@ -91,13 +91,13 @@ def _maximum_norm(problem):
 
 
 def _step(problem):
-    """How far the tokens of each input are moved: from a thousandth of their size to all of it, shape (b,)."""
+    """Distances to move the tokens of each input: from a thousandth of their size to all of it, shape (b,)."""
     share = torch.linspace(-3, 0, len(problem.x), dtype=torch.float64)
     return problem.radii.clamp_min(1e-3) * 10**share
 
 
 def _change(problem):
-    """The change of the output along the singular vector over the length of the move."""
+    """Change of the output along the singular vector, over the length of the move."""
     vectors = torch.linalg.svd(weighted_dense(problem.attention, problem.x)).Vh[:, 0].view_as(problem.x)
     moves = _step(problem)[:, None, None] * vectors
     apart = problem.attention(problem.x + moves) - problem.attention(problem.x)
@@ -124,7 +124,7 @@ BOUNDS = {bound.key: bound for bound in CATALOGUE}
 
 
 def _check(key, family, goal, *, name="", bound=None, measured=jacobian_norm, slow=False):
-    """The check of a bound of the catalogue: by itself, or by a function of problems where it needs more."""
+    """The check of a bound in the catalogue: evaluated directly, or by a function of problems if it needs more."""
     of = BOUNDS[key]
     return Check(name or of.name, of.name, family, bound or _each(of.evaluate), measured, goal, of.masks, slow)
 

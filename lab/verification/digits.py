@@ -16,14 +16,14 @@ BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
 
 
 class Outcome(NamedTuple):
-    """One case: the smallest of bound / truth - 1 over its guarantees, and whether it answers nothing."""
+    """Outcome of a case: the smallest bound / truth - 1 over its guarantees, and whether it guarantees nothing."""
 
     margin: float
     unknown: bool
 
 
 def bracketed(case):
-    """A case by `lipnb.certify`: both ends against the norm in fifty digits."""
+    """Outcome of a case for `lipnb.certify`: both ends against the norm in fifty digits."""
     import flint
 
     from lab.verification import truth
@@ -38,7 +38,7 @@ def bracketed(case):
 
 
 def moved(case, seed):
-    """A case by `nearby_upper`: each of its bounds against the exact change along a move made to be large."""
+    """Outcome of a case for `nearby_upper`: its bounds against the exact change along a move chosen to be large."""
     import flint
 
     from lab.verification import truth
@@ -65,7 +65,7 @@ def moved(case, seed):
 
 
 def _moves(f, x, g):
-    """Moves that could change much: along the singular vector, at random, and to where a token's best scores tie."""
+    """Moves with large changes: along the singular vector, at random, and to ties of a token's best scores."""
     scale = x.abs().max().clamp_min(1e-300)
     radius = scale * 10 ** (torch.rand((), generator=g, dtype=torch.float64) * 9 - 8)
     J = AttentionJacobian(f, x).dense()
@@ -96,13 +96,13 @@ HOW = {"settings": {"digits": 50, "dtype": "float32 and float64", "device": "cpu
 
 
 def _block(kind, seeds, tried):
-    """The outcomes of some cases, as a row."""
+    """Outcomes of some cases, as a row."""
     violations = errors = unknown = 0
     margin, worst = math.inf, -1
     for seed in seeds:
         try:
             outcome = tried(seed)
-        except Exception:  # whatever it is: an answer was due
+        except Exception:  # of any kind: an answer was due
             errors += 1
             continue
         violations, unknown = violations + (outcome.margin < 0), unknown + outcome.unknown
@@ -127,10 +127,10 @@ def _tried(bound, kind, seed):
     **HOW,
 )
 def measure(bound, block, *, cases=BLOCK):
-    """One block of cases of one kind against one bound.
+    """Row of one block of cases of one kind against one bound.
 
-    Returns bound, kind; cases, violations, errors (exceptions raised), unknown (the answers that promise nothing, [0,
-    inf] of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
+    Returns bound, kind; cases, violations, errors (exceptions raised), unknown (answers that guarantee nothing, such
+    as a bracket [0, inf]); margin, the smallest bound / truth - 1 (over both sides of a bracket), and its seed.
     """
     kind = CANCELLING[block % len(CANCELLING)]
     return _block(kind, range(block * cases, (block + 1) * cases), lambda seed: _tried(bound, kind, seed))
@@ -145,7 +145,7 @@ def measure(bound, block, *, cases=BLOCK):
     **HOW,
 )
 def in_use(bound, block, *, cases=BLOCK_IN_USE):
-    """As `measure`, of cases of `draw_in_use`; the bound is `lipnb.certify`."""
+    """As `measure`, for cases of `draw_in_use`; the bound is `lipnb.certify`."""
     kind = IN_USE[block % len(IN_USE)]
     seeds = range(block * cases, (block + 1) * cases)
     return _block(kind, seeds, lambda seed: bracketed(draw_in_use(kind, seed)))

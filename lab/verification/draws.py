@@ -1,4 +1,4 @@
-"""Maps and inputs to hold against bounds: random ones, and those where bounds are known to be nearly reached."""
+"""Maps and inputs to compare with bounds: random ones, and those for which bounds are known to be nearly attained."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ FAMILIES = ("head", "bias", "heads", "measure", "choice", "full", "layer", "rota
 class Problem:
     """One map and a batch of inputs.
 
-    `attention`: the map, float64. `x` (b, n, d): inputs. `weights` (b, n): token weights of total one. `unfolded` (h,
-    v, d): of L2 attention, the value matrices before the query matrices are folded into them.
+    `attention`: the map, float64. `x` (b, n, d): inputs. `weights` (b, n): token weights with sum one. `unfolded` (h,
+    v, d): for L2 attention, the value matrices before the query matrices are folded into them.
     """
 
     attention: Attention
@@ -59,14 +59,14 @@ class Problem:
 def draw(name, family, kind, seed, *, masked=False):
     """Problem number `seed` of its kind; equal arguments give equal problems.
 
-    `name`: whose problem it is: other names give other problems.
+    `name`: stream of random numbers; other names give other problems.
     `family` ("head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2"): one head; one with a query
-      bias; several with output matrices; one on weighted tokens; one on tokens that have their largest score once;
-      several with biases and, at times, weights; the same without weights; those with rotary positions; or several of
-      L2 attention.
+    bias; several with output matrices; one on weighted tokens; one on tokens whose largest score is unique; several
+    with biases and, at times, weights; the same without weights; those with rotary positions; or several heads of L2
+    attention.
     `kind` ("random", "degenerate", "structured", "ascended"): gaussian matrices and tokens; a single token, equal ones,
-      zeros, hardly any logits or no values; constructions, ties, repetitions; or the start of an ascent, random or
-      structured, in few dimensions.
+    zeros, very small logits or no values; constructions, ties, repetitions; or the start of an ascent, random or
+    structured, in few dimensions.
     `seed`: 0 or more.
     `masked`: whether the map is masked.
     """
@@ -97,14 +97,14 @@ def _pick(g, choices):
 
 
 def _map(g, d, heads, kind, family, masked):
-    """A map of the family, and of L2 attention the value matrices before they are folded."""
+    """A map of the family, and for L2 attention the value matrices before they are folded."""
     k, v = integer(g, 1, d), integer(g, 1, d + 1)
     k = 2 * k if family == "rotary" else k
     query, key = normal(g, heads, k, d), normal(g, heads, k, d)
     value, output = normal(g, heads, v, d), None
     if kind == "degenerate":
         query = query * _pick(g, [1.0, 1e-9, 0.0 if family != "choice" else 1e-6])
-        # no values, but for a bias: o_i - b_V, in what is measured, would be rounding, and bounds are 0
+        # no values except for a bias: then o_i - b_V in the measured number would be rounding, and bounds are 0
         biased = family in ("bias", "full", "layer", "rotary")
         value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if biased else 0.0])
         if family == "l2":  # attained by one token
@@ -147,7 +147,7 @@ def _map(g, d, heads, kind, family, masked):
 
 
 def _logits(g, d):
-    """A matrix A that the constructions like, shape (d, d)."""
+    """A matrix A for which the constructions work well, shape (d, d)."""
     eye, S, N = torch.eye(d, dtype=torch.float64), normal(g, d, d), normal(g, d, d)
     u = normal(g, d, 1)
     nilpotent = torch.zeros(d, d, dtype=torch.float64)
@@ -156,7 +156,7 @@ def _logits(g, d):
 
 
 def _weights(g, b, n):
-    """Weights of total one, even or over many orders of magnitude, shape (b, n)."""
+    """Weights with sum one, equal or over many orders of magnitude, shape (b, n)."""
     spread = uniform(g, b, 1, high=12) * (uniform(g, b, 1) < 0.8)
     return (spread * uniform(g, b, n, low=-1)).softmax(-1)
 
@@ -173,10 +173,10 @@ def _random_tokens(g, f, n, d, R, family):
 
 
 def _degenerate_tokens(g, f, n, d, R, family):
-    """Zeros, equal tokens, or random ones where nothing must be tied: (b, n, d), and weights (b, n)."""
+    """Zeros, equal tokens, or random ones if nothing may be tied: (b, n, d), and weights (b, n)."""
     x, weights = _random_tokens(g, f, n, d, R, family)
     if family != "choice":
-        alike = torch.randint(0, 3, (len(R), 1, 1), generator=g)  # 0: zeros, 1: all as the first, 2: as they are
+        alike = torch.randint(0, 3, (len(R), 1, 1), generator=g)  # 0: zeros, 1: all as the first, 2: unchanged
         x = torch.where(alike == 2, x, x[:, :1] * alike)
     return x, weights
 
@@ -214,12 +214,12 @@ def _worst(A, n, R, x, weights, family, share):
         points, two = two_diracs(A, R, share=share)
         head = torch.cat([two[:1], (two[1] / (n - 1)).expand(n - 1)])
         return torch.cat([points[:1], points[1:].expand(n - 1, -1)]) / R, head / head.sum()
-    except ValueError:  # no real eigenvector, or no weight left in float64: the tokens stay as they are
+    except ValueError:  # no real eigenvector, or no weight left in float64: keep the tokens
         return x, weights
 
 
 def _choice(g, A, x, n, d):
-    """In place: tokens that mostly choose the same one, or nearly hesitate between two."""
+    """Change tokens in place so that they mostly choose the same one, or nearly hesitate between two."""
     what = _pick(g, ["follow", "near", "as it is"])
     lead = torch.linalg.eigh(A + A.T).eigenvectors[:, -1]
     if what == "follow":

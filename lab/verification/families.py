@@ -1,6 +1,6 @@
-"""Small random models of every known family, their switches drawn: our maps against the library's own modules.
+"""Small random models of every known family, with random switches: our maps against the modules of transformers.
 
-A configuration may be loaded and right, or refused in a sentence; what must not be is a map that is not the network's.
+A configuration may be loaded and right, or refused in a sentence, but a loaded map must not differ from the network.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from lipscan.models.hooks import capture
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import run, some_inputs
 
-ALLOWED = 1e-9  # relative error, far above what float64 rounds and far below what any switch changes
-GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # the library multiplies cosines and sines in float32 there
+ALLOWED = 1e-9  # relative error, far above rounding in float64 and far below the effect of any switch
+GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # for these the library multiplies cosines and sines in float32
 TOKENS = 9
 EACH = 8  # configurations of a family
 
 
 def numbers(text):
-    """Settings written as "name number, name number"."""
+    """Settings from text of the form "name number, name number"."""
     return {name: int(number) for name, number in (one.split() for one in text.split(", "))}
 
 
@@ -49,7 +49,7 @@ CONVOLVED = ["conv", "full_attention"]
 STATES = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 4}
 EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
 
-# model_type -> settings of a small model, and the module of a layer that receives what the block gives: None where the
+# model_type -> settings of a small model, and the module of a layer that receives the output of the block: None if the
 # feed-forward part reads the same tokens as attention
 SMALL = {
     "bert": (TEXT, "intermediate"),
@@ -154,9 +154,9 @@ SMALL = {
         "mlp",
     ),
 }
-MIXED = ("granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")  # hybrids, whose layers are of other types than `LOCAL`
+MIXED = ("granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")  # hybrids, with layers of other types than `LOCAL`
 BY_TYPE = ("modernbert", "gemma3_text")  # rotations by the type of a layer
-# switches that are no part of attention, or that leave no network to compare with
+# switches that do not belong to attention, or that leave no network to compare with
 APART = ("use_cache", "tie_word_embeddings", "add_cross_attention", "is_encoder_decoder", "deterministic_flash_attn")
 STRETCHED = {"rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10}
 SHORT = [1.0, 1.5, 2.0, 2.5]
@@ -200,7 +200,7 @@ CHOICES = {
 
 @contextmanager
 def exactly():
-    """What the library does in float32 is done in the type of its tensors; cosines and sines are its own."""
+    """Context in which float32 operations of the library use the type of their tensors; cosines and sines stay."""
     to, softmax = torch.Tensor.to, torch.nn.functional.softmax
 
     def kept(self, *args, **kwargs):
@@ -217,10 +217,10 @@ def exactly():
 
 
 def drawn(model_type, seed):
-    """Switches of a configuration: every boolean of its class, and what `CHOICES` says of its other entries.
+    """Random switches of a configuration: every boolean of its class, and other entries from `CHOICES`.
 
-    `model_type`: a key of `SMALL`. `seed`: the global random state is left alone. Returns what is added to the settings
-    of the small model.
+    `model_type`: a key of `SMALL`. `seed`: the global random state is not changed. Returns entries to add to the
+    settings of the small model.
     """
     from transformers import CONFIG_MAPPING, PreTrainedConfig
 
@@ -242,7 +242,7 @@ def drawn(model_type, seed):
 
 
 def written(folder, model_type, settings, seed=1):
-    """A random network of one family, all its weights and biases drawn, saved in a folder."""
+    """Save a random network of one family, with all its weights and biases drawn, in a folder."""
     from transformers import CONFIG_MAPPING, AutoModel
 
     with models.files.quiet(), torch.random.fork_rng():
@@ -255,10 +255,10 @@ def written(folder, model_type, settings, seed=1):
 
 
 class Layer:
-    """A layer as the library runs it, up to where its block ends: from tokens (1, n, d) to tokens (1, n, d).
+    """A layer as the library runs it, up to the end of its block: from tokens (1, n, d) to tokens (1, n, d).
 
-    `model`: from `lipnb.models.load`. `ends`: the module of the layer that receives what the block gives; None: the
-    tokens, and attention added to them.
+    `model`: from `lipnb.models.load`. `ends`: the module of the layer that receives the output of the block; None: the
+    output is the tokens plus attention.
     """
 
     def __init__(self, model, number, ends):
@@ -268,7 +268,7 @@ class Layer:
         self.call = OwnAttention(network, architecture.reads, self.layer, self.giver, call).call
 
     def __call__(self, x):
-        """What the block gives of tokens x, shape (1, n, d)."""
+        """Output of the block for tokens x, shape (1, n, d)."""
         call = self.call(x.shape[1])
         with capture(self.giver if self.ends is None else self.layer.get_submodule(self.ends)) as ends:
             call.again(x)
@@ -289,19 +289,19 @@ def _misfit(ours, theirs):
     each=EACH,
 )
 def measure(family, seed):
-    """One configuration: loaded and compared layer by layer, or refused.
+    """Row of one configuration: loaded and compared layer by layer, or refused.
 
-    Returns outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest
-    of the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
+    Returns outcome ("right", "refused", "wrong", or "none" if the library has no such network); error, the largest
+    of the relative errors of outputs, Jacobians and blocks; sentence, the refusal.
     """
     settings, ends = SMALL[family]
     switches = drawn(family, seed) if seed else {}
     row = {"switches": str(switches), "error": float("nan"), "sentence": ""}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            written(folder, family, deepcopy(settings | switches))  # configurations write into what they are given
+            written(folder, family, deepcopy(settings | switches))  # configurations write into their arguments
             _run(folder)
-        except Exception as error:  # the library has many ways to refuse a value
+        except Exception as error:  # the library raises many kinds of errors
             return row | {"outcome": "none", "sentence": _sentence(error)}
         try:
             model = models.load(folder, dtype=torch.float64)
@@ -321,7 +321,7 @@ def _sentence(error):
 
 @torch.no_grad()
 def _run(folder):
-    """Whether the library itself can read and run it."""
+    """Check whether the library itself can read and run the network."""
     from transformers import AutoModel
 
     with models.files.quiet(), torch.random.fork_rng():  # some draw what they then read
@@ -332,7 +332,7 @@ def _run(folder):
 
 
 def _end(ends, settings):
-    """Parallel blocks, and OPT's post-norm, end elsewhere."""
+    """The end of a block, which differs for parallel blocks and for OPT's post-norm."""
     if settings.get("use_parallel_residual", False):
         return None
     if settings.get("do_layer_norm_before") is False:
@@ -343,7 +343,7 @@ def _end(ends, settings):
 def _errors(model, number, ends):
     """The largest relative error of one layer: outputs, block and Jacobian."""
     inputs = some_inputs(model.module, model.architecture.reads, TOKENS, seed=2)
-    whole = replace(model.architecture, attention=model.architecture.attention.removesuffix(".self"))  # BERT's
+    whole = replace(model.architecture, attention=model.architecture.attention.removesuffix(".self"))  # for BERT
     own, layer = whole.own_attention(model.module, number), Layer(model, number, ends)
     with exactly():
         x, stream = model.activations(inputs, number), model.activations(inputs, number, "block")

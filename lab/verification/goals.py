@@ -1,4 +1,4 @@
-"""What an ascent against a bound maximises: the norm, over a differentiable stand-in for the bound."""
+"""Goals of an ascent against a bound: the norm, over a differentiable stand-in for the bound."""
 
 import torch
 
@@ -13,13 +13,13 @@ def heads(problem):
 
 
 def norm(problem):
-    """On a fixed ball the bound is one number: the norm itself is what to maximise."""
+    """Goal on a fixed ball, where the bound is one number: the norm itself."""
     norm = Norm(problem.attention, problem.x)
     return lambda x, weights: norm(x, weights).log()
 
 
 def over(denominator):
-    """The norm over a differentiable stand-in for the bound."""
+    """Goal: the norm over a differentiable stand-in for the bound."""
 
     def goal(problem):
         norm, below = Norm(problem.attention, problem.x), denominator(problem)
@@ -69,7 +69,7 @@ def heads_form(problem):
 
 
 def followers(problem):
-    """How much of the attention goes to one token, at logits where it still moves."""
+    """Goal: the attention that goes to one token, at logits where it still varies."""
 
     def goal(x, weights):
         size = torch.linalg.matrix_norm(problem.A[0], 2) * problem.radii.square()
@@ -80,7 +80,7 @@ def followers(problem):
 
 
 def small_form(problem):
-    """For small moves the bound grows with the Jacobian and the spread: as `column_form`, heads summed."""
+    """Goal for small moves, where the bound grows with the Jacobian and the spread: as `column_form`, heads summed."""
     A, V = (torch.linalg.matrix_norm(matrices, 2) for matrices in (problem.A, problem.V))
 
     def below(x, weights):

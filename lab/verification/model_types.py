@@ -1,6 +1,6 @@
 """Every model type of transformers: made small with random weights, scanned, and compared with the network itself.
 
-A scan may be right, or the model refused in one sentence. What must not be is a wrong constant or a traceback.
+A scan may be right, or the model refused in one sentence; wrong constants and tracebacks are failures.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ from lipscan.models.network import inputs_of, one_call, run
 ALLOWED = 2e-3  # relative error of a constant: both sides are computed in float32, by a solver with tolerance 1e-4
 TOKENS = 9
 WORDS = "the attention of every model reads these plain words and says how far each of them moves the others".split()
-MOST = 30_000_000  # numbers of a network that is small
+MOST = 30_000_000  # most numbers of a small network
 LAYERS = 2
 SMALL = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "emb_dim"), 32),
@@ -67,7 +67,7 @@ SMALL = {
     **dict.fromkeys(("bottleneck_size", "cross_attention_dim", "word_embed_proj_dim", "adapter_dim"), 32),
     "type_vocab_size": 2,
 }
-NEEDED = ("vocab_size", "num_key_value_heads")  # without which no network is made, though their default is none
+NEEDED = ("vocab_size", "num_key_value_heads")  # required to make a network, although the default is None
 LEFT_OUT = ("out_features", "out_indices", "stage_names", "per_layer_config")
 ABOUT = ("transformers_version", "_name_or_path", "architectures", "dtype", "id2label", "label2id")
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -83,7 +83,7 @@ QSA = {
     "indexer_budget": 8,
     "indexer_compress_ratio": 2,
 }
-# what the sizes above do not fit, type by type; at whatever depth a name stands
+# entries that the sizes above do not fit, by type; at any depth
 SPECIAL: dict[str, dict] = {
     **dict.fromkeys(("esmc", "dots3_note", "dots3_note_text"), ALIKE),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl", "hunyuan_vl_text", "ministral"), WIDTH),
@@ -134,7 +134,7 @@ def types():
 
 
 def small(model_type):
-    """A configuration of this type with few and narrow layers; those of several kinds once each."""
+    """A configuration of this type with few and narrow layers; one layer of each kind if it has several."""
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
@@ -143,7 +143,7 @@ def small(model_type):
 
 
 def _shrunk(entries, special):
-    """The entries of a configuration, at any depth, made small."""
+    """Entries of a configuration, at any depth, made small."""
     found = {}
     count = next((entries[name] for name in SMALL if SMALL[name] == LAYERS and isinstance(entries.get(name), int)), 0)
     kinds = entries.get("layer_types")
@@ -179,9 +179,9 @@ def _shrunk(entries, special):
 
 
 def written(folder, model_type, seed=1):
-    """A small random network of one type, its weights drawn, in a folder, with a tokenizer of a few words.
+    """Save a small random network of one type in a folder, with a tokenizer of a few words.
 
-    `seed`: the global random state is left alone.
+    `seed`: the global random state is not changed.
     """
     from tokenizers import Tokenizer, pre_tokenizers
     from tokenizers.models import WordLevel
@@ -192,7 +192,7 @@ def written(folder, model_type, seed=1):
         with torch.device("meta"):
             empty = AutoModel.from_config(config)
         if (count := sum(each.numel() for each in empty.parameters())) > MOST:
-            if model_type not in models.ARCHITECTURES:  # what is refused before there are weights, needs none
+            if model_type not in models.ARCHITECTURES:  # refusals before loading need no weights
                 located(empty, unknown_family(model_type, "it"), "it")
             raise ValueError(f"its configuration stays large: {count:,} numbers")
         torch.manual_seed(seed)
@@ -213,17 +213,17 @@ def written(folder, model_type, seed=1):
 
 
 def measure(model_type):
-    """One type: made, scanned to its report, and its constants compared with the network's own Jacobians.
+    """Row of one type: made, scanned to its report, and its constants compared with the network's own Jacobians.
 
-    Returns outcome: "right"; "refused" in a sentence; "wrong"; "traceback"; or "none" where no small network of that
-    type can be made. error: the largest relative error of a constant. sentence: of what was refused.
+    Returns outcome: "right"; "refused" in a sentence; "wrong"; "traceback"; or "none" if no small network of that type
+    can be made. error: the largest relative error of a constant. sentence: the refusal.
     """
     row = {"type": model_type, "error": float("nan"), "sentence": "", "route": "", "layers": 0}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "it")
         try:
             written(place, model_type)
-        except Exception as error:  # the library has many ways to refuse a value
+        except Exception as error:  # the library raises many kinds of errors
             ours = "which is not supported" in str(error)
             return row | {"outcome": "refused" if ours else "none", "sentence": _sentence(error)}
         try:
@@ -259,7 +259,7 @@ def measure(model_type):
             errors = [
                 abs(float(one.lipschitz) / constant(model, inputs, one.layer) - 1) for one in found.table.itertuples()
             ]
-        except RuntimeError as error:  # a network that runs its layers without gradients: no truth to hold against
+        except RuntimeError as error:  # a network that runs its layers without gradients: no truth to compare with
             return row | {"outcome": "none", "sentence": f"truth: {_sentence(error)}"}
     error, routes = max(errors), " + ".join(sorted({*found.table.route}))
     return row | {
@@ -277,7 +277,7 @@ def _inputs(model, text, images):
 
 
 def constant(model, inputs, number):
-    """The largest singular value of a layer's own attention in a pass of the whole network, by dense reverse mode.
+    """Largest singular value of a layer's own attention in a pass of the whole network, by dense reverse mode.
 
     `model`: from `lipnb.models.load`. `inputs`: one window of token ids (1, n), or images.
     """
@@ -303,7 +303,7 @@ def _sentence(error):
 
 
 def _place(error):
-    """Where it was raised: a sentence of ours is raised in the package itself."""
+    """Module that raised the error: a sentence of ours is raised in the package itself."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     found = {"place": f"{Path(last.filename).name}:{last.lineno}"}
     ours = any(Path(last.filename).is_relative_to(Path(house.__file__).parent) for house in (lipnb, lipscan))

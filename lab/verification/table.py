@@ -1,4 +1,4 @@
-"""The table of all checks: one row for each bound and kind of input, with the worst case and its seed."""
+"""Table of all checks: one row for each bound and kind of input, with the worst case and its seed."""
 
 import json
 import math
@@ -16,21 +16,21 @@ from lipscan.recording import FLOAT_FORMAT, Unit, replacing
 
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
-HOT = 1.0  # the largest logit from which attention is no mere average
+HOT = 1.0  # largest logit from which attention is not just an average
 
 
 def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
-    """One block of problems of one kind against one bound.
+    """Row of one block of problems of one kind against one bound.
 
     `check`: one of `CHECKS`.
     `kind` ("random", "degenerate", "structured", "ascended").
-    `block`: which block, counted from 0: the seeds of its maps follow from it.
+    `block`: index of the block, from 0; it determines the seeds of its maps.
     `masked`: whether attention is masked.
-    `maps`: maps of a block, each with twelve inputs; default 40, or 20 where each takes an ascent.
-    `factor`: the bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
+    `maps`: maps of a block, each with twelve inputs; default 40, or 20 if each takes an ascent.
+    `factor`: multiplies the bound. Below 1 it spoils the bound on purpose, to see that the check detects it.
     Returns bound, masked, kind; cases, violations (ratio above 1 beyond rounding), worst_hot (the largest measured /
-      bound where heat is `HOT` or more, NaN where it never is), worst (the largest of all); of the worst case: seed and
-      item, n, d, m, heads, radius, heat (norm of A times radius squared), measured, stated (the bound).
+    bound over inputs with heat `HOT` or more, NaN without any), worst (the largest of all); for the worst case: seed
+    and item, n, d, m, heads, radius, heat (norm of A times radius squared), measured, stated (the bound).
     """
     maps = MAPS[kind] if maps is None else maps
     cases, violations, hottest, worst = 0, 0, math.nan, None
@@ -66,7 +66,7 @@ def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
 
 
 def _problem(check, kind, seed, masked):
-    """A problem, after its ascent where it has one, what is measured there and the bound."""
+    """A problem, after its ascent if it has one, with the measured values and the bounds."""
     problem = draw(check.name, check.family, kind, seed, masked=masked)
     if kind == "ascended":
         problem = worsened(problem, check.goal(problem), keep=seed % 4 < 2)
@@ -83,8 +83,8 @@ def worst_of_blocks(table):
     return worst.reset_index()
 
 
-# blocks: of each kind, a quarter of them for what is slow: more than 10,000 inputs against a bound, 3,000 where it is
-# slow, for each mask; maps of a block: see `measure`
+# blocks: of each kind, a quarter of them for slow checks: more than 10,000 inputs against a bound, 3,000 for slow ones,
+# for each mask; maps of a block: see `measure`
 @table("verify", "every upper bound against thousands of inputs", join=worst_of_blocks, command="make verify")
 def _prepare(checks=None, blocks=BLOCKS, maps=MAPS):
     """Settings and units, one for each block of a bound, a mask and a kind; `checks`: names of `CHECKS`, or all."""
@@ -109,7 +109,7 @@ def _prepare(checks=None, blocks=BLOCKS, maps=MAPS):
 
 
 def put(checks, **options):
-    """Measure these bounds alone, and put their rows into the stored table, in place of those that they had there."""
+    """Measure only these bounds, and replace their rows in the stored table."""
     few = make(["verify"], save_as="verify-some", checks=checks, **options)["verify-some"]
     stored, birth, some = results.load("verify"), results.provenance("verify"), results.provenance("verify-some")
     order = [check.name for check in CHECKS]
@@ -129,9 +129,9 @@ def put(checks, **options):
 
 
 def worst_case(row):
-    """The worst case of a row made again from its seed.
+    """The worst case of a row, made again from its seed.
 
-    `row`: a row of the table. Returns lab.verification.Problem: its map with the one input, what is measured there, and
+    `row`: a row of the table. Returns lab.verification.Problem, its map with the one input; the measured value; and
     the bound.
     """
     check = next(check for check in CHECKS if check.name == row["bound"])
@@ -142,6 +142,6 @@ def worst_case(row):
 
 
 def again(row):
-    """The worst case of a row made and measured again; for `lab.experiments.remeasure`."""
+    """The worst case of a row, made and measured again; for `lab.experiments.remeasure`."""
     _, measured, stated = worst_case(row)
     return {"worst": measured / stated}

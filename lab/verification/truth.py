@@ -1,8 +1,8 @@
-"""Attention in as many digits as a case asks for: its Jacobian, and its change, with balls of `python-flint`.
+"""Attention in as many digits as a case needs: its Jacobian, and its change, with balls of `python-flint`.
 
-Written out from the definition, with numbers that carry their derivatives and nothing of the package: it decides
-whether the package is right. Every number is a ball that holds the true one; the precision is doubled until the balls
-are small. Cosines and sines are those of the map, computed in the type of its frequencies: they define it.
+Written out from the definition, with numbers that carry their derivatives and without code of the package, so that it
+can test the package. Every number is a ball that contains the true one; the precision is doubled until the balls are
+small. Cosines and sines are those of the map, computed in the type of its frequencies: they define it.
 """
 
 import math
@@ -18,7 +18,7 @@ except ImportError as error:
     ) from error
 
 DIGITS = 50
-BITS = 1 << 15  # most that is tried
+BITS = 1 << 15  # highest precision tried
 
 
 def seen_by(attention, n, i):
@@ -29,7 +29,7 @@ def seen_by(attention, n, i):
 
 
 def settled(make, size):
-    """What `make` gives at a precision at which ``size(made)`` says that its balls are small."""
+    """Result of `make` at a precision for which ``size(made)`` reports small balls."""
     bits = 256
     before = flint.ctx.prec
     try:
@@ -82,8 +82,8 @@ def _rows(attention, name, x):
 
 
 def _normalised(attention, rows, weight):
-    """Rows divided by the root of their mean square and epsilon, and multiplied by weights; with derivatives."""
-    times = attention.heads // len(rows) if attention.joint_norm else 1  # of heads that share, all are counted
+    """Rows divided by the root of their mean square plus epsilon, and multiplied by weights; with derivatives."""
+    times = attention.heads // len(rows) if attention.joint_norm else 1  # heads that share keys are all counted
     out = [[None] * len(tokens) for tokens in rows]
     for h, tokens in enumerate(rows):
         for j in range(len(tokens)):
@@ -130,7 +130,7 @@ def _scaled(attention, rows):
 
 
 def _output_rows(attention, h):
-    """Rows of the output matrix of a head, by the coordinate that they give."""
+    """Rows of the output matrix of a head, one for each output coordinate."""
     v = attention.value_width
     if attention.output is None:
         return {h * v + b: [arb(int(b == c)) for c in range(v)] for b in range(v)}
@@ -140,7 +140,7 @@ def _output_rows(attention, h):
 def jacobian(attention, x, weights=None):
     r"""The Jacobian at `x` (n, d), with weights :math:`D_a^{1/2} J D_a^{-1/2}`, as a matrix of balls.
 
-    Returns flint.arb_mat: of (n m, n d), and the bits it took: use it at that precision.
+    Returns flint.arb_mat: of (n m, n d), and the bits of precision used: evaluate it at that precision.
     """
     n, d, m, v = len(x), attention.width, attention.output_width, attention.value_width
     times = attention.heads // attention.groups
@@ -173,11 +173,11 @@ def jacobian(attention, x, weights=None):
 
 
 def largest_stretch(J, bits):
-    r"""The norm of a matrix of balls from below: :math:`|J v| / |v|` at the singular vector of its rounded copy.
+    r"""A lower bound on the norm of a matrix of balls: :math:`|J v| / |v|` at the singular vector of its rounded copy.
 
-    The vector is right to some 1e-16 over the gap, so the quotient to its square.
+    The vector is accurate to about 1e-16 over the gap, so the quotient to its square.
 
-    Returns flint.arb: its lower end is below the norm for certain.
+    Returns flint.arb: its lower end is certainly below the norm.
     """
     before, flint.ctx.prec = flint.ctx.prec, bits
     try:
@@ -211,7 +211,7 @@ def _outputs(attention, tokens):
 
 
 def change(attention, x, move):
-    """The length of f(x + move) - f(x) of an attention, a ball; the sum is taken exactly."""
+    """The length of f(x + move) - f(x) of an attention, a ball; the sum is exact."""
 
     def make():
         here = [[arb(one) for one in row] for row in x.double().tolist()]
@@ -234,17 +234,17 @@ def radius_of(move):
 
 
 def below(number):
-    """A float that is surely not above a ball: its lower end, rounded down."""
+    """A float certainly not above a ball: its lower end, rounded down."""
     return math.nextafter(float(number.lower()), -math.inf)
 
 
 def above(number):
-    """A float that is surely not below a ball."""
+    """A float certainly not below a ball."""
     return math.nextafter(float(number.upper()), math.inf)
 
 
 def margin(smaller, larger):
-    """``larger / smaller - 1`` of balls as a float, infinite where both may be zero; negative only if surely below."""
+    """``larger / smaller - 1`` of balls as a float, infinite if both may be zero; negative only if certainly below."""
     if smaller == 0 or not smaller > 0:
         return math.inf
     before, flint.ctx.prec = flint.ctx.prec, 256

@@ -1,8 +1,8 @@
-"""The command `lipnb`: a thin door, each verb one call of the library.
+"""The command `lipnb`: each verb is one call of the library.
 
 A verb is a module of this package with a text ``EXAMPLES``, whose first line `lipnb --help` shows, and two functions:
-``add(verbs)`` says what options it has, ``run(arguments)`` does the work and gives an exit code, or None when all is
-well. Only `run` imports what is heavy, so that help is there at once.
+``add(verbs)`` declares its options, ``run(arguments)`` does the work and returns an exit code, or None for success.
+Only `run` imports heavy packages, so that the help appears at once.
 """
 
 import os
@@ -30,7 +30,7 @@ failed and is said in a sentence, 2 the command was not understood, 130 stopped 
 
 
 def _parser(prog: str, description: str, package: str, verbs: Sequence[str]):
-    """The parser, and that of each verb by its name."""
+    """The parser, and the parsers of the verbs by name."""
     modules = [import_module(f"{package}.{verb}") for verb in verbs]
     pairs = [re.split(r" {2,}", module.EXAMPLES.splitlines()[0].strip(), maxsplit=1) for module in modules]
     wide = max(len(command) for command, _ in pairs)
@@ -44,7 +44,7 @@ def _parser(prog: str, description: str, package: str, verbs: Sequence[str]):
 
 
 def _arguments(parser, verbs, argv):
-    """What was asked for, or None where nothing was; what is not understood ends here, in one sentence."""
+    """Parsed arguments; None after printing the help for an empty command line. Exits with a message on bad words."""
     if not argv:
         parser.print_help()
         return None
@@ -57,9 +57,9 @@ def _arguments(parser, verbs, argv):
 
 
 def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv: Sequence[str] | None = None) -> int:
-    """Do what a command was asked for, whose `verbs` are modules of `package`, in the order of the help; its exit code.
+    """Run a command whose `verbs` are modules of `package`, in the order of the help; returns its exit code.
 
-    An expected failure is one sentence on stderr and 1; what does not exist, 2.
+    An expected failure prints one sentence on stderr and returns 1; a name that does not exist returns 2.
     """
     parser, choices = _parser(prog, description, package, verbs)
     arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)
@@ -82,7 +82,7 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
 
 @contextmanager
 def _interrupts():
-    """Notes each Ctrl-C: one that falls into an import or a destructor ends there, as another error or as none."""
+    """Context that records each Ctrl-C: an import or a destructor may swallow it or turn it into another error."""
     came: list[int] = []
 
     def note(number, frame):
@@ -100,11 +100,11 @@ def _interrupts():
 
 
 def _failed(prog, verb, error):
-    """Say an expected failure in a sentence; its exit code."""
+    """Print an expected failure as one sentence; returns the exit code."""
     if isinstance(error, Unknown):
         print(f"{prog} {verb}: {error} (`{prog} {verb} --help`)", file=sys.stderr)
         return 2
-    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError | FloatingPointError):

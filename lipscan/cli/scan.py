@@ -1,4 +1,4 @@
-"""`lipnb scan`: how Lipschitz is each layer of a model, on a text."""
+"""The verb `lipnb scan`: local Lipschitz constants of each layer of a model on a text."""
 
 import sys
 from argparse import Action
@@ -9,7 +9,7 @@ from pathlib import Path
 from lipscan.cli.words import Stopped, Unknown, folder_named, known
 from lipscan.scanning.options import ScanOptions
 
-TEXT = "python_reference"  # that is always there
+TEXT = "python_reference"  # ships with Python, so always available
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -60,10 +60,10 @@ then 1, and the same command tries it again.
 
 
 class Explain(Action):
-    """`--columns`: what every column of every table holds, and no more."""
+    """The option `--columns`: explain every column of every table, then exit."""
 
     def __call__(self, parser, namespace, values, option=None):
-        """Print it and end, as `--help` does."""
+        """Print the explanation and exit, as `--help` does."""
         from lipnb.extras import extra
 
         try:
@@ -76,7 +76,7 @@ class Explain(Action):
 
 
 def _epilog():
-    """The end of the help: the built-in texts, how to read the table, examples."""
+    """Last part of the help: the built-in texts, how to read the table, examples."""
     from lipscan import corpora
 
     texts = "\n".join(f"  {name:18}{about}" for name, about in corpora.NAMES.items())
@@ -84,7 +84,7 @@ def _epilog():
 
 
 def add(verbs):
-    """Describe the verb: the options of a scan are those fields of `ScanOptions` that say how the command has them."""
+    """Add the verb; its options are the fields of `ScanOptions` that carry metadata for argparse."""
     about = "measure every layer of a model on a text, beside the published bounds"
     verb = verbs.add_parser("scan", help=about, description=DESCRIPTION, epilog=_epilog)
     verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
@@ -120,7 +120,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Scan, write the report, print the table; 1 where a layer failed its self-check or was not measured."""
+    """Scan, write the report, print the table; 1 if a layer failed its self-check or was not measured."""
     model, text, against, output = (getattr(arguments, name) for name in ("model", "text", "against", "output"))
     try:
         options = ScanOptions(**_asked(arguments))
@@ -155,7 +155,7 @@ def run(arguments):
             "the new scan with --output."
         )
     folder = first
-    if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
+    if output is not None or (stored[0] is not None and against is not None):  # the given folder is not modified
         folder = output or Path(
             f"{Path(model).resolve().name}-against-{folder_of(against, options.part).name.removeprefix('scan-')}"
         )
@@ -164,7 +164,7 @@ def run(arguments):
     folders = [first]
     if against is not None:
         second = folder_of(against, options.part)
-        if output is not None or second.resolve() == first.resolve():  # two of one name have two folders
+        if output is not None or second.resolve() == first.resolve():  # two models of the same name need two folders
             second = folder / second
         folders.append(second)
         if None not in stored:
@@ -173,12 +173,12 @@ def run(arguments):
     for place, one, where in zip(places, stored, folders, strict=True):
         if one is not None:
             settings.append(one.about["settings"])
-        elif against is not None or arguments.dry_run:  # what cannot be compared is refused before it is measured
+        elif against is not None or arguments.dry_run:  # refuse what cannot be compared before measuring it
             begun = begin(place, text, options)
             refuse_foreign(where)
             if not arguments.again:
                 refuse_another(where, begun.settings)
-                state(where)  # damage is said before the other model is measured
+                state(where)  # report damage before the other model is measured
             settings.append(begun.settings)
             if arguments.dry_run:
                 plans += [f"{place}:"] * (stored.count(None) == 2) + _plan(begun, where, arguments.again)
@@ -205,7 +205,7 @@ def run(arguments):
 
 
 def _plan(begun, folder, again):
-    """What a scan would measure and what its folder holds of it already, in sentences."""
+    """Sentences on what a scan would measure and what its folder already holds of it."""
     from lipscan.scanning import load
     from lipscan.scanning.folder import SUMS, state
     from lipscan.scanning.planning import planned
@@ -219,12 +219,12 @@ def _plan(begun, folder, again):
 
 
 def _asked(arguments):
-    """What the verb was given of the options of `lipnb.scan`."""
+    """The options of `lipnb.scan` that the command line sets."""
     return {one.name: getattr(arguments, one.name) for one in fields(ScanOptions) if one.metadata}
 
 
 def _check_text(text):
-    """Refuse a text that is there under no name, before a model is loaded."""
+    """Refuse a text that does not exist, before a model is loaded."""
     from lipscan import corpora
     from lipscan.models import PICTURES
 
@@ -240,7 +240,7 @@ def _check_text(text):
 
 
 def _check_model(place, random, other):
-    """Say that a model is not there before anything is measured, with the nearest name that lipnb knows."""
+    """Refuse a model that does not exist before anything is measured, and suggest the nearest known name."""
     from lipscan.models.fetching import SOURCES
     from lipscan.models.loading import PLAIN, layer_count
 
@@ -248,7 +248,7 @@ def _check_model(place, random, other):
     try:
         layer_count(place, random)
     except FileNotFoundError as error:
-        near = [] if place in PLAIN else get_close_matches(place, names, n=1)  # that is no slip
+        near = [] if place in PLAIN else get_close_matches(place, names, n=1)  # a plain word, not a misspelt name
         hint = f" Did you mean {near[0]}?" if near else ""
         hint += " OTHER may also be the folder of a scan, with its SHA256SUMS." * other
         if place in names or not hint:
@@ -257,14 +257,14 @@ def _check_model(place, random, other):
 
 
 def _stored(place):
-    """The scan that a folder holds; None where it is that of a model, or none."""
+    """The scan stored in a folder; None for the folder of a model, or any other."""
     from lipscan.scanning.folder import SUMS, load
 
     return load(place) if (Path(place) / SUMS).is_file() and not (Path(place) / "config.json").is_file() else None
 
 
 def _in_vain(places, stored, settings):
-    """What will be measured of one of two models, and the folder given for the other has nothing to compare with."""
+    """Warnings for lengths and layers that will be measured but are not in the stored scan to compare with."""
     for new, old in ((0, 1), (1, 0)):
         if stored[new] is None and stored[old] is not None:
             for name, option in (("lengths", "--lengths"), ("layers_scanned", "--layers")):
@@ -278,7 +278,7 @@ def _in_vain(places, stored, settings):
 
 
 def _scanned(arguments, model, output):
-    """The scan of a model, in a folder."""
+    """The scan of a model, stored in the folder `output`."""
     from lipscan.scanning import folder, scan
 
     sums, options = output / folder.SUMS, {"again": arguments.again, "progress": True}
@@ -294,7 +294,7 @@ def _scanned(arguments, model, output):
 
 
 def _compare(scans, places, folder):
-    """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
+    """Print the comparison of two scans, store its table in `folder`, and add it to the report in that folder."""
     from lipscan import recording
     from lipscan.scanning import compare, terminal
     from lipscan.scanning.report import write_report

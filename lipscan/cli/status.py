@@ -1,4 +1,4 @@
-"""The verb `lipnb status`: how far the sweep, or the scan, in a folder is."""
+"""The verb `lipnb status`: progress of the sweep or scan in a folder."""
 
 import json
 import statistics
@@ -18,13 +18,13 @@ STATES = """the states of a point:
   stale      it ran with an earlier notebook or package; it will run again
 
 The time left is that of the median point times what is left, over the number of points that run now.
-The exit code is 0 whatever the states are: `lipnb sweep` itself says by its own whether a point has failed.
+The exit code is 0 whatever the states are; the exit code of `lipnb sweep` tells whether a point failed.
 """
 SHOWN = 10  # failed points, and running ones, without --points
 
 
 def add(verbs):
-    """Describe the verb to the parser."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "status",
         help="how far the sweep, or the scan, in a folder is",
@@ -38,7 +38,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Print what `lipnb.sweeps.status` knows, or what the folder of a scan holds."""
+    """Print the status of a sweep, or what the folder of a scan holds."""
     if said := _no_sweep(arguments.folder):
         print(said)
         return 0
@@ -65,7 +65,7 @@ def run(arguments):
 
 
 def _no_sweep(folder):
-    """What a folder that is no sweep's holds, a scan or a model; FileNotFoundError where it is neither."""
+    """A sentence on a folder that holds a scan or a model; "" for a sweep, FileNotFoundError for anything else."""
     from pathlib import Path
 
     if (Path(folder) / "sweep.json").is_file():
@@ -92,7 +92,7 @@ def lasted(seconds):
 
 
 def _by_whom(now):
-    """Who runs it, or who did."""
+    """Sentence on the user, host and process of the run, or of the last one."""
     if now.run is None:
         return "no run is at work"
     who = f"{now.run['user']} on {now.run['host']} (process {now.run['process']})"
@@ -106,7 +106,7 @@ def _by_whom(now):
 
 
 def _chosen(points, every):
-    """All points, or those that somebody who looks in wants to see."""
+    """All points, or only the first running and failed ones."""
     if every:
         return points
     return [point for name in ("running", "failed") for point in [p for p in points if p["state"] == name][:SHOWN]]

@@ -64,7 +64,7 @@ def _seconds(text):
 
 
 def add(verbs):
-    """Describe the verb to the parser."""
+    """Add the verb to the parser."""
     verb = verbs.add_parser(
         "sweep",
         help="run a notebook over a grid of parameters",
@@ -139,7 +139,7 @@ def _point(parameters):
 
 
 def run(arguments):
-    """One call of the library; the exit code."""
+    """Plan or run the sweep and print a summary; returns the exit code."""
     from lipnb.extras import extra
     from lipscan import sweeps
 
@@ -150,7 +150,7 @@ def run(arguments):
     options = {name: getattr(arguments, name) for name in names} | {"parameters": _overriding(arguments.parameters)}
     if arguments.dry_run:
         return _show(plan(arguments.spec, **options))
-    signal.signal(signal.SIGTERM, _stop)  # a batch system's notice counts as Ctrl-C
+    signal.signal(signal.SIGTERM, _stop)  # treat the notice of a batch system as Ctrl-C
     sweep = sweeps.run(arguments.spec, scheduler=arguments.scheduler, **options)
     left = f", {sweep.left} still to run" if sweep.left else ""
     print(f"{len(sweep.table)} point{'s' * (len(sweep.table) != 1)} done{left}: {sweep.folder / 'table.csv'}")
@@ -166,7 +166,7 @@ def run(arguments):
 
 
 def _show(now):
-    """The points of a dry run."""
+    """Print the points of a dry run."""
     todo = set(now.todo)
     for point, state in now.states.items():
         print(f"{'run ' if point in todo else '    '} {point.id}  {_point(point.parameters)}  [{state}]")
@@ -176,7 +176,7 @@ def _show(now):
 
 
 def _failed(sweep):
-    """The table of failures."""
+    """Print the first failures of a sweep."""
     print(f"{len(sweep.failures)} failed (--retry-failed runs them again):", file=sys.stderr)
     for failure in sweep.failures[:SHOWN]:
         shown = {name: value for name, value in failure.items() if name not in ("point", "error", "notebook")}

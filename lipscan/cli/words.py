@@ -1,4 +1,4 @@
-"""How the command reads its words, and answers what it does not understand: one sentence, with the likely meaning."""
+"""Parser of the command line: argument types, and messages of one sentence with the likely meaning."""
 
 import argparse
 import re
@@ -11,21 +11,21 @@ __all__ = ["Parser", "Unknown", "count", "folder_named", "known", "lengths"]
 
 
 class Unknown(ValueError):
-    """What was asked for by name does not exist, or cannot be: exit code 2."""
+    """A requested name or option does not exist or is impossible: exit code 2."""
 
 
 class Stopped(KeyboardInterrupt):
-    """Stopped by Ctrl-C, with a sentence on what is kept: exit code 130."""
+    """The command was stopped by Ctrl-C; the message tells what is kept. Exit code 130."""
 
 
 def nearest(word, words):
-    """``: did you mean ...?`` with the nearest of `words`, or all of them where none is near."""
+    """``: did you mean ...?`` with the names nearest to `word`, or a list of all `words` if none is near."""
     near = get_close_matches(word, words, n=3, cutoff=0.6)
     return f": did you mean {' or '.join(near)}?" if near else f": choose from {', '.join(words)}"
 
 
 def known(what, asked, names, every=False):
-    """Refuse names that do not exist, with the nearest one; with `every`, all there are are said too."""
+    """Refuse names that do not exist, with the nearest one; with `every`, list all valid names."""
     for name in asked:
         if name not in names:
             near = nearest(name, names)
@@ -41,14 +41,14 @@ def count(text):
 
 
 def folder_named(text):
-    """The path of a folder, as argparse's `type`; an empty one was the current folder."""
+    """Path of a folder, as argparse's `type`; refuses an empty name, which would be the current folder."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"give the name of a folder; got {text!r}")
     return Path(text)
 
 
 def lengths(text):
-    """Comma-separated lengths as a tuple, as argparse's `type`."""
+    """Lengths as a tuple, from comma-separated text, as argparse's `type`."""
     try:
         return tuple(options.lengths_of(text))
     except ValueError as error:
@@ -56,7 +56,7 @@ def lengths(text):
 
 
 def parameter(text):
-    """``NAME=VALUE`` as a pair, the value read as in the spec of a sweep, as argparse's `type`.
+    """Name and value from ``NAME=VALUE``, as argparse's `type`; the value is read as in the spec of a sweep.
 
     Examples
     --------
@@ -81,9 +81,9 @@ def parameter(text):
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser with help laid out as it was written, and errors of one sentence.
+    """Argument parser with a preformatted help and one-sentence errors.
 
-    Its epilog may be a function that gives the text, called when help is asked for.
+    Its epilog may be a function that returns the text, called only when the help is printed.
     """
 
     def __init__(self, **options):
@@ -92,17 +92,17 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-[\d.]")  # "-5,16" is a value too, for its type to refuse
 
     def format_help(self):
-        """The help, as text."""
+        """The help as text."""
         if callable(self.epilog):
             self.epilog = self.epilog()
         return super().format_help()
 
     def error(self, message):
-        """Say what was not understood, and where help is; exit code 2."""
+        """Print the error and how to get help, then exit with code 2."""
         self.exit(2, f"{self.prog}: {message} (`{self.prog} --help`)\n")
 
     def refuse(self, words):
-        """Answer words that no option or argument takes."""
+        """Exit with a message about words that no option or argument takes."""
         word = next((word for word in words if word.startswith("-")), words[0]).split("=")[0]
         if word.startswith("-"):
             options = [option for action in self._actions for option in action.option_strings if option[1] == "-"]

@@ -1,7 +1,7 @@
-"""Attention layers of pretrained and random transformers: the only door to Hugging Face.
+"""Attention layers of pretrained and random transformers; the only part of lipscan that imports transformers.
 
-``load`` gives a `Model`: its tokenizer, what a layer's attention receives on real text, and that attention
-as a `lipnb.Attention`, with the weights, biases and mask of the network.
+``load`` returns a `Model`: its tokenizer, the activations that a layer's attention receives on real text, and that
+attention as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
 from lipscan.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions

@@ -1,4 +1,4 @@
-"""A GPT-2 of which attention and positions alone are at hand: weights in, maps out, no text."""
+"""Reader for a GPT-2 of which only attention weights and positions are available: weights in, maps out, no text."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class AttentionLayer(NamedTuple):
     shift: torch.Tensor
 
     def noise(self, n: int, *, seed: int) -> torch.Tensor:
-        """Tokens as LayerNorm could give them, from Gaussian noise: shape (n, d). They mean nothing."""
+        """Tokens, shape (n, d), that LayerNorm could return, from Gaussian noise; they carry no text."""
         generator = torch.Generator().manual_seed(seed)
         z = torch.randn(n, len(self.gain), generator=generator, dtype=torch.float64)
         z = z - z.mean(-1, keepdim=True)
@@ -43,7 +43,7 @@ class AttentionLayer(NamedTuple):
 
 
 def gpt2_attention_folder() -> Path:
-    """Folder with the attention weights of GPT-2 small, under ``LIPNB_DATA``; FileNotFoundError names the fix."""
+    """Folder with the attention weights of GPT-2 small, under ``LIPNB_DATA``; else FileNotFoundError with the fix."""
     data, place = os.environ.get("LIPNB_DATA"), "models/gpt2-124m-attention"
     if not data or not Path(data, place).is_dir():
         raise FileNotFoundError(
@@ -53,14 +53,14 @@ def gpt2_attention_folder() -> Path:
 
 
 def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.float64) -> list[AttentionLayer]:
-    """Attention layers from a folder with config.json and attention.safetensors, in GPT-2's names.
+    """Attention layers read from a folder with config.json and attention.safetensors, in GPT-2's names.
 
     Parameters
     ----------
     folder : str or path
-        The file holds ``h.<layer>.attn.c_attn``, ``attn.c_proj`` and ``ln_1``; nothing else is read.
+        The file holds ``h.<layer>.attn.c_attn``, ``attn.c_proj`` and ``ln_1``; other tensors are ignored.
     dtype : torch.dtype
-        Type of the maps, whatever the file holds.
+        Type of the returned maps; the tensors of the file are converted.
 
     Returns
     -------
@@ -70,9 +70,9 @@ def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.floa
     Raises
     ------
     FileNotFoundError
-        "... holds no config.json and attention.safetensors ...".
+        The folder lacks config.json or attention.safetensors.
     ValueError
-        "... is not a GPT-2 ...", "the weights ... are not complete ...".
+        The model is not a GPT-2 with plain logits, or a tensor is missing.
 
     Notes
     -----
@@ -111,7 +111,7 @@ def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.floa
 
 
 def load_positions(folder: str | os.PathLike) -> torch.Tensor:
-    """Position embeddings of a GPT-2 whose other parts are not at hand: ``wpe.weight``, (positions, d), in float64."""
+    """Position embeddings of a GPT-2 stored without its other parts: ``wpe.weight``, (positions, d), in float64."""
     with extra("models"):
         from safetensors import safe_open
     path = Path(folder) / WEIGHTS

@@ -1,4 +1,4 @@
-"""Whether a network stays as it is while it reads: one that changes itself, or draws at random, has no one map."""
+"""Guards against networks that change themselves or draw random numbers in a forward pass: they are not one map."""
 
 import random
 import sys
@@ -13,18 +13,18 @@ import torch
 
 from lipnb.threads import turn
 
-OWN = {*vars(torch.nn.Module())} - {"training"}  # what every module keeps for PyTorch itself
+OWN = {*vars(torch.nn.Module())} - {"training"}  # attributes that PyTorch keeps in every module
 NUMBERS = (int, float, type(None))
 
 
 class Changed(ValueError):
-    """A network is not one map: its sentence says why."""
+    """Error for a network that is not one fixed map; the message gives the reason."""
 
 
 class Draws:
-    """The global random states for the time of a block: put back at its end, `moved` if it drew or seeded anything.
+    """Context that restores the global random states at its end; `moved` tells whether the block drew or seeded.
 
-    They are those of all threads: a block belongs into a `turn`.
+    These states belong to all threads, so use it inside `turn`.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -51,14 +51,14 @@ class Draws:
 
 @contextmanager
 def unchanged(network: torch.nn.Module) -> Iterator[None]:
-    """A pass of a network, after which the network is what it was before.
+    """Context for one forward pass, after which the network is as before.
 
-    Numbers that it keeps for the next pass (tables of positions, their length) are put back without a word, so that
-    each pass is that of the checkpoint. Where more than that differs, all is put back and the pass is refused.
+    Numbers that a module keeps for its next pass (position tables, their length) are restored silently, so that each
+    pass is that of the checkpoint. If anything else changed, everything is restored and the pass is refused.
 
-    `Changed` says what else is another than before: an entry of its configuration, one of its modules, a word or switch
-    in one, or a parameter; numbers written into a parameter where PyTorch counts that. No other thread is in such a
-    pass meanwhile, of whatever network.
+    `Changed` names the difference: an entry of the configuration, a module, a string or switch in a module, or a
+    parameter; numbers written into a parameter are detected if PyTorch counts the write (its version). No two threads
+    are in such a pass at the same time, whatever the network.
     """
     with turn():
         before, change = _State(network), ""
@@ -68,23 +68,23 @@ def unchanged(network: torch.nn.Module) -> Iterator[None]:
             finally:
                 change = before.change()
                 before.restore()
-        finally:  # once more: an interrupt may have fallen into the first time
+        finally:  # again: an interrupt may have hit the first attempt
             before.restore()
-            if change and isinstance(sys.exc_info()[1], Exception | None):  # an interrupt stays one
+            if change and isinstance(sys.exc_info()[1], Exception | None):  # do not replace an interrupt
                 raise _refusal(network, change)
 
 
 @contextmanager
 def unconverted(network: torch.nn.Module) -> Iterator[None]:
-    """A pass of a network in which none of its modules is moved to another type or device.
+    """Context for a forward pass that refuses a network whose modules are moved to another type or device in it.
 
-    What such a call writes into a parameter in the middle of a derivative outlives that derivative: PyTorch then reads
-    memory that is no longer there.
+    Converting a parameter in the middle of a derivative leaves a dangling reference: PyTorch then reads memory that
+    has been freed.
     """
     thread, converted = get_ident(), []
 
     def noted(module, *args, **kwargs):
-        if get_ident() == thread:  # another one may move a network of its own
+        if get_ident() == thread:  # another thread may move another network
             converted.append(type(module).__name__)
         return own(module, *args, **kwargs)
 
@@ -110,7 +110,7 @@ def _refusal(network, change):
 
 
 class _State:
-    """A network at one time: its configuration, its modules, and what each of them holds."""
+    """Snapshot of a network: its configuration, its modules, and the contents of each."""
 
     def __init__(self, network):
         self.network = network
@@ -119,7 +119,7 @@ class _State:
         self.held = {path: _Held(module) for path, module in self.modules.items()}
 
     def change(self):
-        """What is different now, but for numbers that a module keeps, in a few words; "" where nothing is."""
+        """A phrase for the first difference, ignoring numbers that a module keeps; "" without one."""
         now = vars(self.network.config)
         for key in [*self.config, *(now.keys() - self.config)]:
             if not equal(self.config.get(key), now.get(key)):
@@ -134,9 +134,9 @@ class _State:
         return ""
 
     def restore(self):
-        """Put back what was there: all but the numbers of parameters; nothing is written that is as it was.
+        """Restore everything but the numbers of parameters, and write only what differs.
 
-        Other threads read configurations and modules at any time.
+        Other threads may read configurations and modules at any time.
         """
         now = vars(self.network.config)
         for key in now.keys() - self.config:
@@ -149,7 +149,7 @@ class _State:
 
 
 class _Held:
-    """What one module holds: settings, modules, buffers with their numbers, and versions of its parameters."""
+    """Snapshot of one module: settings, submodules, buffers with their numbers, and versions of its parameters."""
 
     def __init__(self, module):
         self.module = module
@@ -186,18 +186,18 @@ class _Held:
 
 
 def _same(one, other):
-    """Whether two dicts hold the very same things."""
+    """Whether two dicts hold identical objects."""
     return one.keys() == other.keys() and all(one[key] is other[key] for key in other)
 
 
 def _versions(module):
-    """Which parameters there are, and how often each was written over."""
+    """Identity and version (the count of in-place writes) of each parameter."""
     there = {key: value for key, value in module._parameters.items() if value is not None}
     return {key: (id(value), 0 if value.is_inference() else value._version) for key, value in there.items()}
 
 
 def equal(old: Any, new: Any) -> bool:
-    """Whether two values are the same, tensors, arrays and configurations by their numbers."""
+    """Whether two values are the same; tensors, arrays and configurations are compared by their numbers."""
     if type(old) is not type(new):
         return False
     if isinstance(old, torch.Tensor):
@@ -208,7 +208,7 @@ def equal(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(map(equal, old, new))
     if isinstance(old, dict):
         return old.keys() == new.keys() and all(equal(old[key], new[key]) for key in old)
-    if hasattr(old, "to_dict"):  # a configuration inside another
+    if hasattr(old, "to_dict"):  # a nested configuration
         return equal(vars(old), vars(new))
     return bool(old == new or (old != old and new != new))
 

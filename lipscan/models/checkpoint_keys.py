@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint against the network of its configuration: none is left out without a word.
+"""Comparison of the tensors of a checkpoint with the network of its configuration: none is dropped silently.
 
-The library fills the tensors that its network has, and drops all others with a warning at most. A tensor that is
-dropped may be part of the map: a bias, a norm of queries, a factor of an adapter, a scale.
+transformers fills the tensors of its network and drops all others with a warning at most. A dropped tensor may be
+part of the map: a bias, a norm of queries, a factor of an adapter, a scale.
 """
 
 import math
@@ -18,13 +18,13 @@ from lipscan.models.layers import Architecture
 
 __all__ = ["refuse_left_over", "renamed"]
 
-# what reads the last hidden states, and no layer; a checkpoint may lack it or hold one that is not wanted
+# modules that read the last hidden states, not layers; a checkpoint may lack them or hold ones we do not need
 BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")
-# what compilers and distributed training put around modules, and what is left of their names in a checkpoint
+# prefixes of modules wrapped by compilers and distributed training, and what remains of them in a checkpoint
 AROUND = r"(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.)+"
-WRAPPERS = {AROUND: "", r"^(?:module\.)+": "", rf"{AROUND}(?=\w)": ""}  # each is taken out once
+WRAPPERS = {AROUND: "", r"^(?:module\.)+": "", rf"{AROUND}(?=\w)": ""}  # each is removed once
 FOREIGN = re.compile(r"(?:(?:base_model|model|module|transformer|_orig_mod|_fsdp_wrapped_module)\.)*")
-# numbers that the network computes itself or that no forward pass reads; old checkpoints of many families have them
+# numbers that the network computes itself or that no forward pass reads; old checkpoints of many families hold them
 COMPUTED = re.compile(
     r"""(?:^|\.)(?:
         (?:original_|long_|short_)?inv_freq | (?:rope|rotary_emb|rotary_pos_emb)\.freqs | freqs_cis | cos_sin_cache |
@@ -33,9 +33,9 @@ COMPUTED = re.compile(
     )$ | ^(?:[a-z_]+\.)*mask_token$""",
     re.VERBOSE,
 )
-# of GPT-2, GPT-J, CodeGen, GPT-Neo and GPT-NeoX: one table for all texts, which their layers read once
+# causal masks of GPT-2, GPT-J, CodeGen, GPT-Neo and GPT-NeoX: the same table for all texts
 MASK = re.compile(r"(?:^|\.)(?:attn|attention)\.(?:bias|causal_mask)$")
-# heads and towers beside the network, where no prefix parts them from it
+# heads and towers next to the network, where no prefix separates them from it
 BESIDE = re.compile(
     r"""(?:
         cls | linear | score | scores | proj_out | embed_out | pred_layer | qa_outputs | crf | sequence_summary |
@@ -56,16 +56,16 @@ NORM = re.compile(r"norm|(?:^|[._])ln(?:[._\d]|$)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Assigned:
-    """Where the tensors of a checkpoint go."""
+    """Assignment of the tensors of a checkpoint to those of the network."""
 
-    places: dict[str, list[str]]  # tensor of the network -> those of the checkpoint that become it, as they are
-    missing: set[str]  # tensors of the network that none becomes
-    left: dict[str, str]  # tensor of the checkpoint that becomes none -> what the library calls it
-    prefixes: set[str]  # what stands before the names of the network
+    places: dict[str, list[str]]  # tensor of the network -> tensors of the checkpoint loaded into it unchanged
+    missing: set[str]  # tensors of the network that the checkpoint lacks
+    left: dict[str, str]  # unused tensor of the checkpoint -> its name in the library
+    prefixes: set[str]  # prefixes of the network's names in the checkpoint
 
 
 def _assigned(empty: torch.nn.Module, keys: Iterable[str], mapping: Mapping[str, str]) -> Assigned:
-    """Where the library puts tensors of these names, after renaming them by `mapping`, patterns of old and new."""
+    """Assignment that transformers makes for these names, renamed first by `mapping` (patterns, old -> new)."""
     with extra("models"):
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, rename_source_key
@@ -88,7 +88,7 @@ def _assigned(empty: torch.nn.Module, keys: Iterable[str], mapping: Mapping[str,
         prefixes.add(bare.removesuffix(place) if bare.endswith(place) else "")
         if pattern is None:
             places[place].append(key)
-        else:  # several tensors become one, or one several
+        else:  # several tensors become one, or one becomes several
             first, *others = by_pattern[pattern].target_patterns
             made |= {place, *(place.replace(first, other) for other in others)}
     missing = described.keys() - places.keys() - made - (getattr(empty, "all_tied_weights_keys", None) or {}).keys()
@@ -96,9 +96,9 @@ def _assigned(empty: torch.nn.Module, keys: Iterable[str], mapping: Mapping[str,
 
 
 def renamed(empty: torch.nn.Module, keys: Iterable[str], name: str) -> tuple[Assigned, Mapping[str, str]]:
-    """Where the tensors of a checkpoint go, and what is taken off their names first, as patterns of old and new.
+    """Assignment of a checkpoint's tensors, and the renaming that it needs first (patterns, old -> new).
 
-    Nothing is, where they are the network's names as the library knows them.
+    The renaming is empty if the names are already those that the library knows.
     """
     keys = list(keys)
     plain = _assigned(empty, keys, {})
@@ -111,7 +111,7 @@ def renamed(empty: torch.nn.Module, keys: Iterable[str], name: str) -> tuple[Ass
         return plain, {}
     anchors, own = sorted(plain.missing, key=len)[-3:], f".{empty.base_model_prefix}."
     prefixes = {key.removesuffix(one) for one in anchors for key in keys if key.endswith(f".{one}")}
-    # the library takes its own prefix off, which parts the network from its heads
+    # the library removes its own prefix, which separates the network from its heads
     prefixes = {prefix.removesuffix(own[1:]) if prefix.endswith(own) else prefix for prefix in prefixes}
     found = {prefix: _assigned(empty, keys, _without(prefix)) for prefix in prefixes}
     most = max((len(one.places) for one in found.values()), default=0)
@@ -135,9 +135,9 @@ def _without(prefix):
 def refuse_left_over(
     assigned: Assigned, empty: torch.nn.Module, architecture: Architecture, held: Mapping[str, Held], name: str
 ) -> None:
-    """Refuse tensors of the network that is looked at which its configuration does not describe.
+    """Refuse tensors of the measured network that its configuration does not describe.
 
-    Those of other parts, such as heads and towers, are none of its; nor are numbers that it computes itself.
+    Tensors of other parts, such as heads and towers, are allowed, and so are numbers that the network computes itself.
     """
     network = architecture.network_of(empty)
     found = {
@@ -196,7 +196,7 @@ SAID = {
 
 
 def _kind(inner, network):
-    """What a tensor probably is, by its name: a key of `SAID`."""
+    """Probable kind of a tensor, guessed from its name: a key of `SAID`."""
     path, _, last = inner.rpartition(".")
     if LORA.search(inner):
         return "lora"
@@ -210,9 +210,9 @@ def _kind(inner, network):
 
 
 def _inside(bare, assigned, empty, architecture):
-    """Path of a tensor in the network that is looked at; None where it belongs to another part of the checkpoint."""
+    """Path of a tensor in the measured network; None for another part of the checkpoint."""
     prefix = max((one for one in assigned.prefixes if bare.startswith(one)), key=len, default=None)
-    if prefix is None:  # a tower's or a head's, unless the prefix is none or a wrapper's, or the tensor an adapter's
+    if prefix is None:  # of a tower or a head, unless the prefix is empty, a wrapper's or an adapter's
         if architecture.part is None and bare.partition(".")[0] in dict(empty.named_children()):
             return bare
         layer = re.search(rf"(?:^|\.)({re.escape(architecture.layers)}\.\d+\.)", bare)
@@ -244,7 +244,7 @@ def _harmless(inner, key, one, empty, network):
 
 
 def _refuse_more_layers(inside, network, layers, name):
-    """Refuse weights that hold more layers than the network."""
+    """Refuse weights with more layers than the configuration describes."""
     layer = re.compile(rf"{re.escape(layers)}\.(\d+)\.")
     numbers = [int(found[1]) for inner in inside if (found := layer.match(inner))]
     described = len(network.get_submodule(layers))
@@ -256,7 +256,7 @@ def _refuse_more_layers(inside, network, layers, name):
 
 
 def _is_causal(mask, config):
-    """Whether each token sees those before it and itself: all of them or, in some layers of GPT-Neo, the last few."""
+    """Whether each token sees itself and all earlier ones or, in some layers of GPT-Neo, the last few."""
     n = mask.shape[-1]
     seen, earlier = mask.expand(1, *mask.shape).flatten(0, -3) != 0, torch.ones(n, n, dtype=torch.bool).tril()
     windows = {n, getattr(config, "window_size", None)} - {None}
@@ -264,7 +264,7 @@ def _is_causal(mask, config):
 
 
 def _equal(held, keys):
-    """Whether tensors of a checkpoint are the same."""
+    """Whether these tensors of a checkpoint are equal."""
     first, *others = (_tensor(one, key) for one, key in zip(held, keys, strict=True))
     return all(torch.equal(first, other) for other in others)
 

@@ -1,7 +1,7 @@
-"""Folders of models from anyone: what would break, mislead or exhaust is refused in one sentence, before it is read.
+"""Checks of model folders from any source, before they are read: refuse what would break, mislead or exhaust memory.
 
-Entries are read as plain values before a library builds anything from them; no link that leads out of the folder is
-followed, no pickle opened, no code run, nothing fetched that a file names.
+Entries are read as plain values before a library builds anything from them. No link out of the folder is followed,
+no pickle opened, no code run, no URL in a file fetched.
 """
 
 import codecs
@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 from lipnb.extras import extra
 
-LONGEST = 50_000_000  # bytes of config.json or of an index; thousands of shards take fewer
-LONGEST_READ = 200_000_000  # bytes of another file of text, such as a tokenizer's
+LONGEST = 50_000_000  # bytes of config.json or of an index; even thousands of shards need fewer
+LONGEST_READ = 200_000_000  # bytes of any other text file, such as a tokenizer's
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")  # pickles beside the weights
+TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")  # pickles next to the weights
 TEXTS = (".json", ".txt", ".model", ".jinja")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
-DEQUANTIZED = "dequantized_from"  # how the GGUF file stored the weights that are read here as float32
+DEQUANTIZED = "dequantized_from"  # how the GGUF file stored the weights, here read as float32
 QUANTIZED = ("quantization_config", "compression_config")
 ROTARY = ("rope_scaling", "rope_parameters")
-# ways of computing that the library has itself; any other is a name on the hub, whose code it would fetch and run
+# implementations that the library contains; it would fetch any other name from the hub and run its code
 COMPUTED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", "grouped_mm", "batched_mm")
-SEVERAL = 1000  # numbers in a list of one for each layer or side
+SEVERAL = 1000  # longest list with one number for each layer or side
 
 
 def _number(value):
@@ -42,7 +42,7 @@ def _known_activation(value):
 
 
 def _whole(names, least, most):
-    """Rules for sizes: no more than a machine can count through; what else fits a family its library says."""
+    """Rules for sizes: at most what a machine can count through; the library checks what else fits the family."""
 
     def fits(value):
         if isinstance(value, (list, dict)):
@@ -57,7 +57,7 @@ def _whole(names, least, most):
     return dict.fromkeys(names.split(), (f"a whole number from {least} to {most:,}", fits))
 
 
-# entry of config.json -> what it must be, in words and as a test; without windows it may say 0 as well as null
+# entry of config.json -> the requirement, in words and as a test; 0 or null both mean no sliding window
 RULES = {
     **_whole("num_hidden_layers n_layer n_layers", 1, 1000),
     **_whole("num_attention_heads n_head n_heads num_key_value_heads", 1, 10_000),
@@ -87,7 +87,7 @@ RULES = {
         ("an activation that transformers knows", _known_activation),
     ),
 }
-ENDINGS = {  # the same of entries whose names end so
+ENDINGS = {  # rules for entries with these endings
     "_token_id": (
         "the number of a token",
         lambda value: isinstance(value, list) or type(value) is int and -1 <= value <= 10**9,
@@ -100,7 +100,7 @@ ENDINGS = {  # the same of entries whose names end so
 
 
 def json_of(path: Path, what: str) -> dict:
-    """The object of a JSON file, or a ValueError that names `what`: not JSON, no object, an entry twice, too large."""
+    """Object read from a JSON file; ValueError naming `what` if it is damaged, too large or has a key twice."""
 
     def once(pairs):
         found = dict(pairs)
@@ -125,20 +125,20 @@ def json_of(path: Path, what: str) -> dict:
 
 
 def refuse_mark(path: Path, what: str) -> None:
-    """Refuse a file of text that begins with a byte order mark, which the library of models does not read."""
+    """Refuse a text file that begins with a byte order mark, which transformers does not read."""
     try:
         with path.open("rb") as file:
             marked = file.read(3).startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    except OSError:  # who reads it says why
+    except OSError:  # the reader of the file reports it
         return
     if marked:
         raise ValueError(f"{what} begins with a byte order mark: save it as plain UTF-8, without one.")
 
 
 def check_entries(entries: dict, name: str, path: str = "") -> None:
-    """Refuse entries of a config.json that no model has: "... is quantized ...", "config.json of ... has ... = ...".
+    """Refuse quantized models, and entries of a config.json with values that no model has.
 
-    `path`: what stands before the names of entries of a part, such as "text_config.".
+    `path` is the prefix of entries of a part, such as "text_config.".
     """
     for key in QUANTIZED:
         if entries.get(key):
@@ -168,7 +168,7 @@ def _must_be(name, place, value, wanted):
 
 
 def _check_rotary(settings, path, name):
-    """Refuse numbers of rotary positions that no rotation has; layers of several kinds have settings of their own."""
+    """Refuse settings of rotary positions that define no rotation; layers of several kinds have nested settings."""
     for key, value in settings.items():
         place = f"{path}.{key}"
         if isinstance(value, dict):
@@ -183,10 +183,10 @@ def _check_rotary(settings, path, name):
 
 
 def check_size(count: int, itemsize: int, name: str) -> None:
-    """Refuse a network that cannot lie in the memory of this machine, before any of it is made."""
+    """Refuse a network larger than the memory of this machine, before any of it is allocated."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # this system does not say: nothing is checked
+    except (ValueError, OSError, AttributeError):  # the system does not tell its memory: skip the check
         return
     if count * itemsize > memory:
         raise ValueError(
@@ -196,7 +196,7 @@ def check_size(count: int, itemsize: int, name: str) -> None:
 
 
 def shards_of(index: Path, name: str) -> list[str]:
-    """Files named by the index of a split checkpoint: plain names in its own folder, and nothing else."""
+    """File names in the index of a split checkpoint; only plain names in the same folder are allowed."""
     entries = json_of(index, f"{index.name} of {name!r}")
     weights = entries.get("weight_map")
     if not (isinstance(weights, dict) and weights and all(isinstance(file, str) for file in weights.values())):
@@ -217,14 +217,14 @@ def shards_of(index: Path, name: str) -> list[str]:
 
 
 class Held(NamedTuple):
-    """A tensor of a checkpoint, known by the head of its file alone."""
+    """A tensor of a checkpoint, known from the header of its file."""
 
     file: Path
     shape: tuple[int, ...]
 
 
 def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
-    """The tensors of a checkpoint, by name; one sentence unless all are there, whole, in safetensors format."""
+    """Tensors of a checkpoint by name; refuses missing, damaged and duplicate ones, and formats but safetensors."""
     with extra("models"):
         from safetensors import SafetensorError, safe_open
 
@@ -269,7 +269,7 @@ def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
 
 
 def _without_weights(folder, name):
-    """What is said of a folder without weights that are read, by what it holds instead."""
+    """Message for a folder without readable weights, according to what it holds instead."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     pickles = [
         file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt")) and not file.startswith(TRAINING)
@@ -296,15 +296,15 @@ def _without_weights(folder, name):
 
 
 def below(folder: str | os.PathLike, *files: str) -> str | None:
-    """Name of a folder in this one that holds one of these files; of checkpoints of a training the last."""
+    """Name of a subfolder that holds one of these files; of training checkpoints, the last."""
     found = [path.name for path in Path(folder).iterdir() if any((path / file).is_file() for file in files)]
     return max(found, key=lambda name: ([int(number) for number in re.findall(r"\d+", name)], name), default=None)
 
 
 def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
-    """Path of a file of a model, which a link in a plain folder may not lead out of.
+    """Path of a file of a model; in a plain folder a link must not lead out of it.
 
-    The cache of the Hugging Face hub keeps ``snapshots/COMMIT/FILE`` as links into ``blobs`` beside them.
+    The cache of the Hugging Face hub keeps ``snapshots/COMMIT/FILE`` as links into the neighbouring ``blobs``.
     """
     path, home = Path(folder) / file, Path(folder).resolve()
     if home.parent.name == "snapshots":
@@ -312,7 +312,7 @@ def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
     try:
         if path.is_symlink():
             with suppress(FileNotFoundError):
-                path.stat()  # from Python 3.13 on a circle resolves without a word
+                path.stat()  # from Python 3.13 on, resolve() does not report a circle
         inside = not path.is_symlink() or path.resolve().is_relative_to(home)
     except (OSError, RuntimeError):
         raise ValueError(f"{file} of {name!r} is a link that leads in a circle: copy the file itself.") from None
@@ -324,7 +324,7 @@ def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
 
 
 def check_folder(folder: str | os.PathLike, name: str) -> None:
-    """Refuse a folder of which a library would follow a link, take another model's weights, or read without end."""
+    """Refuse a folder whose links lead out of it, that holds an adapter, or whose text files are too large."""
     for path in sorted(Path(folder).iterdir()):
         if path.suffix not in (*TEXTS, ".safetensors"):
             continue
@@ -337,7 +337,7 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
 
 
 def refuse_adapter(folder: str | os.PathLike, name: str) -> None:
-    """Refuse the weights of PEFT, such as LoRA: the library would load the model that they name."""
+    """Refuse adapter weights of PEFT, such as LoRA: transformers would load the model that they name."""
     names = ("adapter_config.json", "adapter_model.safetensors")
     if found := [one for one in names if (Path(folder) / one).exists()]:
         raise ValueError(

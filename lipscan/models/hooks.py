@@ -1,4 +1,4 @@
-"""Calls of the modules of a network while it runs: what each received and gave, changed or stopped on the way."""
+"""Recording of module calls in a network that runs: inputs, outputs, changed arguments, early stop."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ USUAL = "hidden_states"
 
 
 class _Stop(Exception):
-    """Ends a pass of a network once what is wanted has been seen; `hooks` are those of the block that ends."""
+    """Exception that ends a pass of a network early; `hooks` identify the `capture` block that ends with it."""
 
     def __init__(self, hooks: tuple) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class _Stop(Exception):
 
 
 class _Here(threading.local):
-    """Hooks of the blocks of this thread that note calls at this moment."""
+    """Hooks of the `capture` blocks of this thread that are recording now."""
 
     active: tuple = ()
 
@@ -41,13 +41,13 @@ class Call:
     Attributes
     ----------
     module : torch.nn.Module
-        Which.
+        The module called.
     number : int
-        Which of its calls, from 0: layers may share a module.
+        Index among the calls of this module, from 0; layers may share a module.
     args, kwargs : tuple, dict
-        Its arguments.
+        Arguments of the call.
     given : Tensor
-        What it gave, the first of several things; None as long as it runs.
+        Its output, or the first item of several; None while the module runs.
     """
 
     module: Module
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def tokens(self) -> Tensor:
-        """The tokens among the arguments, by place or by whatever name; ValueError where no tensor is there."""
+        """The tokens among the arguments: the first positional one, or a keyword. ValueError if it is not a tensor."""
         found = self.args[0] if self.args else self.kwargs.get(self._name())
         if not isinstance(found, Tensor):
             raise ValueError(
@@ -68,33 +68,33 @@ class Call:
         return found
 
     def with_tokens(self, x: Tensor) -> tuple[tuple, dict[str, Any]]:
-        """The arguments with other tokens in their place."""
+        """Arguments with the tokens replaced by `x`."""
         return ((x, *self.args[1:]), self.kwargs) if self.args else (self.args, {**self.kwargs, self._name(): x})
 
     @property
     def others(self) -> dict[str, Any]:
-        """The arguments but the tokens, by name, without keys and values left behind."""
+        """Arguments by name, without the tokens and without cached keys and values."""
         names = [*signature(self.module.forward).parameters]
         given = dict(zip(names[1:], self.args[1:], strict=False)) | self.kwargs
         tokens = None if self.args else self._name()
         return {name: value for name, value in given.items() if name != tokens and not _cached(name)}
 
     def with_other(self, name: str, value: Any) -> "Call":
-        """The call with another value of the argument of that name."""
+        """The call with another value for the argument of that name."""
         if name in self.kwargs:
             return replace(self, kwargs={**self.kwargs, name: value})
         place = [*signature(self.module.forward).parameters].index(name)
         return replace(self, args=(*self.args[:place], value, *self.args[place + 1 :]))
 
     def again(self, x: Tensor) -> Any:
-        """What the module gives of other tokens, the rest as it was, but for keys and values left behind."""
+        """Output of the module for other tokens; other arguments stay, but cached keys and values are dropped."""
         args, kwargs = self.with_tokens(x)
         cached = {name: None for name in kwargs if _cached(name)}
         with turn():
             return first_of(self.module(*args, **kwargs | cached))
 
     def _name(self):
-        """The keyword that holds the tokens: the module's first parameter, unless the usual name is there."""
+        """Keyword that holds the tokens: ``hidden_states`` if given, else the module's first parameter."""
         return USUAL if USUAL in self.kwargs else next(iter(signature(self.module.forward).parameters), USUAL)
 
 
@@ -105,25 +105,25 @@ def capture(
     after: tuple[Module, int] | None = None,
     change: Callable[[Call], tuple[tuple, dict[str, Any]] | None] | None = None,
 ) -> Iterator[list[Call]]:
-    """Note the calls of some modules for as long as a block lasts.
+    """Record the calls of modules inside a block.
 
-    Calls from other threads are not noted, nor those that `change` makes; another thread's block waits for the end of
-    this one.
+    Calls from other threads and calls that `change` makes are not recorded. A block of another thread waits until this
+    one ends.
 
     Parameters
     ----------
     *modules : torch.nn.Module
-        Any number; one that is named twice is noted once.
+        Modules to record; a module given twice is recorded once.
     before, after : (torch.nn.Module, int), optional
-        The block ends, without an error, before this call of this module, or when it has given: the rest of the
-        network is not run. The module is noted too.
+        The block ends, without an error, before this call of this module, or after it has returned; the rest of the
+        network does not run. The module is recorded too.
     change : callable, optional
-        Before each call, from `Call` to the arguments that it is given in place of its own, or None for those.
+        Called before each call with its `Call`; returns the arguments to use instead, or None to keep them.
 
     Yields
     ------
     list of Call
-        In the order in which they began.
+        The calls, in the order in which they began.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def capture(
     calls: list[Call] = []
     last: dict[Module, Call] = {}
 
-    # a thread of the user may just run the module as hooks come and go: PyTorch then calls them with less
+    # another thread may run the module while hooks are added or removed: PyTorch then passes fewer arguments
     def begin(module, args, kwargs=None):
         if own not in _here.active:
             return None
@@ -148,7 +148,7 @@ def capture(
             raise _Stop(own)
         if change is None:
             return None
-        active, _here.active = _here.active, ()  # it may run the network again
+        active, _here.active = _here.active, ()  # `change` may run the network itself
         try:
             return change(call)
         finally:
@@ -179,13 +179,13 @@ def capture(
             finally:
                 _unhook(hooked, own)
                 _here.active = active
-        finally:  # once more: an interrupt may have fallen into the first time
+        finally:  # again: an interrupt may have hit the first attempt
             _unhook(hooked, own)
             _here.active = active
 
 
 def _unhook(modules, own):
-    """Take hooks off modules, whether or not PyTorch's handles of all of them came back."""
+    """Remove hooks from modules, even hooks whose handle PyTorch never returned."""
     for module in modules:
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if hook in own]:
@@ -198,5 +198,5 @@ def _cached(name):
 
 
 def first_of(output: Any) -> Any:
-    """The tokens among what a module gives: the first of several things."""
+    """The tokens in the output of a module: the first item of a tuple or list."""
     return output[0] if isinstance(output, tuple | list) else output

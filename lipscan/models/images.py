@@ -1,4 +1,4 @@
-"""Pictures as networks read them: their shape, the patches that they are cut into, and what is given beside them."""
+"""Pictures as inputs of networks: their shape, number of patches, and further arguments."""
 
 from inspect import signature
 from math import isqrt, prod
@@ -13,18 +13,18 @@ CHANNELS = ("num_channels", "in_channels")
 
 
 def picture_shape(config: Any) -> tuple[int, ...]:
-    """Shape of the pictures of a configuration: (c, h, w), or (frames, c, h, w) of videos.
+    """Shape of a picture for a configuration: (c, h, w), or (frames, c, h, w) for videos.
 
     Raises
     ------
     ValueError
-        "its config.json says no size of images ...", "... two whole numbers ..."
+        The configuration has no image size, or one that is not one or two positive whole numbers.
     """
     channels = next((count for name in CHANNELS if isinstance(count := getattr(config, name, None), int)), 3)
     sides: tuple[int, ...]
     if getattr(config, "image_size", None) is not None:
         sides = _pair("image_size", config.image_size)
-    elif isinstance(getattr(config, "num_patches", None), int):  # SigLIP 2 reads any picture of so many patches
+    elif isinstance(getattr(config, "num_patches", None), int):  # SigLIP 2 reads any picture with that many patches
         sides = tuple(isqrt(config.num_patches) * side for side in patch_sides(config))
     else:
         raise ValueError("its config.json says no size of images (image_size), so that there is no picture to give it.")
@@ -33,7 +33,7 @@ def picture_shape(config: Any) -> tuple[int, ...]:
 
 
 def patch_sides(config: Any) -> tuple[int, int]:
-    """Height and width of the patches of a configuration; ValueError where it says none."""
+    """Height and width of the patches of a configuration; ValueError if it has none."""
     said = getattr(config, "patch_size", None)
     cubes = getattr(config, "tubelet_size", None)
     if said is None and isinstance(cubes, list | tuple):
@@ -42,7 +42,7 @@ def patch_sides(config: Any) -> tuple[int, int]:
 
 
 def patches(config: Any) -> int:
-    """How many patches a picture of the configuration's own shape has; those of videos take several frames each."""
+    """Number of patches of a picture of the configured shape; a patch of a video spans several frames."""
     shape, sides = picture_shape(config), patch_sides(config)
     count = prod(length // side for length, side in zip(shape[-2:], sides, strict=True))
     if len(shape) == 3:
@@ -52,10 +52,11 @@ def patches(config: Any) -> int:
 
 
 def given(network: Any, images: Tensor) -> dict[str, Tensor]:
-    """What a network is called with to read images (b, c, h, w), by keyword.
+    """Keyword arguments for a network that reads images (b, c, h, w).
 
-    SigLIP 2 reads patches, (b, n, p p c), with how many stand above and beside each other, and a mask of those that
-    are there: all. MAE reads the order in which it hides patches; it hides none here, and they keep their order.
+    SigLIP 2 reads patches, (b, n, p p c), with their numbers per column and row, and a mask of those present (all).
+    MAE reads numbers that order its patches before it hides some; it hides none here, and increasing numbers keep their
+    order.
     """
     config, reads = network.config, signature(getattr(network, "forward", network)).parameters
     if "spatial_shapes" in reads:

@@ -1,7 +1,7 @@
-"""Self-attention layers, cut into heads: what an architecture says of them, and the maps made of them.
+"""Layout of self-attention layers in an architecture, and the maps built from their weights.
 
-An `Architecture` says where the layers lie, where attention reads its input, how the weights split into heads, and
-whether the norm comes before or after the residual. Those known are in `lipscan.models.families`.
+An `Architecture` states where the layers lie, where attention reads its input, how the weights split into heads, and
+whether the norm comes before or after the residual. Known ones are in `lipscan.models.families`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from lipscan.models.split_heads import Rotation, arguments
 __all__ = ["OBJECTS", "Block"]
 
 OBJECTS = ("heads", "heads+output", "block")
-# rotations that are the same for every length that a network reads, and longrope, which has two tables
+# rotations that do not depend on the length of the text, and longrope, which has two tables
 ROPES = ("default", "linear", "proportional", "llama3", "yarn", "dynamic", "longrope")
 
 
@@ -35,58 +35,58 @@ def _no_window(config, layer, number):
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one family of transformers stores multi-head attention; paths are those of attributes."""
+    """Layout of multi-head attention in one family of transformers; paths are attribute paths."""
 
-    title: str  # for people
-    masks: tuple  # of bool, those that it can have; the first is its own where `mask_setting` is None
+    title: str  # name for messages and reports
+    masks: tuple  # of bool, the possible masks; the first is the default
     layers: str  # from the network to its layers
-    attention: str  # from a layer to the module that receives the tokens and makes queries, keys and values of them
-    # layer -> what `split_heads.arguments` reads, see `separate` and `fused` there; None where the network's own
-    # modules alone know, which are then differentiated: no closed form
+    attention: str  # from a layer to the module that receives the tokens and computes queries, keys and values
+    # layer -> input of `split_heads.arguments`, see `separate` and `fused` in that module; None if only the network's
+    # own modules compute the map: they are differentiated, and no closed form is known
     matrices: Any
     norm: str | None  # from a layer to the norm of its tokens
-    # from a layer to the module that gives the output of attention, output projection included; None: the same
+    # from a layer to the module that outputs attention, output projection included; None: the same as `attention`
     projected: str | None = None
-    # from a layer to what is done to the output of attention before the residual: a norm, LayerScale or a factor
+    # from a layer to what is applied to the output of attention before the residual: a norm, LayerScale or a factor
     after: str | None = None
     # whether the block is x + after(att(norm(x))), else norm(x + att(x)); or configuration -> bool
     pre_norm: bool | Callable = True
     positions: str | None = None  # from the network to its learned position embeddings
     mask_setting: str | None = None  # entry of config.json that switches the causal mask on
     settings: dict = field(default_factory=dict)  # entries of config.json that are always overridden
-    # entries of config.json that, where present, must have one of these values for the maps to be ours
+    # entries of config.json that, if present, must have one of these values for our closed form to be correct
     required: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)  # keyword arguments of the network's class
-    reads: str = "input_ids"  # or "pixel_values", or "input_features", spectra of sound
-    # from the network to the module that turns queries and keys by their places (RoPE); or one for each layer
+    reads: str = "input_ids"  # or "pixel_values", or "input_features" (audio spectra)
+    # from the network to the module that rotates queries and keys by position (RoPE); or one path for each layer
     rotary: str | tuple[str | None, ...] | None = None
-    turns: Callable = _always  # whether that layer turns them at all
-    # which coordinates turn together: c and c + p ("halves"), or 2 c and 2 c + 1 ("neighbours")
+    turns: Callable = _always  # layer -> whether it rotates them
+    # which coordinates rotate together: c and c + p ("halves"), or 2 c and 2 c + 1 ("neighbours")
     pairs: str = "halves"
     # configuration, layer, its number -> tokens that a token sees on each side, itself included; None: all
     window: Callable = _no_window
-    # network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it
+    # network -> terms added to the logits by distance, (h, 2 w + 1), in the order of `Attention`
     relative: Callable | None = None
     longest: Callable = attrgetter("max_position_embeddings")  # configuration -> most tokens of a sequence
-    # network -> its layers in the order of their use, where `layers` do not stand in it
+    # network -> its layers in the order of their use, if `layers` is not in that order
     order: Callable | None = None
-    # from what the library loads to the network that is looked at: the encoder, or one of two towers
+    # from the loaded network to the measured one: the encoder, or one of two towers
     part: str | None = None
-    parts: dict = field(default_factory=dict)  # of a model with two towers, name -> the architecture of each
-    imagenet: bool = False  # whether it was trained on pictures of ImageNet's mean and deviation, not of one half
-    interpolates: bool = False  # whether it reads smaller images too, with its position embeddings interpolated
-    attends: Callable = _always  # whether a layer holds attention: in hybrids others hold something else
-    # of a closed form that was found by trial: how, in words, and up to how many tokens it holds where that is not all
+    parts: dict = field(default_factory=dict)  # for a model with two towers: name -> the architecture of each
+    imagenet: bool = False  # whether images are normalised with ImageNet's mean and deviation, instead of one half
+    interpolates: bool = False  # whether it also reads smaller images, by interpolating its position embeddings
+    attends: Callable = _always  # layer -> whether it holds attention; hybrids have other layers too
+    # for a closed form found by trial: how it was found, and up to how many tokens it holds (None: all)
     found: str = ""
     reach: int | None = None
 
     @property
     def known(self):
-        """How its attention is known, in words; "" for what has an entry in `lipnb.models.ARCHITECTURES`."""
+        """How the attention is computed, in words; "" for an entry of `lipnb.models.ARCHITECTURES`."""
         return self.found if self.matrices is not None else "automatic differentiation of the network's own modules"
 
     def network_of(self, loaded):
-        """The network that is looked at, of what the library loads."""
+        """The measured network inside the loaded one."""
         return loaded if self.part is None else loaded.get_submodule(self.part)
 
     def small_sides(self, config):
@@ -97,29 +97,29 @@ class Architecture:
         return tuple(min(4, length // step) * step for length, step in zip(own, steps, strict=True))
 
     def layers_of(self, network):
-        """The layers of `network` in the order of their use; one that is used again is there again."""
+        """Layers of `network` in the order of their use, with repeats for shared ones."""
         return network.get_submodule(self.layers) if self.order is None else self.order(network)
 
     def attending(self, network):
-        """Numbers of the layers that hold attention, in order."""
+        """Indices of the layers that hold attention, in order."""
         return [number for number, layer in enumerate(self.layers_of(network)) if self.attends(layer)]
 
     def call_of(self, network, layer, object="heads+output"):
-        """Which call of what receives its tokens a layer is, from 0: layers may share one module."""
+        """Index of the layer among the calls of its module, which layers may share; counted from 0."""
         earlier = [number for number in self.attending(network) if number < layer]
         module = self.receiver(network, layer, object)
         return sum(self.receiver(network, number, object) is module for number in earlier)
 
     def attention_of(self, network, layer):
-        """The module that makes queries, keys and values of the tokens it receives."""
+        """The module that computes queries, keys and values from the tokens it receives."""
         return self.layers_of(network)[layer].get_submodule(self.attention)
 
     def receiver(self, network, layer, object):
-        """The module whose first argument is what `object` of that layer receives."""
+        """The module whose first argument is the input of `object` in that layer."""
         return self.layers_of(network)[layer] if object == "block" else self.attention_of(network, layer)
 
     def giver(self, network, layer):
-        """The module whose output is that of the attention of that layer, output projection included."""
+        """The module whose output is the attention of that layer, output projection included."""
         return self.layers_of(network)[layer].get_submodule(self.projected or self.attention)
 
     def rotation(self, network, number, n):
@@ -129,7 +129,7 @@ class Architecture:
             return None
         module = network.get_submodule(path)
         kind, prefix = None, ""
-        if not hasattr(module, "inv_freq"):  # layers of different types have rotations of their own
+        if not hasattr(module, "inv_freq"):  # layers of different types have different rotations
             kind = network.config.layer_types[number]
             prefix = f"{kind}_"
         rope = getattr(module, "rope_type", None) or "default"
@@ -137,7 +137,7 @@ class Architecture:
         if rope not in ROPES:
             raise ValueError(f"its rotary positions are of the type {rope!r}: known here are {', '.join(ROPES)}.")
         gain = float(getattr(module, f"{prefix}attention_scaling", 1.0))
-        # as it was made: a network that has read a longer text keeps what it turned that one by
+        # the initial frequencies: a network that has read a longer text keeps those of that text
         kept = f"{prefix}original_inv_freq"
         frequencies = getattr(module, kept if hasattr(module, kept) else f"{prefix}inv_freq").detach().clone()
         if rope == "longrope":
@@ -147,9 +147,9 @@ class Architecture:
     def attention_object(
         self, network: Any, number: int, object: str, masked: bool, n: int | None = None
     ) -> "Attention | Block | OwnAttention":
-        """The attention of one layer of a network, with a copy of its weights; or by the network's own modules.
+        """Attention of one layer as a closed form with a copy of the weights, or as the network's own modules.
 
-        `Model.attention` says what `object` and `n` are; a ValueError what its attention has that `Attention` has not.
+        `Model.attention` explains `object` and `n`. ValueError if the attention has a feature that `Attention` lacks.
         """
         if self.matrices is None:
             if object != "heads+output":
@@ -190,18 +190,18 @@ class Architecture:
         return Block(attention, norm, pre_norm, after)
 
     def own_attention(self, network: Any, number: int) -> OwnAttention:
-        """The attention of one layer by the network's own modules."""
+        """Attention of one layer, computed by the network's own modules."""
         module, giver = self.attention_of(network, number), self.giver(network, number)
         return OwnAttention(network, self.reads, module, giver, self.call_of(network, number))
 
 
 def reads_other_keys(layer: torch.nn.Module) -> bool:
-    """Whether attention in a layer reads the keys and values of another layer, as the last ones of Gemma 3n do."""
+    """Whether attention in a layer reads the keys and values of another layer, as in the last layers of Gemma 3n."""
     return any(getattr(module, "is_kv_shared_layer", False) for module in layer.modules())
 
 
 def _of_length(config, kind, n, short):
-    """Frequencies of longrope: those of texts within the original length, or the others."""
+    """Frequencies of longrope: the short table for texts within the original length, else the long one."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     said = config.rope_parameters if kind is None else config.rope_parameters[kind]
@@ -224,9 +224,9 @@ class Block:
               x \mapsto x + f(\mathrm{LN}(x)) \quad\text{(pre-norm, GPT-2; Llama with RMSNorm)}, \qquad
               x \mapsto x + g(f(\mathrm{LN}(x)))
 
-    with :math:`f` multi-head attention with its output projection, and g a second norm (Gemma 2; OLMo 2 has it alone),
-    LayerScale (DINOv2) or a factor (Granite). Where the feed-forward part reads the same tokens as attention (GPT-NeoX,
-    Phi, Cohere) it is left out of the sum. It works in batch and under `torch.func`.
+    with :math:`f` multi-head attention with its output projection, and g a second norm (in Gemma 2 besides the first;
+    OLMo 2 has only this one), LayerScale (DINOv2) or a factor (Granite). A feed-forward part that reads the same tokens
+    as attention (GPT-NeoX, Phi, Cohere) is left out of the sum. Blocks work in batch and under `torch.func`.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class Block:
     norm : callable
         LayerNorm or RMSNorm of each token, from shape (..., n, d) to shape (..., n, d).
     pre_norm : bool
-        Whether LayerNorm comes before attention.
+        Whether the norm comes before attention.
     after : callable, optional
         With `pre_norm`: g, from shape (..., n, d) to shape (..., n, d).
 

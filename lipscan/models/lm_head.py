@@ -1,8 +1,8 @@
-"""The output layer of a language model: the class of transformers that has one, around the network that is loaded.
+"""The output layer of a language model: the matching class of transformers, built around the loaded network.
 
-No formula of an output layer is written here. The library's own class (GPT2LMHeadModel, BertForMaskedLM, ...) is built
-without its layers, the library reads the rest of it from the checkpoint, and the loaded network takes the place of the
-one inside. Whatever the class does to hidden states (biases, caps, scales, a transform) is then what it does.
+No formula of an output layer is written here. The class of transformers (GPT2LMHeadModel, BertForMaskedLM, ...) is
+built without its layers, transformers reads its other tensors from the checkpoint, and the loaded network replaces the
+one inside. So biases, caps, scales and transforms are those of the class.
 """
 
 from copy import deepcopy
@@ -17,12 +17,12 @@ from lipscan.models.files import quiet
 from lipscan.models.hooks import capture
 from lipscan.models.network import ROUNDING, run, vocabulary
 
-TOKENS = 9  # of the text on which the class is run when its output layer is read
+TOKENS = 9  # length of the text on which the class is tested
 TEXTS = {"input_ids": "text", "pixel_values": "images", "input_features": "sound"}
 
 
 class Source(NamedTuple):
-    """What a network was made from: where its weights lie, or the seed that drew them, and its whole configuration."""
+    """Origin of a network: the folder of its weights, or the seed that drew them, and its whole configuration."""
 
     folder: Path | None
     config: Any
@@ -30,23 +30,23 @@ class Source(NamedTuple):
 
 
 class NoLogits(ValueError):
-    """A model has no logits: its sentence is a clause that says why."""
+    """Error for a model without logits; its message is a clause with the reason."""
 
 
 def why_no_logits(model: Any) -> str:
-    """Why the logits of a model are not known, in a clause; empty where they are. Reads the output layer, once."""
+    """Reason why a model has no logits, in a clause; empty if it has them. Reads the output layer once."""
     try:
-        model.language_model  # noqa: B018, read here
+        model.language_model  # noqa: B018, the property reads the output layer
     except NoLogits as error:
         return str(error)
     return ""
 
 
 def language_model(model: Any) -> torch.nn.Module:
-    """The network of a model with its output layer, as a class of transformers that gives logits; or `NoLogits`.
+    """The network of a model with its output layer, as a class of transformers that returns logits; or `NoLogits`.
 
-    Beside the network, which is the model's own, it holds the numbers of the output layer alone: those of the
-    checkpoint, or of random weights what the library draws for the same seed. A matrix that is tied is the network's.
+    The result shares the model's network and adds only the tensors of the output layer: those of the checkpoint or, for
+    random weights, those that transformers draws for the same seed. A tied matrix is the network's.
     """
     network, architecture, source = model.module, model.architecture, model.source
     if architecture.reads != "input_ids":
@@ -62,7 +62,7 @@ def language_model(model: Any) -> torch.nn.Module:
             whole, place, missing, unexpected = _around(kind, network, architecture, source)
         except NoLogits:
             raise
-        except Exception as error:  # the library has many ways to refuse a configuration or a file
+        except Exception as error:  # the library raises many kinds of errors
             raise NoLogits(f"the output layer of transformers' {name} could not be read ({_line(error)})") from error
     outside = {key for key, _ in whole.named_parameters(remove_duplicate=False) if not key.startswith(f"{place}.")}
     if lacking := sorted(key for key in missing if key in outside):
@@ -79,7 +79,7 @@ def language_model(model: Any) -> torch.nn.Module:
 
 
 def _class_of(config, masked):
-    """The library's class of language models of this type: the one that config.json names, else that of the mask."""
+    """Class of transformers for language models of this type: the one named in config.json, else one for the mask."""
     from transformers.models.auto import modeling_auto as auto
 
     causal, both = auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING
@@ -92,7 +92,7 @@ def _class_of(config, masked):
 
 
 def _around(kind, network, architecture, source):
-    """A class of the library without the layers of the network in it; that network's place; keys missing and left."""
+    """The class without the layers of its network; path of that network; missing keys and unexpected keys."""
     from transformers import PreTrainedModel
 
     found: list[str] = []
@@ -106,7 +106,7 @@ def _around(kind, network, architecture, source):
             place, inside = places[0], self.get_submodule(places[0])
             for path, module in [*self.named_modules()]:
                 tower = isinstance(module, PreTrainedModel) and path and not f"{place}.".startswith(f"{path}.")
-                if tower and not path.startswith(f"{place}."):  # of a model that sees or hears too
+                if tower and not path.startswith(f"{place}."):  # another modality's tower, such as vision or audio
                     self.set_submodule(path, torch.nn.Identity())
             inside.set_submodule(architecture.layers, torch.nn.ModuleList())
             kept = {key for key, _ in self.named_parameters(remove_duplicate=False)}
@@ -114,7 +114,7 @@ def _around(kind, network, architecture, source):
             self.all_tied_weights_keys = tied
             found[:] = [place]
 
-    # by these the library knows how checkpoints name their tensors, and that the code is its own
+    # the library uses these to name the tensors of checkpoints, and to recognise its own code
     Around.__name__, Around.__module__ = kind.__name__, kind.__module__
     config, report = deepcopy(source.config), dict[str, Any]()
     if source.folder is None:
@@ -131,12 +131,12 @@ def _around(kind, network, architecture, source):
             local_files_only=True,
             output_loading_info=True,
         )
-    whole.__class__ = kind  # that can be pickled
+    whole.__class__ = kind  # a class that can be pickled
     return whole, found[0], report.get("missing_keys", ()), report.get("unexpected_keys", ())
 
 
 def _put_in(whole, place, network):
-    """Put the network in its place, and its own numbers wherever the class has those of the network in it."""
+    """Insert the network at its path, and tie its parameters wherever the class shares them."""
     own = {id(one): key for key, one in whole.get_submodule(place).named_parameters()}
     tied = [
         (key, own[id(one)])
@@ -150,7 +150,7 @@ def _put_in(whole, place, network):
 
 
 def _plain_words(config, most, n):
-    """Token ids (1, n) at random, but for those that mean something to the class, such as the place of an image."""
+    """Random token ids (1, n), without those that have a meaning for the class, such as an image placeholder."""
     meant = [value for key, value in _entries(config.to_dict()) if str(key).endswith(("_token_id", "_token_index"))]
     plain = torch.ones(most, dtype=torch.bool)
     plain[[value for value in meant if type(value) is int and 0 <= value < most]] = False
@@ -159,14 +159,14 @@ def _plain_words(config, most, n):
 
 
 def _entries(settings):
-    """Names and values of a configuration, at any depth."""
+    """Names and values of a configuration at any depth."""
     for key, value in settings.items():
         yield from _entries(value) if isinstance(value, dict) else [(key, value)]
 
 
 @torch.no_grad()
 def _check(whole, network, inputs):
-    """Raise `NoLogits` unless the class reads token ids as its network alone does, and gives logits of each."""
+    """Raise `NoLogits` unless the class reads token ids like the bare network and returns logits for each of them."""
     name, reads, inputs = type(whole).__name__, "input_ids", inputs.to(network.device)
     alone = run(network, reads, inputs).last_hidden_state.double()
     try:
@@ -174,7 +174,7 @@ def _check(whole, network, inputs):
             logits = run(whole, reads, inputs).logits
         within = calls[-1].given
         within = within if isinstance(within, torch.Tensor) else within[0]
-    except Exception as error:  # the code is anybody's
+    except Exception as error:  # arbitrary code may run here
         raise NoLogits(f"transformers' {name} cannot be run on a text alone ({_line(error)})") from error
     if within.shape != alone.shape or not (within.double() - alone).norm() <= ROUNDING * alone.norm():
         raise NoLogits(f"within transformers' {name} the network reads a text otherwise than alone")

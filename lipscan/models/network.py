@@ -1,4 +1,4 @@
-"""A network at work: its inputs, passes that leave it as it was, what its layers receive and give, and its end."""
+"""Running a network: its inputs, passes that leave it unchanged, inputs and outputs of its layers, and whole maps."""
 
 import math
 from collections.abc import Callable
@@ -21,18 +21,18 @@ from lipscan.models.images import given, patch_sides, picture_shape
 
 __all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "whole_network", "with_positions"]
 
-ROUNDING = 1e-5  # relative change of outputs that rounding may make
+ROUNDING = 1e-5  # relative change of outputs attributed to rounding
 TO = ("hidden", "logits")
 
 
 def vocabulary(network: Any) -> int | None:
-    """How many token ids a network reads, as its configuration or its table of embeddings says; None where none do."""
+    """Vocabulary size of a network, from its configuration or embedding table; None without either."""
     said = getattr(network.config, "vocab_size", None)
     if isinstance(said, int):
         return said
     try:
         table = network.get_input_embeddings()
-    except (AttributeError, NotImplementedError):  # the library's own way to say that there is none
+    except (AttributeError, NotImplementedError):  # how the library reports that it has no table
         return None
     return table.num_embeddings if isinstance(table, torch.nn.Embedding) else None
 
@@ -40,11 +40,11 @@ def vocabulary(network: Any) -> int | None:
 def some_inputs(
     network: Any, reads: str, n: int, count: int = 1, seed: int | None = None, sides: tuple[int, int] | None = None
 ) -> Tensor:
-    """Inputs that a network reads: random ones with a seed, else token ids 0, 1, ... or zeros; images of `sides`."""
+    """Inputs for a network: random ones with a seed, else token ids 0, 1, ... or zeros; images of `sides`."""
     config = network.config
     if reads == "input_ids":
         most = vocabulary(network)
-        assert most is not None  # a network without one is not loaded
+        assert most is not None  # a network without a vocabulary is not loaded
         ids = (torch.arange(n) % most).repeat(count, 1)
         if seed is not None:
             ids = torch.randint(most, ids.shape, generator=torch.Generator().manual_seed(seed))
@@ -53,7 +53,7 @@ def some_inputs(
         own = picture_shape(config)
         shape: tuple[int, ...] = (count, *own[:-2], *(sides or own[-2:]))
     else:
-        shape = (count, config.num_mel_bins, 2 * config.max_source_positions)  # a convolution takes each second frame
+        shape = (count, config.num_mel_bins, 2 * config.max_source_positions)  # the convolution has stride 2
     inputs = torch.zeros(shape)
     if seed is not None:
         inputs = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -61,14 +61,14 @@ def some_inputs(
 
 
 def without_padding(ids, network):
-    """Token ids with another token in place of the one that fills sequences up, of which some networks make a mask."""
+    """Replace the padding id, from which some networks derive a mask."""
     padding = getattr(network.config, "pad_token_id", None)
     last = vocabulary(network) - 1
     return ids if padding is None else ids.where(ids != padding, last - (padding == last))
 
 
 def inputs_of(model: Any, inputs: Any) -> Tensor:
-    """Token ids (b, n), images (b, c, h, w) or spectra (b, c, t), checked, on the network's device."""
+    """Checked token ids (b, n), images (b, c, h, w) or spectra (b, c, t), on the network's device."""
     if isinstance(inputs, str):
         raise ValueError(
             f"{model.name} is given a str, not numbers: use model.token_ids(text)[None] of a text, "
@@ -133,9 +133,9 @@ def _sounds(model, spectra):
 
 
 def run(network: Any, reads: str, inputs: Tensor, draws: Draws | None = None) -> Any:
-    """The network on inputs, without a cache of keys and values; it and the random states are then as before.
+    """Output of the network, without a cache of keys and values; the network and the random states are then restored.
 
-    `Changed` is raised where the network is not as before, see `unchanged`; `draws` says whether it drew anything.
+    Raises `Changed` if the network changed itself, see `unchanged`; `draws` records whether it drew random numbers.
     """
     known = signature(getattr(network, "forward", network)).parameters.values()
     takes = any(one.name == "use_cache" or one.kind is one.VAR_KEYWORD for one in known)
@@ -147,7 +147,7 @@ def run(network: Any, reads: str, inputs: Tensor, draws: Draws | None = None) ->
 
 @torch.no_grad()
 def refuse_draws(network: Any, reads: str, inputs: Tensor) -> None:
-    """Raise `Changed`, in one sentence, where what a network gives depends on numbers that it draws as it reads."""
+    """Raise `Changed` if the output of a network depends on random numbers that it draws."""
     one, other = (run(network, reads, inputs, Draws(seed)).last_hidden_state.double() for seed in (0, 1))
     if not (one - other).norm() <= ROUNDING * one.norm():
         raise Changed(
@@ -157,7 +157,7 @@ def refuse_draws(network: Any, reads: str, inputs: Tensor) -> None:
 
 
 def refuse_filling(x: Tensor, inputs: Tensor, reads: str, name: str) -> None:
-    """Raise ValueError where layers receive `x`, more or fewer tokens than the token ids that the network reads."""
+    """Raise ValueError if layers receive `x` with more or fewer tokens than the token ids that the network reads."""
     if reads == "input_ids" and x.shape[1] != inputs.shape[1]:
         raise ValueError(
             f"the layers of {name!r} receive {x.shape[1]} tokens where it reads {inputs.shape[1]}: it fills texts up "
@@ -168,12 +168,12 @@ def refuse_filling(x: Tensor, inputs: Tensor, reads: str, name: str) -> None:
 
 @torch.no_grad()
 def received(model: Any, inputs: Tensor, layer: int, object: str) -> Tensor:
-    """What `object` of a layer receives, shape (b, n, d). Layers after it are not run."""
+    """Input of `object` in a layer, shape (b, n, d). Later layers are not run."""
     reads, found = model.architecture.reads, []
     receiver = model.architecture.receiver(model.module, layer, object)
     number = model.architecture.call_of(model.module, layer, object)
     n = inputs.shape[1] if reads == "input_ids" else model.longest
-    if reads == "pixel_values":  # smaller images have fewer tokens; of those of full size the model says how many
+    if reads == "pixel_values":  # smaller images have fewer tokens; the model gives the number for full size
         n = n * math.prod(inputs.shape[-2:]) // math.prod(picture_shape(model.module.config)[-2:]) + 1
     for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.module.dtype)):
         with capture(before=(receiver, number)) as calls:
@@ -185,28 +185,28 @@ def received(model: Any, inputs: Tensor, layer: int, object: str) -> Tensor:
 
 
 def allowed(dtype: torch.dtype) -> float:
-    """How far two computations of one attention may be apart, relative: networks compute softmax in float32."""
+    """Allowed relative difference of two computations of one attention: networks compute softmax in float32."""
     return max(ROUNDING, 3 * torch.finfo(dtype).eps ** 0.5)
 
 
 def one_call(calls: list[Call], module: torch.nn.Module, number: int) -> Call:
-    """One call of a module among those that were noted; LookupError where it was not called so often."""
+    """One call of a module among the recorded ones; LookupError if it was not called that often."""
     found = [call for call in calls if call.module is module]
     return found[number]
 
 
 class Reading(NamedTuple):
-    """What one layer was given and what it gave when the network read some inputs.
+    """Inputs and outputs of one layer when the network read some inputs.
 
     Attributes
     ----------
     stream : Tensor, shape (b, n, d)
-        What the layer received.
+        Input of the layer.
     received, given : Tensor, shape (b, n, d), or None
-        What its attention received, norms before it applied, and what it gave, output projection included; None in a
+        Input of its attention, after any norm before it, and its output, output projection included; None for a
         layer of a hybrid that holds no attention.
     whole : callable
-        The layer itself with all that it has (attention, norms, residuals, MLP), from (b, n, d) to (b, n, d).
+        The complete layer (attention, norms, residuals, MLP), from (b, n, d) to (b, n, d).
     """
 
     stream: Tensor
@@ -217,7 +217,7 @@ class Reading(NamedTuple):
 
 @torch.no_grad()
 def readings(model: Any, inputs: Tensor) -> list[Reading]:
-    """What every layer receives and gives, from one pass of the network.
+    """Inputs and outputs of every layer, from one pass of the network.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def readings(model: Any, inputs: Tensor) -> list[Reading]:
     Raises
     ------
     ValueError
-        As `Model.activations`.
+        As for `Model.activations`.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def readings(model: Any, inputs: Tensor) -> list[Reading]:
 
 @torch.no_grad()
 def answer(model: Any, layer: int, read: Reading, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """What the attention of a layer gives, (b, n, d), where what it receives is replaced by its `change`."""
+    """Output of the attention of a layer, (b, n, d), after its input is replaced by its `change`."""
     receiver = model.architecture.receiver(model.module, layer, "heads+output")
     giver = model.architecture.giver(model.module, layer)
 
@@ -280,29 +280,29 @@ def answer(model: Any, layer: int, read: Reading, change: Callable[[Tensor], Ten
 
 
 def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[Tensor], Tensor]:
-    """The network from what its first layer receives to its end, a map for `lipnb.local_lipschitz`.
+    """The network from the input of its first layer to its end, as a map for `lipnb.local_lipschitz`.
 
     Parameters
     ----------
     model : Model
         From `lipnb.models.load`.
     inputs : Tensor, shape (b, n) or (b, c, h, w)
-        Token ids or images: they say how many tokens there are and what masks; their values play no part, but in
-        networks that look at the ids again after their first layer.
+        Token ids or images, which determine the number of tokens and the masks; their values do not matter, except in
+        networks that read the ids again after their first layer.
     to : {"hidden", "logits"}
-        The last hidden states, final norm included, (b, n, d); or the logits, (b, n, vocabulary), as the model's own
-        class of transformers makes them (GPT2LMHeadModel, BertForMaskedLM, ...): its output layer is read from the
-        checkpoint when logits are first wanted; of random weights it is drawn too, as the library initialises it.
+        The last hidden states, final norm included, (b, n, d); or the logits, (b, n, vocabulary), computed by the
+        model's own class of transformers (GPT2LMHeadModel, BertForMaskedLM, ...): its output layer is read from the
+        checkpoint on first use; for random weights it is drawn too, as the library initialises it.
 
     Returns
     -------
     callable
-        Of embeddings (b, n, d), positions included: those of the inputs are ``readings(model, inputs)[0].stream``.
+        A function of embeddings (b, n, d), positions included: for the inputs, ``readings(model, inputs)[0].stream``.
 
     Raises
     ------
     ValueError
-        "to must be one of ..."; "... has no logits here ...".
+        `to` is unknown, or the model has no logits.
 
     Examples
     --------
@@ -330,7 +330,7 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
 
 
 def _with_logits(model):
-    """The network with its output layer, or one sentence that says why it is not known."""
+    """The network with its output layer; ValueError with the reason if the model has no logits."""
     try:
         return model.language_model
     except ValueError as error:
@@ -339,7 +339,7 @@ def _with_logits(model):
 
 @contextmanager
 def _tables_of_its_own(network):
-    """A network whose longrope writes the table that it takes into a copy: functorch lets none write into a buffer."""
+    """Context in which longrope writes its table into a copy, because functorch does not allow writes to a buffer."""
     written = [
         (module, name, table)
         for module in network.modules()
@@ -362,12 +362,12 @@ def _tables_of_its_own(network):
                 yield
             finally:
                 put_back()
-        finally:  # once more: an interrupt may have fallen into the first time
+        finally:  # again: an interrupt may have hit the first attempt
             put_back()
 
 
 def random_twin(model: Any, seed: int = 0) -> Any:
-    """The same network with weights drawn at random as its family draws them; the global random state stays."""
+    """The same network with random weights, drawn as its family initialises them; the global random state stays."""
     with turn(), torch.random.fork_rng(devices=[]), quiet():
         torch.default_generator.manual_seed(seed)
         options = {"attn_implementation": "eager", "dtype": torch.float32, **model.architecture.options}
@@ -388,12 +388,12 @@ def position_embeddings(model: Any) -> Tensor:
     Returns
     -------
     Tensor, shape (positions, d)
-        A copy; row i is added to the embedding of the token at place i.
+        A copy; row i is added to the embedding of the token at position i.
 
     Raises
     ------
     ValueError
-        "... has no learned position embeddings ...".
+        The model has no learned position embeddings of texts.
     """
     if model.architecture.positions is None or model.architecture.reads != "input_ids":
         raise ValueError(
@@ -405,7 +405,7 @@ def position_embeddings(model: Any) -> Tensor:
 
 @torch.no_grad()
 def with_positions(model: Any, embeddings: Tensor) -> Any:
-    """The same model with other position embeddings, (positions, d); nothing else is changed, nor the model itself."""
+    """A copy of the model with other position embeddings, (positions, d)."""
     with turn():
         network = deepcopy(model.module)
     weight = attrgetter(model.architecture.positions)(network).weight

@@ -1,4 +1,4 @@
-"""Norms of networks as functions of their own: which one a module is, its class does not say, so it is tried."""
+"""Norms of networks as plain functions, identified by trial because the class of a module does not tell its formula."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ class TokenNorm(NamedTuple):
     eps: float
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Normalised rows, of shape (..., k), or (..., h, k) where w has a row a head."""
+        """Normalised rows, of shape (..., k), or (..., h, k) if the weights have a row for each head."""
         shape = (self.size,)
         if self.weight is not None and self.weight.ndim > 1:
             plain = self._replace(weight=None, bias=None)
@@ -32,9 +32,9 @@ class TokenNorm(NamedTuple):
 def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | Callable[[Tensor], Tensor]:
     """A norm of a network, or the identity, as a function with a copy of its weights, differentiable in `torch.func`.
 
-    The module is LayerNorm or RMSNorm under any name, its gain kept as w or as w - 1, or of rows of `size` numbers
-    without one: of these the one that gives what the module gives of a row at random. ValueError: "the norm ... is none
-    that is known here ...".
+    The module may be LayerNorm or RMSNorm under any name, with its gain stored as w or as w - 1, or without a gain for
+    rows of `size` numbers: the candidate is chosen that agrees with the module on a random row. ValueError if none
+    agrees.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | 
     if bias is None:
         gains = (None,) if weight is None else (weight, 1 + weight)
         candidates += [TokenNorm(False, gain, None, shape[-1], eps) for gain in gains]
-    row = 1 + torch.randn(shape, generator=torch.Generator().manual_seed(0))  # a mean away from 0 tells the two apart
+    row = 1 + torch.randn(shape, generator=torch.Generator().manual_seed(0))  # a mean away from 0 separates the two
     row = row if weight is None else row.to(weight)
     tolerance = max(1e-5, 3 * torch.finfo(row.dtype).eps ** 0.5)  # some compute in float32 whatever their type
     with torch.no_grad():
@@ -70,7 +70,7 @@ def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | 
 
 
 def after_attention(part: Any) -> TokenNorm | Callable[[Tensor], Tensor]:
-    """What is done to the output of attention before the residual: a norm, LayerScale, or one factor."""
+    """The operation on the output of attention before the residual: a norm, LayerScale, or one factor."""
     if isinstance(part, int | float):
         return partial(torch.mul, other=float(part))
     if hasattr(part, "lambda1"):

@@ -1,4 +1,4 @@
-"""Real pictures that packages ship, as a vision model reads them; no picture is fetched."""
+"""Real pictures from installed packages, prepared for vision models; none is downloaded."""
 
 import os
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from lipnb.extras import extra
 
 __all__ = ["PICTURES", "Picture", "picture"]
 
-MOST = 100_000_000  # pixels of a file that is opened
-# means and standard deviations of the channels of ImageNet, which DINOv2 and most others were trained with
+MOST = 100_000_000  # largest number of pixels in a file that is opened
+# means and standard deviations of the channels of ImageNet, used in the training of DINOv2 and most others
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -48,7 +48,7 @@ def picture(
     mean: tuple[float, ...] = MEAN,
     deviation: tuple[float, ...] = DEVIATION,
 ) -> Tensor:
-    """A picture as a vision model reads it: its largest middle part of the wanted shape, resized and normalised.
+    """A picture prepared for a vision model: its largest central part of the wanted shape, resized and normalised.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def picture(
     size : int or (int, int)
         Height and width in pixels, or both at once.
     mean, deviation : tuple of float
-        Of each channel, on the scale from 0 to 1; the default is ImageNet's, as DINOv2 wants it.
+        Of each channel, on the scale from 0 to 1; the default is ImageNet's, as DINOv2 needs.
 
     Returns
     -------
@@ -67,9 +67,9 @@ def picture(
     Raises
     ------
     FileNotFoundError
-        "the picture ... was not found ..."
+        The file does not exist, or the package with the picture is not installed.
     ValueError
-        "... is not a picture that can be read ...", "size must be ..."
+        The file is not a readable picture or too large, or `size` is invalid.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def _path(name):
                 f"the picture {name!r} was not found: it is no file, and none of {', '.join(PICTURES)}."
             )
         return Path(name)
-    package = find_spec(known.package)  # looked for, not imported
+    package = find_spec(known.package)  # located, not imported
     path = None if package is None or package.origin is None else Path(package.origin).parent / known.file
     if path is None or not path.is_file():
         raise FileNotFoundError(

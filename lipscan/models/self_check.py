@@ -1,4 +1,4 @@
-"""Each layer's map against the network itself, when a model is loaded: no switch of a configuration passes unseen."""
+"""Comparison of each layer's map with the network itself at loading, so that no switch of a configuration is missed."""
 
 import math
 from typing import Any
@@ -24,18 +24,18 @@ from lipscan.models.network import (
     without_padding,
 )
 
-# tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
+# tokens: not a multiple of a window to which a network would pad; more, up to the second, if a window needs them
 LEAST, MOST = 9, 64
-_checked: WeakKeyDictionary = WeakKeyDictionary()  # network -> layers and lengths whose maps were found right
+_checked: WeakKeyDictionary = WeakKeyDictionary()  # network -> layers and lengths whose maps were confirmed
 
 
 @torch.no_grad()
 def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tuple[int, int]:
-    """Raise ValueError unless each layer's `Attention` gives what the network's own attention gives, on random inputs.
+    """Raise ValueError unless each layer's `Attention` agrees with the network's own attention, on random inputs.
 
-    One pass of the network over one input of 9 tokens, or as many as the longest window up to 64 needs; images as they
-    are. In a float64 network, which may compute softmax in float32, relative 1e-5 is asked for; in others
-    :math:`3 \\sqrt\\epsilon`. Gives heads and width of the last layer.
+    One pass of the network over one input of 9 tokens, or more, up to 64, if a window needs them; images keep their
+    size. The relative tolerance is 1e-5 for float64 networks, which may compute softmax in float32, and
+    :math:`3 \\sqrt\\epsilon` (at least 1e-5) for others. Returns heads and width of the last layer.
     """
     layers = architecture.layers_of(network)
     attending = architecture.attending(network)
@@ -93,10 +93,10 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
 
 @torch.no_grad()
 def check_length(model: Any, inputs: Tensor, layer: int) -> None:
-    """Raise ValueError unless the `Attention` of a layer gives what the network's gives of one text of this length.
+    """Raise ValueError unless the `Attention` of a layer agrees with the network's on one text of this length.
 
-    Once for each layer and length: what was tried when the model was loaded was short. Families without a closed form
-    try each length themselves, see `OwnAttention`.
+    Tested once for each layer and length, because the check at loading used short texts. Families without a closed form
+    test each length themselves, see `OwnAttention`.
     """
     network, architecture = model.module, model.architecture
     known, place = _checked.setdefault(network, set()), (layer, model.masked, *inputs.shape[1:])
@@ -123,9 +123,9 @@ def check_length(model: Any, inputs: Tensor, layer: int) -> None:
 
 @torch.no_grad()
 def check_ids(model: Any, n: int) -> None:
-    """Raise ValueError where n tokens that the first layer receives do not say what the network gives: ids play a part.
+    """Raise ValueError if the output of the network depends on token ids besides the input of the first layer.
 
-    Once for each length.
+    Tested once for each length n.
     """
     network, reads = model.module, model.architecture.reads
     known, place = _checked.setdefault(network, set()), n
@@ -147,19 +147,19 @@ def check_ids(model: Any, n: int) -> None:
 
 @torch.no_grad()
 def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None) -> float:
-    """How much changing the last tokens changes earlier outputs, relative to these; 0 for causal networks.
+    """Change of earlier outputs when the last tokens change, relative to these outputs; 0 for causal networks.
 
-    A network that cannot be run, or whose outputs are not finite, is a ValueError of one sentence about `name`.
+    ValueError about `name` if the network cannot be run, or its outputs are not finite.
     """
     config = network.config
     if reads == "input_ids":
         positions = getattr(config, "max_position_embeddings", 6)
-        n = min(6, positions) if positions > 0 else 6  # some write -1 where there is no limit
+        n = min(6, positions) if positions > 0 else 6  # some write -1 for no limit
         pair, same = some_inputs(network, reads, n, count=2), n // 2
         pair[1, same:] = without_padding((pair[1, same:] + 1) % vocabulary(network), network)
     elif reads == "pixel_values":
         pair = some_inputs(network, reads, 0, count=2, sides=sides)
-        pair[1, ..., pair.shape[-2] // 2 :, :] = 1  # the lower half; the first token is no patch
+        pair[1, ..., pair.shape[-2] // 2 :, :] = 1  # the lower half; the first token is not a patch
         same = 1
     else:
         pair = torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions, dtype=network.dtype)
@@ -171,7 +171,7 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
             states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     except Changed:
         raise
-    except Exception as error:  # entries that only a forward pass refuses; the code is anybody's
+    except Exception as error:  # entries that only a forward pass refuses, or arbitrary code
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         why = f"{type(error).__name__}: {why}" if isinstance(error, KeyError) else why
         plain = next(network.parameters()).dtype == torch.float32
@@ -197,10 +197,9 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
 def assert_causality(
     network: Any, masked: bool, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None
 ) -> None:
-    """Raise RuntimeError unless the network is causal exactly when `masked` says so (castin2024smooth, Def. 2.5).
+    """Raise RuntimeError unless the network is causal exactly if `masked` (castin2024smooth, Def. 2.5).
 
-    Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
-    change them when not.
+    Changing the last tokens must not change earlier outputs, to relative 1e-5, if masked; and must change them if not.
     """
     change = leak(network, name, reads, sides)
     if (change <= ROUNDING) != masked:

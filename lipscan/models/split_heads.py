@@ -1,8 +1,8 @@
-"""From the weights of a layer, as networks keep them, to the arguments of `lipnb.Attention`.
+"""Conversion of a layer's weights, as networks store them, to the arguments of `lipnb.Attention`.
 
-Rows are cut into heads, and what folds is folded: the gain of a rotation (its square, on the coordinates of the queries
-that turn), rotations of neighbouring coordinates (their rows in another order), and LayerNorm in the head (rows of the
-projection centred, then RMSNorm).
+Rows are cut into heads, and the following is folded into the weights: the gain of a rotation (squared, on the rotated
+coordinates of the queries), rotations of neighbouring coordinates (by reordering rows), and LayerNorm in the head (rows
+of the projection centred, then RMSNorm).
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from lipscan.models.norms import TokenNorm, token_norm
 
 
 class Rotation(NamedTuple):
-    """Rotary positions of a layer: frequencies (p,), the factor of cosines and sines, and which coordinates turn.
+    """Rotary positions of a layer: frequencies (p,), the factor of cosines and sines, and the pairs of coordinates.
 
-    With `neighbours` 2 c and 2 c + 1 turn together, in place of c and c + p.
+    With `neighbours`, 2 c and 2 c + 1 rotate together, otherwise c and c + p.
     """
 
     frequencies: Tensor
@@ -27,16 +27,16 @@ class Rotation(NamedTuple):
 
 
 def separate(inner: str, names: str, heads: str, scale: str | float = "scaling") -> Callable[[Any], dict[str, Any]]:
-    """How layers are read whose queries, keys and values come of three linear maps, see `arguments`.
+    """Reader for layers with separate linear maps for queries, keys and values, see `arguments`.
 
     Parameters
     ----------
     inner : str
-        Attribute path from a layer to the module that all others lie in.
+        Attribute path from a layer to the module that contains all others.
     names : str
         Attribute paths to the linear maps of queries, keys, values and output.
     heads, scale : str
-        Attribute paths to the number of heads and the factor of the logits; a number is that factor.
+        Attribute paths to the number of heads and to the scale of the logits; a number is used as the scale.
     """
 
     def read(layer):
@@ -49,7 +49,7 @@ def separate(inner: str, names: str, heads: str, scale: str | float = "scaling")
 
 
 def linear_maps(query: Any, key: Any, value: Any, output: Any) -> dict[str, Any]:
-    """Weights and biases of four linear maps, as `arguments` reads them."""
+    """Weights and biases of four linear maps, as the input of `arguments`."""
     linear = {"query": query, "key": key, "value": value, "output": output}
     weights = {name: module.weight for name, module in linear.items()}
     return weights | {f"{name}_bias": module.bias for name, module in linear.items()}
@@ -65,22 +65,22 @@ def fused(
     by_head: bool = False,
     columns: bool = False,
 ) -> Callable[[Any], dict[str, Any]]:
-    """How layers are read of which one linear map makes queries, keys and values.
+    """Reader for layers with a fused QKV projection.
 
     Parameters
     ----------
     inner : str
-        Attribute path from a layer to the module that both maps lie in.
+        Attribute path from a layer to the module that contains both maps.
     names : str
-        Attribute paths to that map and to the output's.
+        Attribute paths to the fused map and to the output projection.
     heads, groups : str
-        Attribute paths to the number of heads h, and g of those of keys and values, h by default.
+        Attribute paths to the number of heads h, and to the number g of key and value heads, by default h.
     scale : str or callable
-        Attribute path to the factor of the logits, or that of the module.
+        Attribute path to the scale of the logits, or a function from the module to it.
     by_head : bool
-        Whether all three of the first head come first; else queries of all heads, then keys, then values.
+        Whether query, key and value of the first head come first; else queries of all heads, then keys, then values.
     columns : bool
-        Whether both maps are ``Conv1D``, x W + b with W (in, out), so that rows are its columns.
+        Whether both maps are ``Conv1D``, x W + b with W (in, out), so that their columns serve as rows.
     """
 
     def read(layer):
@@ -98,10 +98,10 @@ def fused(
 
 
 def cut(weight: Tensor, bias: Tensor | None, h: int, g: int, by_group: bool) -> dict[str, Tensor | None]:
-    """Weights and biases of queries, keys and values, of the rows of one map that makes all three.
+    """Weights and biases of queries, keys and values, cut from the rows of one fused map.
 
-    With `by_group` the queries of the heads that share the first keys come first, then those keys, then their values,
-    and so on; else all queries, all keys, all values.
+    With `by_group` the order is: queries of the heads that share the first keys, those keys, their values, and so on;
+    else all queries, all keys, all values.
     """
 
     def parts(rows):
@@ -118,15 +118,16 @@ def cut(weight: Tensor, bias: Tensor | None, h: int, g: int, by_group: bool) -> 
 
 
 def arguments(said: dict[str, Any], rotation: Rotation | None = None) -> dict[str, Any]:
-    """Arguments of `lipnb.Attention` but mask, window and relative positions; all tensors are copies.
+    """Arguments of `lipnb.Attention` except mask, window and relative positions; all tensors are copies.
 
     Parameters
     ----------
     said : dict
         "query", "key", "value" and "output": weights (h k, d), (g k, d), (g v, d) and (m, h v); "query_bias" and the
-        like; "heads" h, "groups" g, "scale"; and optionally "query_norm" and "key_norm", modules, "cap" and "sinks".
+        "query", "key", "value" and "output": weights (h k, d), (g k, d), (g v, d) and (m, h v); "query_bias" and the
+        other biases; "heads" h, "groups" g, "scale"; optionally "query_norm" and "key_norm", modules, "cap", "sinks".
     rotation : Rotation, optional
-        What turns queries and keys.
+        Rotation of queries and keys.
     """
     h, g = said["heads"], said["groups"]
     given = {"scale": said["scale"], "cap": said.get("cap"), "output_bias": _copy(said["output_bias"])}
@@ -148,7 +149,7 @@ def _copy(tensor):
 
 
 def _normalise(given, *modules):
-    """Norms in the head; LayerNorm there is RMSNorm of rows whose mean over the head is taken off first."""
+    """Add the norms in the head; LayerNorm becomes RMSNorm of rows from which the mean over the head is subtracted."""
     found = [_head_norm(module, given[name].shape[1]) for module, name in zip(modules, ("query", "key"), strict=True)]
     if not all(isinstance(norm, TokenNorm) for norm in found):
         raise ValueError("its norms of queries and keys change nothing: which others do is not known here.")
@@ -174,7 +175,7 @@ def _normalise(given, *modules):
 
 
 def _head_norm(module, k):
-    """The norm of a module, or of the list of modules that it has, one a head, as one; k numbers where it says none."""
+    """The norm of a module as one `TokenNorm`, also for a list of one norm a head; `k` numbers without a weight."""
     if not hasattr(module, "norms"):
         return token_norm(module, k)
     each = [token_norm(norm, k) for norm in module.norms]
@@ -187,7 +188,7 @@ def _head_norm(module, k):
 
 
 def _turn(given, rotation):
-    """Frequencies; coordinates that turn together brought to c and c + p; the gain, on the queries alone."""
+    """Add frequencies; move coordinates that rotate together to c and c + p; fold the squared gain into the queries."""
     p = len(rotation.frequencies)
     given["frequencies"] = rotation.frequencies
     of_rows = [f"{name}{part}" for name in ("query", "key") for part in ("", "_bias", "_norm")]

@@ -1,4 +1,4 @@
-"""Which tokenizer a model reads text with, never chosen silently."""
+"""Choice of the tokenizer with which a model reads text; never chosen silently."""
 
 import os
 from contextlib import suppress
@@ -9,16 +9,16 @@ from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipscan.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
 
 KNOWN = ("minilm", "gpt2-mini", *SOURCES)
-# ends of names of files with words that are not read: Mistral's, SentencePiece's, OpenAI's, code, halves of a pair
+# endings of vocabulary files that are not supported: Mistral's, SentencePiece's, OpenAI's, code, halves of a pair
 UNREAD = ("tekken.json", ".model", ".tiktoken", ".bpe", "vocab.json", "merges.txt", ".vocab", ".codes")
 
 
 def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
-    """The tokenizer of a model and whose it is, or None, None; with `wanted` that one and no other.
+    """The tokenizer of a model and the name of its source, or None, None; with `wanted`, exactly that one.
 
     The model's own comes first: in its folder, in ``$LIPNB_DATA/tokenizers/NAME``, on the hub or in its cache. A random
-    model without one reads MiniLM's ids, if it knows so many: its weights know no language, and the name says whose
-    they are.
+    model without one reads MiniLM's ids if its vocabulary is large enough: random weights know no language, and the
+    name tells the source.
     """
     if wanted is not None:
         if not isinstance(wanted, (str, os.PathLike)):
@@ -62,7 +62,7 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
 
 
 def _named(wanted):
-    """Folder of the tokenizer of whatever a name says of which a model can be loaded."""
+    """Folder of the tokenizer that belongs to any loadable name of a model."""
     if Path(wanted).is_dir():
         return Path(wanted)
     if wanted == "minilm":
@@ -77,7 +77,7 @@ def _named(wanted):
 
 
 def unread_tokenizer(folder: str | os.PathLike | None) -> str:
-    """Which file of a folder holds a tokenizer that is not read here; "" where there is none."""
+    """Description of an unsupported tokenizer file in a folder; "" if there is none."""
     if folder is None or _holds_tokenizer(folder):
         return ""
     files = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
@@ -97,7 +97,7 @@ def _by_name(name):
 
 
 def _holds_tokenizer(folder):
-    # AutoTokenizer makes up an empty vocabulary where there is none, so the files are looked for first
+    # AutoTokenizer would invent an empty vocabulary without these files, so look for them first
     if folder is None:
         return False
     there = {file for file in TOKENIZER_FILES if (Path(folder) / file).is_file()}
@@ -111,7 +111,7 @@ def _read(folder):
 
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # the library has many ways to refuse a file
+        except Exception as error:  # the library raises many kinds of errors
             raise ValueError(
                 f"the tokenizer in the folder {Path(folder).name!r} could not be read "
                 f"({str(error).strip().splitlines()[0]}): give another with --tokenizer (tokenizer= in "

@@ -1,9 +1,9 @@
-"""A closed form by trial: attention of a family without an entry, read as the layouts that are known here.
+"""Closed forms by trial: attention of a family without an entry, interpreted as a known layout.
 
-What a module says of itself (names and shapes of its tensors, and its settings) gives a few readings. One is kept only
-if every layer's own module agrees with it to rounding: on two texts of two lengths, on tokens so large that logits
-saturate, on tokens as small as an epsilon, and with each length of the configuration shortened in turn, so that a
-window or a chunk larger than these texts is seen as well. Else the module itself is differentiated, as before.
+The tensors (names and shapes) and settings of a module suggest a few interpretations, here called readings. One is
+accepted only if every layer's own module agrees with it to rounding: on two texts of each of two lengths, on tokens so
+large that logits saturate, on tokens as small as an epsilon, and with each length of the configuration shortened in
+turn, so that a window or a chunk larger than these texts is detected too. Otherwise the module is differentiated.
 """
 
 import itertools
@@ -27,13 +27,13 @@ from lipscan.models.module_attention import HEADS
 from lipscan.models.network import ROUNDING, allowed, one_call, run, some_inputs
 from lipscan.models.split_heads import cut, linear_maps
 
-LENGTHS = (10, 14)  # tokens, no multiples of a window to which a network would pad
+LENGTHS = (10, 14)  # tokens, not multiples of a window to which a network would pad
 SEEDS = (1, 2)  # of the two texts
-MOST = 64  # tokens up to which a text is made longer for a window to be seen
+MOST = 64  # tokens up to which a text is lengthened to detect a window
 SHORT = 5  # tokens to which a length of the configuration is shortened
-STEEP = 20.0  # logits at which a cap, a wrong factor or a wrong turn is seen, and rounding of float32 is not
-CLIPPED, COARSE = 2.0**10, 1e-2  # times the tokens, at which clipped rows are seen; rounding may move a few rows there
-TINY = 2.0**-6  # times the tokens, at which the epsilon of a norm is seen
+STEEP = 20.0  # logits that reveal a cap, a wrong scale or a wrong rotation, but not rounding in float32
+CLIPPED, COARSE = 2.0**10, 1e-2  # scale of the tokens that reveals clipped rows; rounding may move a few rows there
+TINY = 2.0**-6  # scale of the tokens that reveals the epsilon of a norm
 LIKE_A_LENGTH = re.compile(r"window|chunk|block|top_?k|local_att|floor|original|max_pos|thresh|length|stride|span|seq")
 LIKE_A_WINDOW = re.compile(r"window|local_att")
 FAILS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -49,22 +49,22 @@ CAPS = ("attn_logit_softcapping", "attn_logit_softcap", "attn_logits_soft_cap", 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the attention module of a layer is read; called with a layer it gives what `split_heads.arguments` reads.
+    """Layout of the attention module in a layer; called with a layer, it returns the input of `split_heads.arguments`.
 
     Parameters
     ----------
     inner, output : str
-        Paths from a layer to its attention module, and to the linear map of its output.
+        Paths from a layer to its attention module, and to the linear map of the output.
     parts : tuple of str
-        Paths from that module to the maps of queries, keys and values; or to one of all three.
+        Paths from that module to the maps of queries, keys and values; or to one fused map.
     by_group : bool
-        Of one map: whether queries, key and value of the first group come first; else all queries, all keys, values.
+        For a fused map: whether queries, key and value of the first group come first; else all queries, keys, values.
     scale : str or float, optional
-        Path from the module to the factor of the logits, or that factor; None: one over the root of a head's width.
+        Path from the module to the scale of the logits, or the scale; None: one over the root of a head's width.
     norms : tuple of str, optional
         Paths from the module to the norms of queries and keys.
     cap, sinks : str, optional
-        Paths from the module to the number that caps logits, and to the logits of sinks.
+        Paths from the module to the cap of the logits, and to the logits of sinks.
     """
 
     inner: str
@@ -100,7 +100,7 @@ class Layout:
         return said
 
     def _one_map(self, module, linear, output):
-        """Queries, keys and values of one map, whose groups of keys its rows tell."""
+        """Queries, keys and values of a fused map, whose number of rows determines the number of groups."""
         columns = type(linear).__name__ == "Conv1D"
         rows, last = (each.weight.T if columns else each.weight for each in (linear, output))
         h = _heads(module)
@@ -116,7 +116,7 @@ class Layout:
 
 
 class Window(NamedTuple):
-    """A window by an entry of the configuration: that number over `over`, and `more`."""
+    """A window defined by an entry of the configuration: the entry divided by `over`, plus `more`."""
 
     entry: str
     over: int = 1
@@ -125,18 +125,18 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Windows:
-    """The window of each layer, as `Architecture.window`."""
+    """Windows of all layers, as `Architecture.window`."""
 
     of: tuple[Window | None, ...]
 
     def __call__(self, config: Any, layer: Any, number: int) -> int | None:
-        """Tokens that a token of this layer sees on a side, itself included; None: all."""
+        """Tokens that a token of this layer sees on each side, itself included; None: all."""
         window = self.of[number]
         return None if window is None else getattr(config, window.entry) // window.over + window.more
 
 
 class Choice(NamedTuple):
-    """What a reading of one layer is, beside its mask."""
+    """One reading of a layer, without its mask."""
 
     layout: Layout
     rotary: str | None
@@ -145,15 +145,15 @@ class Choice(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass of the network: what its attention modules were given and gave, layer by layer."""
+    """One pass of the network: call and output of each attention module, by layer."""
 
-    shortened: tuple[str, int] | None  # the length of the configuration that was another, and what it is
+    shortened: tuple[str, int] | None  # the length of the configuration that was shortened, and its original value
     calls: dict[int, tuple[Call, Tensor]]
 
 
 @torch.no_grad()
 def tried(network: Any, architecture: Architecture, masked: bool) -> Architecture:
-    """The architecture with a closed form of all its attention, where a reading of it agrees with its own modules.
+    """The architecture with a closed form of all its attention, if a reading agrees with the network's own modules.
 
     Parameters
     ----------
@@ -167,21 +167,21 @@ def tried(network: Any, architecture: Architecture, masked: bool) -> Architectur
     Returns
     -------
     Architecture
-        With `matrices` and, for people, `found`; as it was where no reading agrees in every layer.
+        With `matrices` and a description in `found`; the given one if no reading agrees in every layer.
     """
-    exact = network.dtype in (torch.float32, torch.float64)  # rounding of narrower types hides what is looked for
+    exact = network.dtype in (torch.float32, torch.float64)  # rounding of narrower types would hide differences
     if architecture.reads != "input_ids" or not exact or not architecture.attending(network):
         return architecture
     try:
-        with Draws():  # a module may draw as it is called alone, too
+        with Draws():  # a module called alone may draw random numbers too
             trials = (_Trial(network, place, masked).found() for place in _places(network, architecture))
             return next(filter(None, trials), architecture)
-    except FAILS:  # the code of a family is anybody's, and what cannot be read is not read
+    except FAILS:  # arbitrary code of a family: what cannot be interpreted is left as it is
         return architecture
 
 
 class _Trial:
-    """The passes of a network, and the readings that are held against its modules."""
+    """Passes of a network, and the search for readings that agree with its modules."""
 
     def __init__(self, network, architecture, masked):
         self.network, self.architecture, self.masked = network, architecture, masked
@@ -202,7 +202,7 @@ class _Trial:
         self.windows = sorted(windows)
 
     def _pass(self, n, seed, shortened=None):
-        """A pass over a random text; ValueError where layers receive other tokens than the network reads."""
+        """A pass over a random text; ValueError if layers receive other tokens than the network reads."""
         number_of, places = self.architecture.call_of, {}
         for number in self.attending:
             module, giver = (
@@ -221,7 +221,7 @@ class _Trial:
         return Pass(shortened, calls)
 
     def found(self):
-        """The architecture of the reading with which all modules agree, or None."""
+        """The architecture of the reading that agrees with all modules, or None."""
         choices, misfits = {}, [0.0]
         probes = [one for one in map(self._probe, self.hidden) if one is not None]
         limits = {*self.hidden} - {probe.shortened for probe in probes}
@@ -246,7 +246,7 @@ class _Trial:
         return self._architecture(choices, min((size - 1 for _, size in limits), default=None), max(misfits))
 
     def _probe(self, length):
-        """A pass with one length of the configuration shortened; None where the network then does not run."""
+        """A pass with one length of the configuration shortened; None if the network then does not run."""
         try:
             return self._pass(self.lengths[-1], SEEDS[0], length)
         except FAILS:
@@ -256,7 +256,7 @@ class _Trial:
         return self.architecture.attention_of(self.network, number)
 
     def _own(self, number):
-        """What the own module of a layer gives of tokens in float64, of a call and a length that is shortened."""
+        """Function for the output of a layer's own module in float64, of a call, its tokens and a shortened length."""
         module = self._receiver(number)
         giver = self.architecture.giver(self.network, number)
         inside = next((path for path, one in module.named_modules() if one is giver), None)
@@ -274,7 +274,7 @@ class _Trial:
         return own
 
     def _attention(self, number, choice, shortened=None, n=None):
-        """The map of a layer by one reading, in the network's type."""
+        """The map of a layer according to one reading, in the network's type."""
         count = len(self.layers)
         read = replace(
             self.architecture,
@@ -287,9 +287,9 @@ class _Trial:
             return read.attention_object(self.network, number, "heads+output", self.masked, n)
 
     def _misfit(self, number, own, choice, one):
-        """The largest relative difference of a reading to the own module, both in float64, at several sizes of tokens.
+        """Largest relative difference between a reading and the layer's module in float64, at several sizes of tokens.
 
-        It ends at the first that is more than rounding. Where rows may be clipped a coarse difference alone counts.
+        Stops at the first that exceeds rounding. At the size where rows may be clipped, only coarse differences count.
         """
         call, _ = one.calls[number]
         f = self._attention(number, choice, one.shortened, call.tokens.shape[1]).to(torch.float64)
@@ -299,27 +299,27 @@ class _Trial:
             ours, theirs = f(times * x), own(call, times * x, one.shortened)
             misfit = _relative(ours, theirs)
             if times < CLIPPED or not misfit <= COARSE:
-                worst = max(misfit, worst)  # NaN first: it stays
+                worst = max(misfit, worst)  # NaN first, so that it stays
             if not worst <= ROUNDING:
                 return math.inf if math.isnan(worst) else worst
         return worst
 
     def _misfit_inside(self, number, choice, one):
-        """The relative difference of a reading to what the module gave inside the network."""
+        """Relative difference between a reading and the output of the module inside the network."""
         call, given = one.calls[number]
         return _relative(self._attention(number, choice, None, call.tokens.shape[1])(call.tokens), given)
 
     def _search(self, number, own, last):
-        """The first reading of a layer that agrees on the longest text, that of the layer before tried first; or None.
+        """The first reading of a layer that agrees on the longest text, or None; starts with the previous layer's.
 
-        Windows that this text is too short for are left to `_window`.
+        Windows too long for this text are left to `_window`.
         """
         first = [] if last is None else [last._replace(window=window) for window in self._visible()]
         for choice in itertools.chain(first, self._readings(number, last)):
             try:
                 if self._misfit(number, own, choice, self.passes[0]) <= ROUNDING:
                     return choice
-            except FAILS:  # tensors that do not have these shapes
+            except FAILS:  # tensors without the required shapes
                 continue
         return None
 
@@ -333,7 +333,7 @@ class _Trial:
         return [Window(key, 2, 1), Window(key, 1, 1), Window(key), Window(key, 2, 0)]
 
     def _window(self, number, own, choice, probe):
-        """The window with which a reading agrees where one length is shortened; False where none is."""
+        """The window with which a reading agrees after one length is shortened; False if none does."""
         key = probe.shortened[0]
         windows = self._windows_by(key) if key in self.windows else []
         for window in [choice.window, *windows]:
@@ -354,7 +354,7 @@ class _Trial:
                     yield Choice(layout, rotary, pairs, window)
 
     def _architecture(self, choices, reach, misfit):
-        """What is known of the family now; None where layers are read in different ways."""
+        """The architecture of all layers together; None if layers need different readings."""
         kinds = {(choice.layout, choice.pairs) for choice in choices.values() if choice.rotary is not None}
         layouts = {choice.layout for choice in choices.values()}
         whole = self.architecture.giver(self.network, self.attending[0]) in {
@@ -383,7 +383,7 @@ class _Trial:
 
 
 def _relative(ours, theirs):
-    """The norm of a difference over that of the second, NaN as it comes."""
+    """Norm of the difference over the norm of the second; NaN passes through."""
     if not isinstance(theirs, Tensor) or ours.shape != theirs.shape:
         return math.inf
     size = theirs.double().norm().item()
@@ -391,7 +391,7 @@ def _relative(ours, theirs):
 
 
 def _steep(f: Attention, x: Tensor) -> float:
-    """A power of two by which tokens are multiplied for the largest logit to be about `STEEP`, or beyond the cap."""
+    """Power of two that scales tokens so that the largest logit is about `STEEP`, or beyond the cap."""
     query, key, _ = f.project(x)
     largest = f.products(query, key).abs().max().item()
     wanted = max(STEEP, 2 * (f.cap or 0))
@@ -410,7 +410,7 @@ def _double(given):
 
 
 def _said(module, names):
-    """The first of these numbers that a module, or its configuration, has; None where neither has."""
+    """First of these attributes that a module, or its configuration, has as a positive integer; else None."""
     for where in (module, getattr(module, "config", None)):
         for name in names:
             if type(size := getattr(where, name, None)) is int and size > 0:
@@ -426,7 +426,7 @@ def _heads(module):
 
 
 def _configs(root):
-    """The configurations of a network and of its modules, each once."""
+    """Configurations of a network and of its modules, without repeats."""
     found, todo = {}, [getattr(module, "config", None) for module in root.modules()]
     while todo:
         config = todo.pop()
@@ -437,9 +437,9 @@ def _configs(root):
 
 
 def _lengths(root):
-    """Numbers that a configuration, or a module, keeps and that may be numbers of tokens: pairs of a name and a number.
+    """Attributes of a configuration, or a module, that may be numbers of tokens: pairs of name and number.
 
-    Also in the parameters of rotations, and in lists of one for each layer.
+    Includes the parameters of rotations, and lists with one number for each layer.
     """
     todo = [vars(one) for one in root.modules()] if isinstance(root, torch.nn.Module) else [vars(root)]
     while todo:
@@ -454,7 +454,7 @@ def _lengths(root):
 
 @contextmanager
 def _shorter(root: Any, length: tuple[str, int] | None) -> Iterator[None]:
-    """A network, or a module, with one length shortened in its configurations and wherever modules keep it."""
+    """Context in which one length is shortened, in the configurations and wherever modules store it."""
     if length is None:
         yield
         return
@@ -487,7 +487,7 @@ def _shorter(root: Any, length: tuple[str, int] | None) -> Iterator[None]:
 
 
 def _layouts(layer, outer, projected):
-    """The readings that the names and shapes of a module's tensors allow, the likeliest first."""
+    """Readings that the names and shapes of a module's tensors allow, the most likely first."""
     module = layer.get_submodule(outer)
     linear = {path: one for path, one in module.named_modules() if path and _is_linear(one)}
     names = {path: path.rpartition(".")[2].lower() for path in linear}
@@ -510,7 +510,7 @@ def _layouts(layer, outer, projected):
     places = {path.rpartition(".")[0] for path in parts}
     if len(places) > 1:
         return
-    inner = ".".join(filter(None, [outer, *places]))  # BERT's lie in a module of the module
+    inner = ".".join(filter(None, [outer, *places]))  # in BERT they lie in a module of the module
     module, parts = layer.get_submodule(inner), [path.rpartition(".")[2] for path in parts]
     scales = [name for name in SCALES if _is_number(getattr(module, name, None))]
     caps = [name for name in (*CAPS, *(f"config.{name}" for name in CAPS)) if _is_number(_at(module, name))]
@@ -522,7 +522,7 @@ def _layouts(layer, outer, projected):
 
 
 def _places(network, architecture):
-    """Architectures that say what receives the tokens: the attention module, or that within it, past a norm."""
+    """Architectures with candidates for the module that receives the tokens: attention, or a module inside it."""
     layer = architecture.layers_of(network)[architecture.attending(network)[0]]
     yield architecture
     for layout in itertools.islice(_layouts(layer, architecture.attention, architecture.projected), 1):
@@ -531,7 +531,7 @@ def _places(network, architecture):
 
 
 def _norms(module):
-    """Pairs of paths to norms of queries and keys, or one of both."""
+    """Pairs of paths to the norms of queries and keys, or the same path twice for a shared norm."""
     by = {}
     for path, one in module.named_modules():
         words = {*path.rpartition(".")[2].lower().split("_")}
@@ -545,7 +545,7 @@ def _norms(module):
 
 
 def _turns(network, layers, number):
-    """Paths to what may turn queries and keys of a layer: of the network, or inside that layer."""
+    """Paths to modules that may rotate queries and keys of a layer: in the network, or inside that layer."""
     inside = {id(one): i for i, layer in enumerate(layers) for one in layer.modules()}
     for path, module in network.named_modules():
         tables = any(name.endswith("inv_freq") for name, _ in module.named_buffers(recurse=False))

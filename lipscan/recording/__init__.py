@@ -1,4 +1,4 @@
-"""The one resumable table, and the one writer of files: what is measured is kept, whatever stops the run."""
+"""Resumable tables and safe writing of files: measurements survive whatever stops the run."""
 
 from lipscan.recording.files import held, kept, replacing, write
 from lipscan.recording.table import FLOAT_FORMAT, Recording, Unit, bar, make, recording, remeasure

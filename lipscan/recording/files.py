@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all, and folders that one process at a time writes into."""
+"""Atomic replacement of files, append-only files of JSON lines, and folders locked by one process at a time."""
 
 import json
 import os
@@ -14,23 +14,23 @@ with extra("scan"):
 
 __all__ = ["held", "kept", "replacing", "write"]
 
-LOOK = 0.5  # seconds that a lock is waited for: `held` may just be looking at it
+LOOK = 0.5  # seconds to wait for a lock: `held` may be testing it
 
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Replace files in one step: a reader never sees half of one, and of several none before all are on the disk.
+    """Replace files atomically: a reader never sees half a file, and no file is replaced before all are on the disk.
 
     Parameters
     ----------
     *paths : Path
-        Of the files.
+        Paths of the files.
 
     Yields
     ------
     list of Path
-        Where to write them. When the block ends they take their places; if it fails, as on a full disk, the old files
-        stay, and nothing else.
+        Paths to write to. When the block ends they replace the files; if it fails, as on a full disk, the old files
+        stay and the new ones are deleted.
 
     Examples
     --------
@@ -58,14 +58,14 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace one file by a text, in UTF-8; see `replacing`."""
+    """Replace one file by a UTF-8 text; see `replacing`."""
     with replacing(path) as (new,):
         new.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def kept(path: Path) -> Iterator[None]:
-    """A sentence where a file of a table cannot be written: what is finished is in the partial file."""
+    """Context that explains an OSError while a table is written: finished units are kept in the partial file."""
     try:
         yield
     except OSError as error:
@@ -76,44 +76,44 @@ def kept(path: Path) -> Iterator[None]:
 
 
 class Lines:
-    """A file of JSON lines that only grows: a run that is killed leaves whole lines, and at most half of one.
+    """A file of JSON lines that only grows: a killed run leaves complete lines and at most one incomplete line.
 
     Parameters
     ----------
     path : Path
-        Of the file; it need not be there.
+        Path of the file, which need not exist.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def read(self) -> list[Any]:
-        """Every whole line; what follows the last one, which a killed run left, is passed over."""
+        """Parsed complete lines; an incomplete last line, from a killed run, is ignored."""
         return [json.loads(line) for line in self.raw()]
 
     def raw(self) -> list[bytes]:
-        """Every whole line as it stands, none where there is no file."""
+        """Complete lines as bytes; empty if the file does not exist."""
         return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
 
     def keep(self, lines: int) -> None:
-        """Cut the file after so many whole lines."""
+        """Truncate the file after its first `lines` complete lines."""
         os.truncate(self.path, sum(len(line) + 1 for line in self.raw()[:lines]))
 
     def append(self, line: dict, default: Any = None) -> None:
-        """Add a line, on the disk when this returns; where it cannot be written whole, none of it stays.
+        """Append a line, flushed to the disk on return; if it cannot be written completely, it is removed again.
 
         Parameters
         ----------
         line : dict
-            Of numbers, strings, booleans, None, and lists and mappings of them.
+            A mapping with numbers, strings, booleans, None, and lists and mappings of them.
         default : callable, optional
-            Makes such a value of any other, as for `json.dumps`.
+            Converts other values, as for `json.dumps`.
         """
         text = (json.dumps(line, default=default) + "\n").encode()
         with kept(self.path), self.path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
-                if (written := file.write(text)) < len(text):  # the next write says why
+                if (written := file.write(text)) < len(text):  # the next write raises the reason
                     file.write(text[written:])
                 os.fsync(file.fileno())
             except OSError:
@@ -123,25 +123,25 @@ class Lines:
 
 @contextmanager
 def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
-    """A folder for one run at a time: made where it is missing, tried for writing, locked.
+    """Context for the only run in a folder: creates it if necessary, tests that it is writable, and locks it.
 
     Parameters
     ----------
     folder : Path
-        Of the results.
+        Folder of the results.
     lock : str
-        Name of the file in it that keeps other runs out.
+        Name of the lock file in the folder.
     fix : str
-        What to do where it cannot be written, for the sentence that says so.
+        Fix named in the message if the folder is not writable.
     busy : str
-        The sentence where another run is there.
+        Message if another run holds the lock.
 
     Raises
     ------
     OSError
-        "the folder ... cannot be written ...: FIX".
+        The folder cannot be written.
     RuntimeError
-        `busy`.
+        Another run holds the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
 
 def held(lock: Path) -> bool:
     """Whether a run holds this lock now."""
-    with suppress(OSError):  # such as in the folder of somebody else
+    with suppress(OSError):  # such as in another user's folder
         try:
             if lock.is_file():
                 FileLock(lock, timeout=0).acquire().lock.release()

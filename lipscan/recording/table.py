@@ -1,8 +1,8 @@
-"""Tables in the making: what is measured is kept, whatever stops the run.
+"""Resumable tables: finished units of work are kept, whatever stops the run.
 
-A table is ``NAME.csv`` with ``NAME.json`` beside it. While it is made, finished units of work are appended to
-``NAME.partial.jsonl``, one line each, so that a killed run continues where it was. A unit may say that it could not
-measure all: its gaps stand in ``NAME.json``, the partial file stays, and the next run tries that unit again.
+A table is ``NAME.csv`` with its provenance ``NAME.json``. While it is made, finished units of work are appended to
+``NAME.partial.jsonl``, one line each, so that a killed run can continue. A unit may report gaps, which it could not
+measure: they are listed in ``NAME.json``, the partial file stays, and the next run tries that unit again.
 """
 
 import json
@@ -26,24 +26,24 @@ with extra("scan"):
 
 __all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
 
-SELDOM = 10.0  # seconds between two lines of progress in a file
+SELDOM = 10.0  # seconds between two updates of the progress in a file
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
-GAP = "gap"  # key of a row that is no row of the table: it says what could not be measured
+GAP = "gap"  # key of a row that does not belong to the table but describes what could not be measured
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of a table that is measured in one go.
+    """A part of a table that is measured in one call.
 
     Parameters
     ----------
     key : str
-        Names the unit within its table; a run that is continued passes over the keys it finds.
+        Name of the unit within its table; a continued run skips the keys it finds.
     measure : callable
-        Gives its rows, a list of dictionaries. Called once, and only when the unit is not there yet. A row with the key
-        ``gap`` says what could not be measured: it goes into the provenance, and the next run measures the unit again.
+        Returns its rows, a list of dictionaries. Called once, and only if the unit is missing. A row with the key
+        ``gap`` describes what could not be measured: it goes into the provenance, and the next run tries again.
     size : int
-        How much of the progress bar it is, such as how many rows it gives.
+        Its share of the progress bar, for example its number of rows.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Unit:
 
 
 class Recording:
-    """A table in the making; see `recording`."""
+    """A table that is being made; see `recording`."""
 
     def __init__(self, path: Path, settings: dict):
         self._path, self._settings, self._lines = path, settings, Lines(path)
@@ -89,55 +89,55 @@ class Recording:
         self._lines.append(line, _plain)
 
     def rows(self, unit: str) -> list[dict] | None:
-        """Rows of a finished unit, as dictionaries, or None when it is still to be measured."""
+        """Rows of a finished unit, as dictionaries, or None if it is not finished."""
         line = self._units.get(unit)
         return None if line is None else line["rows"]
 
     def add(self, unit: str, rows: list[dict], seconds: float) -> None:
-        """Save the rows of a finished unit at once.
+        """Save the rows of a finished unit immediately.
 
         Parameters
         ----------
         unit : str
-            Key of the unit of work.
+            Key of the unit.
         rows : list of dict
             Its measurements.
         seconds : float
-            What they took.
+            Time that they took.
         """
         line = {"unit": unit, "seconds": seconds, "rows": rows}
         self._append(line)
         self._units[unit] = line
 
     def keep(self, units: Sequence[Unit]) -> None:
-        """Forget what was measured before of all but these units.
+        """Forget finished units other than these.
 
         Parameters
         ----------
         units : sequence of Unit
-            All that the table is to have.
+            All units of the table.
         """
         asked = {unit.key for unit in units}
         self._units = {key: unit for key, unit in self._units.items() if key in asked}
 
     def fill(self, units: Sequence[Unit], progress: tqdm, *, title: str = "", pool: Executor | None = None) -> None:
-        """Measure the units that are not there yet, each saved as soon as it is done.
+        """Measure the missing units; each is saved as soon as it is done.
 
         Parameters
         ----------
         units : sequence of Unit
             In the order of the rows.
         progress : tqdm
-            A progress bar from `bar` with room for their sizes.
+            Progress bar from `bar`, with the sum of their sizes as total.
         title : str
-            What the bar calls the table.
+            Name of the table in the bar.
         pool : Executor, optional
-            Measures them at the same time; rows are then in the order in which units end.
+            Measures units concurrently; rows then follow the order in which units finish.
         """
         if len({unit.key for unit in units}) < len(units):
             raise ValueError("two units have one key: each needs its own.")
         todo = [unit for unit in units if self.rows(unit.key) is None]
-        if not progress.disable:  # found, not measured: not part of the rate
+        if not progress.disable:  # found, not measured: exclude them from the rate
             found = sum(unit.size for unit in units) - sum(unit.size for unit in todo)
             progress.initial += found
             progress.n += found
@@ -155,7 +155,7 @@ class Recording:
             except Exception as error:
                 if pool is None:
                     raise
-                failed = failed or error  # what runs beside it is still kept, what waits does not begin
+                failed = failed or error  # running units are still saved, waiting ones are cancelled
                 for run in waiting:
                     run.cancel()
                 continue
@@ -165,12 +165,12 @@ class Recording:
             raise failed
 
     def finish(self, join: Callable[[pd.DataFrame], pd.DataFrame] | None = None) -> pd.DataFrame:
-        """Write the table and its provenance; drop the partial file, but where there are gaps.
+        """Write the table and its provenance; delete the partial file unless there are gaps.
 
         Parameters
         ----------
         join : callable, optional
-            Makes the table from that of all units' rows, in the order they were added; default: that table itself.
+            Maps the table of all units' rows, in the order they were added, to the final table; default: no change.
         """
         gaps = [row for unit in self._units.values() for row in _gaps(unit)]
         table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"] if GAP not in row])
@@ -195,31 +195,31 @@ class Recording:
 
 
 def _gaps(unit):
-    """What a unit could not measure."""
+    """Rows of a unit that describe gaps."""
     return [row for row in unit["rows"] if GAP in row]
 
 
 def _plain(value):
-    """A number of NumPy or torch as Python's own."""
+    """A NumPy or torch number as a Python number."""
     if callable(item := getattr(value, "item", None)):
         return item()
     raise TypeError(f"a row holds a {type(value).__name__}: give numbers, strings, booleans or None.")
 
 
 def _timed(measure):
-    """What `measure` gives, and the seconds it took."""
+    """Result of `measure` and its run time in seconds."""
     began = time.perf_counter()
     return measure(), time.perf_counter() - began
 
 
 def bar(total: int, unit: str, shown: bool = True) -> tqdm:
-    """A progress bar over `total` of what `unit` names, for `Recording.fill`; in a file seldom."""
+    """Progress bar over `total` units called `unit`, for `Recording.fill`; updated rarely if stderr is a file."""
     often = 0.1 if sys.stderr.isatty() else SELDOM
     return tqdm(total=total, unit=unit, disable=not shown, smoothing=0.05, mininterval=often)
 
 
 def _differing(old, new):
-    """Where two settings differ, in words, the first three places."""
+    """Differences between two settings, in words, at most three."""
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     said = [f"{key} {_short(old.get(key))}, now {_short(new.get(key))}" for key in keys[:3]]
     return "; ".join(said) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
@@ -234,32 +234,32 @@ def _short(value):
 def recording(
     name: str, settings: dict[str, Any], where: str | os.PathLike, *, fix: str = "name another one"
 ) -> Iterator[Recording]:
-    """Make or continue a table, one process at a time.
+    """Context to make or continue a table, one process at a time.
 
     Parameters
     ----------
     name : str
         Name of the table, without ending.
     settings : dict
-        What the rows depend on; a partial table with other settings is refused, never mixed.
+        Everything the rows depend on; a partial table with other settings is refused, never mixed.
     where : str or path
         Folder of the table.
     fix : str
-        What to do where that folder cannot be written, for the sentence that says so.
+        Fix named in the message if that folder is not writable.
 
     Yields
     ------
     Recording
-        `fill` measures what is missing (`rows` tells what is there, `add` saves a unit), `finish` writes the table.
+        `fill` measures missing units (`rows` returns finished ones, `add` saves one), `finish` writes the table.
 
     Raises
     ------
     OSError
-        "the folder ... cannot be written".
+        The folder cannot be written.
     ValueError
-        "... was begun with other settings".
+        The partial table was begun with other settings, or is damaged.
     RuntimeError
-        "another run is making the table ...".
+        Another run is making the table.
     """
     where = Path(where)
     busy = f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
@@ -279,7 +279,9 @@ def make(
     pool: Executor | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Make a table whole: what is missing is measured; options as of `recording`, `Recording.fill` and `finish`.
+    """Make a complete table; options as for `recording`, `Recording.fill` and `Recording.finish`.
+
+    Only missing units are measured.
 
     Examples
     --------
@@ -305,19 +307,19 @@ def remeasure(
     seed: int = 0,
     by: list[str] | None = None,
 ) -> pd.DataFrame:
-    """Measure a few random rows of a stored table again, now.
+    """Measure a few random rows of a stored table again.
 
     Parameters
     ----------
     table : DataFrame
         A finished table; all its rows are candidates.
     again : callable
-        Of a row, a dictionary: what is measured now, column -> number, or None where the row cannot be measured here.
-        Such rows are passed over.
+        Maps a row, as a dictionary, to new measurements, column -> number, or to None if the row cannot be measured on
+        this machine; such rows are skipped.
     rows : int
-        How many rows; there may be fewer.
+        Number of rows, or fewer if the table has fewer.
     seed : int
-        Seed of the choice.
+        Seed of the random choice.
     by : list of str, optional
         Columns: rows that are equal in all of them are chosen together, and `rows` counts these groups.
 
@@ -329,7 +331,7 @@ def remeasure(
     Raises
     ------
     ValueError
-        "no row of this table can be measured here ...".
+        No row of the table can be measured on this machine.
 
     Examples
     --------
@@ -357,5 +359,5 @@ def remeasure(
 
 
 def _apart(now, stored):
-    """Relative difference; 0 where both are 0."""
+    """Relative difference; 0 if both are 0."""
     return 0.0 if now == stored else abs(now / stored - 1) if stored else float("inf")

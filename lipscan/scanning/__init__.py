@@ -1,6 +1,6 @@
-"""A scan of a model: every layer's local constant on a text, certified and beside the published bounds.
+"""Scan of a model: every layer's local constant on a text, with certificates and the published bounds.
 
-``scan`` measures and keeps a folder with the table, its birth certificate and a report that opens offline.
+``scan`` measures and stores a folder with the table, its provenance and a report that opens offline.
 """
 
 from importlib import import_module
@@ -17,7 +17,7 @@ __all__ = [*HOMES]
 
 
 def __getattr__(name):
-    """Imported when first named: the look of its figures serves others that have no model, and no torch."""
+    """Import a name on first use, so that the style of the figures can be used without a model and without torch."""
     if name in HOMES:
         from lipnb.extras import extra
 

@@ -1,4 +1,4 @@
-"""The upper bounds that a scan puts beside what it measures: columns of `lipnb.bounds.catalogue`."""
+"""Upper bounds that a scan lists next to its measurements: columns of `lipnb.bounds.catalogue`."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from lipscan.models import OwnAttention
 
 MOST_TERMS = 128  # tokens up to which `rotary_terms`, a norm for each token and head, is computed
 FEW = {"rotary_terms": f" First window, up to {MOST_TERMS} tokens.", "rotary_upper": " First window."}
-# one bound a column: of two, for attention without a mask and with one, the first
+# one bound a column: if it has one for unmasked and one for masked attention, the first
 _FIRST = {bound.column: bound for bound in reversed(CATALOGUE) if bound.column}
 SCANNED = tuple(replace(bound, about=bound.about + FEW.get(column, "")) for column, bound in _FIRST.items())[::-1]
 TITLES = {bound.column: bound.title for bound in SCANNED}
@@ -26,7 +26,7 @@ SOURCES = {
 
 
 def applicable(f):
-    """Column -> the bound that holds for a map; the other columns -> why none does, one sentence."""
+    """Column -> the bound that holds for a map; and, for the other columns, column -> the reason why none holds."""
     found, reasons, no_heads = {}, {}, None
     if isinstance(f, OwnAttention):
         no_heads = (
@@ -43,7 +43,7 @@ def applicable(f):
 
 
 def prepare(f: Callable) -> HeadNorms | None:
-    """What the bounds need of a map, whatever the input: norms of its heads."""
+    """Norms of the heads of a map, which the bounds share for all inputs; None if the map has further features."""
     return head_norms(f) if isinstance(f, Attention) and {*f.more} <= {Feature.SHARED_KEYS} else None
 
 

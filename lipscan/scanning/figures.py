@@ -1,4 +1,4 @@
-"""A scan of a model: every layer measured, certified and bounded, in plots for a page or for a report."""
+"""Plots of a scan, for a page or a report: every layer measured, certified and bounded."""
 
 import math
 import warnings
@@ -24,22 +24,22 @@ __all__ = ["STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radi
 
 STYLE = Path(__file__).with_name("lipnb.mplstyle")
 SIZE = (4.5, 3.7)  # one panel
-WORDS = 64  # that stand below a map of tokens
+WORDS = 64  # most words below a map of tokens
 NOT_CONVERGED = "#b0b0b0"
 MEASURED = "#1f83c4"
 LOOKS = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#8c564b", "X"))
-INK = "#1a2b3c"  # stands for the colour of the text around a plot
+INK = "#1a2b3c"  # placeholder for the text colour around a plot
 
 
 def log_ticks(axis, low, high):
-    """Plain numbers on a logarithmic axis: 1, 10, 100, and what lies between where it spans less than two decades.
+    """Plain numbers on a logarithmic axis: 1, 10, 100, and steps between them if it spans less than two decades.
 
     Parameters
     ----------
     axis : matplotlib XAxis or YAxis
         The axis.
     low, high : float
-        Its ends.
+        Limits of the axis.
     """
     axis.set_major_locator(LogLocator())
     written: Formatter = FuncFormatter(_plain)
@@ -58,7 +58,7 @@ def log_ticks(axis, low, high):
 
 
 def _plain(value, place=None):
-    """A tick: 0.01, 25, 1,000, and a power of ten where that is longer than seven signs."""
+    """Label of a tick: 0.01, 25, 1,000, or a power of ten if that would have more than seven characters."""
     said = f"{value:,.6g}"
     if "e" not in said and len(said) <= 7:
         return said
@@ -67,7 +67,7 @@ def _plain(value, place=None):
 
 
 def _by_layer(ax, rows, ylabel="local Lipschitz constant", **look):
-    """Axes with a tick at each layer, or at some of many."""
+    """Axes with a tick at each layer, or at a selection of many."""
     ax.set(xlabel="layer", ylabel=ylabel, **look)
     ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
     if ax.get_yscale() == "log":
@@ -76,23 +76,23 @@ def _by_layer(ax, rows, ylabel="local Lipschitz constant", **look):
 
 
 def _apart(rows):
-    """One row for each layer from the first to the last: lines and bands break where none was measured."""
+    """One row for each layer from the first to the last, so that lines and bands break at unmeasured layers."""
     return pd.DataFrame({"layer": range(rows.layer.min(), rows.layer.max() + 1)}).merge(rows, how="left", on="layer")
 
 
 def layers(rows, bounds, *, ax=None, title=None):
-    """The constant of each layer in the first window with every bound on it, logarithmic; bars: all windows.
+    """Constant of each layer in the first window with all bounds on it, logarithmic; bars: all windows.
 
     Parameters
     ----------
     rows : DataFrame
-        Those of one length of `lipscan.scanning.summary.first_window`.
+        Rows of one length of `lipscan.scanning.summary.first_window`.
     bounds : dict
         Key of a bound -> its label.
     ax : matplotlib Axes, optional
-        Where to draw.
+        Axes to draw on.
     title : str, optional
-        What the panel shows.
+        Title of the panel.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def layers(rows, bounds, *, ax=None, title=None):
 
 
 def growth(summary, *, ax=None):
-    """The constant of each layer against the length, in log-log axes, with a line of slope one half."""
+    """Constant of each layer against the length, in log-log axes, with a line of slope one half."""
     ax = ax or plt.subplots(figsize=SIZE)[1]
     good = summary[summary.passed]
     found = sorted(good.layer.unique())
@@ -142,21 +142,21 @@ def radii(rows, *, ax=None, title=None):
     ax, rows = ax or plt.subplots(figsize=SIZE)[1], _apart(rows)
     ax.plot(rows.layer, rows.radius, color="#d55e00", marker="^", label="largest")
     ax.plot(rows.layer, rows.mean_radius, color="#009e73", marker="o", label="mean (root mean square)")
-    top = 1.05 * rows.radius.max()  # norms that are all alike lay on the edge
+    top = 1.05 * rows.radius.max()  # equal norms would lie on the edge
     return _by_layer(ax, rows, "norm of a token", title=title, ylim=(0, top))
 
 
 def baselines(rows, *, ax=None, title=None):
-    """Constants of the layers beside those of random weights and of shuffled text, and the relative ones.
+    """Constants of the layers, of random weights and of shuffled text, and relative constants.
 
     Parameters
     ----------
     rows : DataFrame
-        Those of one length of `lipscan.scanning.summary.first_window`: baselines are of the first window.
+        Rows of one length of `lipscan.scanning.summary.first_window`: baselines belong to the first window.
     ax : matplotlib Axes, optional
-        Where to draw.
+        Axes to draw on.
     title : str, optional
-        What the panel shows.
+        Title of the panel.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def baselines(rows, *, ax=None, title=None):
 
 
 def comparison(table, names, *, ax=None):
-    """Constants of two scans by layer, at the longest length that both have; `names` of the first and the second."""
+    """Constants of two scans by layer, at the longest common length; `names` of the first and the second."""
     ax = ax or plt.subplots(figsize=SIZE)[1]
     rows = _apart(table[table.length == table.length.max()])
     for column, name, (colour, marker) in zip(("before", "after"), names, ((MEASURED, "o"), LOOKS[0]), strict=True):
@@ -182,14 +182,14 @@ def comparison(table, names, *, ax=None):
 
 
 def heads(table, *, ax=None):
-    """The constant of each head alone: one row for each layer, one column for each head, logarithmic colours.
+    """Constant of each head alone: one row for each layer, one column for each head, logarithmic colours.
 
     Parameters
     ----------
     table : DataFrame
-        `Scan.heads`.
+        The table `Scan.heads`.
     ax : matplotlib Axes, optional
-        Where to draw.
+        Axes to draw on.
 
     Returns
     -------
@@ -201,10 +201,10 @@ def heads(table, *, ax=None):
 
 
 def tokens(table, *, by="moves", ax=None):
-    """How far each token moves the others, over the most in its layer: one row for each layer, one column a token.
+    """How far each token moves the others, relative to the largest in its layer: a row a layer, a column a token.
 
-    Or, `by` "in_steepest", how much of the steepest change lies on it. Its words stand below, turned; of more than
-    `WORDS` tokens those with most in some layer.
+    With `by` = "in_steepest", the part of the steepest change that lies on it. The words stand below, rotated; for
+    more than `WORDS` tokens only those with the largest values in a layer.
     """
     grid = table.pivot(index="layer", columns="place", values=by)
     grid = grid.div(grid.max(axis=1), axis=0)
@@ -214,7 +214,7 @@ def tokens(table, *, by="moves", ax=None):
     _map(grid, "token", "moves others (most: 1)" if by == "moves" else "in the steepest change (most: 1)", ax)
     words = table.drop_duplicates("place").set_index("place").written.sort_index()
     places, apart = range(len(words)), 1
-    if len(words) > WORDS:  # the tops, the highest first, as far apart as their words are wide
+    if len(words) > WORDS:  # the largest first, at least a label's width apart
         tops, apart = grid.max().sort_values(ascending=False, kind="stable").index[:WORDS], len(words) / WORDS
         places = [place for n, place in enumerate(tops) if all(abs(place - other) >= apart for other in tops[:n])]
     said = [_word(words.iloc[place]) for place in places]
@@ -223,14 +223,14 @@ def tokens(table, *, by="moves", ax=None):
 
 
 def _word(written):
-    """A token as it is written, short, without its quotes where something is left."""
+    """A token as text, shortened, without quotes unless nothing else is left."""
     bare = written[1:-1].strip() if written[0] == written[-1] and written[0] in "'\"" else written
     said = bare or written
     return said if len(said) <= 14 else f"{said[:13]}…"
 
 
 def _map(grid, across, label, ax):
-    """Numbers of layers as colours, logarithmic; nothing where there is none."""
+    """Colour map of numbers by layer, logarithmic; missing and non-positive values stay empty."""
     ax = ax or plt.subplots(figsize=SIZE)[1]
     values = grid.to_numpy(dtype=float)
     values = np.where(values > 0, values, np.nan)
@@ -246,7 +246,7 @@ def _map(grid, across, label, ax):
 
 
 def in_report(draw, *arguments, **options):
-    """What one of the functions here draws as an ``<svg>`` to stand inside a page: in the ink of the page, no address.
+    """The drawing of a function in this module as an ``<svg>`` inside a page: in the page's text colour, no links.
 
     The same table gives the same text.
     """
@@ -254,7 +254,7 @@ def in_report(draw, *arguments, **options):
     look = dict.fromkeys((*inked, "grid.color"), INK) | {"grid.alpha": 0.15, "savefig.transparent": True}
     look |= {"svg.fonttype": "none", "svg.hashsalt": draw.__name__}
     with plt.style.context([STYLE, look]), warnings.catch_warnings():
-        # the words are text of the page, in whatever letters its reader's fonts have
+        # words stay text of the page, in the reader's fonts, which may have letters that ours lack
         warnings.filterwarnings("ignore", r"Glyph .* missing from")
         ax = draw(*arguments, **options)
         handles, labels = ax.get_legend_handles_labels()

@@ -1,4 +1,4 @@
-"""How numbers are written, wherever a scan shows them."""
+"""Number formats of a scan's table, report and terminal output."""
 
 import math
 
@@ -6,12 +6,12 @@ __all__ = ["factor", "many", "range_of", "short", "small", "times", "up"]
 
 
 def many(count: int, what: str) -> str:
-    """A number of things, in words."""
+    """A count with its noun, in the plural if necessary."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def short(value: float | None, digits: int = 3) -> str:
-    """So many digits at most, thousands apart; empty where nothing is known.
+    """A number with at most `digits` significant digits and separated thousands; empty if unknown.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def short(value: float | None, digits: int = 3) -> str:
 
 
 def factor(value: float) -> str:
-    """A ratio in three digits, or in as many as tell it from 1.
+    """A ratio in three digits, or in as many (up to seven) as distinguish it from 1.
 
     Examples
     --------
@@ -38,12 +38,12 @@ def factor(value: float) -> str:
 
 
 def small(value: float | None) -> str:
-    """An error, by its order of magnitude."""
+    """An error, as its order of magnitude."""
     return "0" if value == 0 else "" if value is None or math.isnan(value) else f"{value:.0e}"
 
 
 def times(log10: float) -> str:
-    """How many times too high, from its logarithm to base 10.
+    """Factor by which a bound is too high, from its base 10 logarithm.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def times(log10: float) -> str:
 
 
 def up(value: float) -> str:
-    """An upper bound, in three digits that are no less than it.
+    """An upper bound rounded up to three digits.
 
     Examples
     --------
@@ -73,5 +73,5 @@ def up(value: float) -> str:
 
 
 def range_of(low: str, high: str) -> str:
-    """Two numbers as text, or one where both are written alike."""
+    """Two numbers as a range, or one number if both are written alike."""
     return low if low == high else f"{low} to {high}"

@@ -1,4 +1,4 @@
-"""The folder of a scan: its tables, checked against their checksums when they are read again."""
+"""The folder of a scan: its tables, verified against their checksums when read."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan found.
+    """Results of a scan.
 
     Attributes
     ----------
@@ -39,12 +39,12 @@ class Scan:
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
     about : dict
-        How it was made: `settings`, `rows`, `seconds`, `finished`, `versions`.
+        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`.
     heads, tokens, whole : DataFrame
-        The shortest length looked at closely, at its first window: one row for each head; for each token; for each
-        whole layer and for the network. Empty where it was not asked for.
+        Details at the shortest length, first window: one row for each head; for each token; for each whole layer and
+        for the network. Empty if not requested.
     gaps : DataFrame
-        One row for each thing that could not be measured: `table` where it lacks, `gap` (what, in words), `reason`.
+        One row for each gap: the `table` that lacks it, `gap` (a description) and `reason`.
     """
 
     table: pd.DataFrame
@@ -56,18 +56,19 @@ class Scan:
     gaps: pd.DataFrame
 
     def report(self, path: str | os.PathLike, against: "Scan | None" = None) -> Path:
-        """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it); gives its path.
+        """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it).
 
         Parameters
         ----------
         path : str or path
-            A file, or a folder that exists.
+            A file, or an existing folder.
         against : Scan, optional
-            Another scan, of the same windows: the report compares the two, see `lipscan.scanning.compare`.
+            Another scan, of the same windows, to compare with; see `lipscan.scanning.compare`.
 
         Returns
         -------
         Path
+            The written file.
         """
         from lipscan.scanning.report import write_report  # only now: plots take a second to import
 
@@ -75,14 +76,14 @@ class Scan:
 
 
 def folder_of(model: str | os.PathLike, part: str | None = None) -> Path:
-    """Where a scan of a model goes by default: ``scan-<model>`` or ``scan-<model>-<part>``, in plain characters."""
+    """Default folder for a scan of a model: ``scan-<model>`` or ``scan-<model>-<part>``, in plain characters."""
     name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
     name = f"{name}-{part}" if part else name
     return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
 
 
 def state(folder: str | os.PathLike) -> str | None:
-    """What the folder of a scan holds, and what continues it, in sentences; None where it is none."""
+    """Contents of a scan's folder and how to continue it, in sentences; None if it holds no scan."""
     folder = Path(folder)
     if (folder / SUMS).is_file():
         found = load(folder)
@@ -112,12 +113,12 @@ def state(folder: str | os.PathLike) -> str | None:
 
 
 def settings_in(folder: Path) -> list[dict]:
-    """Those of each table that is there, finished or begun: of one scan they are alike."""
+    """Settings of each table present, finished or begun; in one scan they agree."""
     return [settings for settings, count in (_begun(folder, table) for table in TABLES) if settings and count != 0]
 
 
 def refuse_foreign(folder: Path) -> None:
-    """ValueError where files of a scan's names lie in the folder and nothing there shows that a scan wrote them."""
+    """Raise ValueError if files with a scan's names lie in the folder without any sign that a scan wrote them."""
     written = [f"{name}.{kind}" for name in TABLES for kind in ("csv", "json")] + [SUMMARY, REPORT, AGAINST]
     there = [name for name in written if (folder / name).exists()]
     traces = [SUMS, *(f"{dot}{name}.partial.{kind}" for name in TABLES for dot, kind in (("", "jsonl"), (".", "lock")))]
@@ -131,25 +132,25 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def _begun(folder, table):
-    """The settings of a table in the making and how many of its units are kept, None of these for all of them."""
+    """Settings of a table and its number of finished units; None instead of a number if the table is finished."""
     partial, about = folder / f"{table}.partial.jsonl", folder / f"{table}.json"
     try:
         if not partial.is_file():
             return json.loads(about.read_text(encoding="utf-8"))["settings"], None
         raw = partial.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in raw[: raw.rfind("\n") + 1].splitlines()]  # the last may be half a line
+        lines = [json.loads(line) for line in raw[: raw.rfind("\n") + 1].splitlines()]  # the last may be incomplete
         return lines[0]["settings"], len({line["unit"] for line in lines[1:]})
     except (OSError, ValueError, LookupError, TypeError):
         return None, None
 
 
 def _of_what(settings):
-    """Which model a scan is of, and what it read."""
+    """Phrase for the model, text and lengths of a scan."""
     return f"{settings['model']} on {settings['text']} at n = {', '.join(map(str, settings['lengths']))}"
 
 
 class _Damaged(ValueError):
-    """Why a file is not what it was, in words."""
+    """Why a stored file is rejected."""
 
 
 def _digest(path):
@@ -157,14 +158,14 @@ def _digest(path):
 
 
 def clear(folder: Path, other: bool) -> None:
-    """Take away the tables in this folder, and what a finished scan, or another one (`other`), would go on from."""
+    """Delete the tables in this folder, and the partial tables of a finished scan or of another one (`other`)."""
     endings = ("csv", "json", "partial.jsonl") if other or (folder / SUMS).is_file() else ("csv", "json")
     for name in (SUMS, *(f"{table}.{ending}" for table in TABLES for ending in endings)):
         (folder / name).unlink(missing_ok=True)
 
 
 def seal(folder: Path) -> None:
-    """Write the summary, and the checksums that say that all is there."""
+    """Write the summary, and the checksums that mark the scan as complete."""
     table = pd.read_csv(folder / "scan.csv")
     with recording.kept(folder / SUMS):
         text = summarise(table).to_csv(index=False, float_format=recording.FLOAT_FORMAT)
@@ -180,7 +181,7 @@ def load(folder: str | os.PathLike) -> Scan:
     Parameters
     ----------
     folder : str or path
-        Holds scan.csv, scan.json and SHA256SUMS.
+        Contains scan.csv, scan.json and SHA256SUMS.
 
     Returns
     -------
@@ -189,9 +190,9 @@ def load(folder: str | os.PathLike) -> Scan:
     Raises
     ------
     FileNotFoundError
-        "the folder ... holds no finished scan ...".
+        The folder holds no finished scan.
     ValueError
-        "... is damaged ...": one of its files is not what the scan wrote.
+        A file differs from what the scan wrote, or is missing.
     """
     folder = Path(folder)
     if not (folder / SUMS).is_file():
@@ -206,7 +207,7 @@ def load(folder: str | os.PathLike) -> Scan:
         for needed in ("scan.csv", "scan.json", SUMMARY):
             if needed not in sums:
                 raise _Damaged(f"it does not name {needed}")
-        if not (folder / SUMMARY).exists():  # `scan` makes it again, from the table
+        if not (folder / SUMMARY).exists():  # `scan` recomputes it from the table
             del sums[SUMMARY]
         for file, digest in sums.items():
             if Path(file).name != file or _digest(folder / file) != digest:

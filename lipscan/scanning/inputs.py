@@ -1,4 +1,4 @@
-"""What a scan reads: a model, a text or images, and how much of each; all said before anything is measured."""
+"""Inputs of a scan: a model, a text or images, and how much of each; refused, if at all, before measuring."""
 
 import hashlib
 import os
@@ -18,27 +18,27 @@ __all__ = ["shuffled"]
 
 DEFAULT = (32, 128, 512)  # tokens of a window
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-HALF = (0.5, 0.5, 0.5)  # mean and deviation with which a usual ViT was trained: from 0 ... 1 to -1 ... 1
+HALF = (0.5, 0.5, 0.5)  # mean and deviation used in the training of a usual ViT: maps 0 ... 1 to -1 ... 1
 TEXTS = f"give a text file or one of {', '.join(corpora.NAMES)}"
 
 
 class Reader:
-    """The network on its inputs, as it is and as its baselines; only the last length read is kept.
+    """The network on its inputs and its baselines; only readings of the last length are kept.
 
-    The inputs are by their length n: token ids (windows, n), or images (windows, c, h, w). No shuffle moves the special
-    tokens before and after each window, `ends`; the seed is of random weights and of the shuffle.
+    `inputs` maps a length n to token ids (windows, n) or images (windows, c, h, w). Shuffles keep the special tokens
+    before and after each window, `ends`; `seed` seeds the random weights and the shuffle.
     """
 
     def __init__(self, model: Model, inputs: dict[int, Tensor], ends: tuple[int, int] = (0, 0), seed: int = 0) -> None:
         self.model, self.inputs, self.ends, self.seed = model, inputs, ends, seed
-        # no other random weights for random ones, no shuffle of images
+        # random weights need no second random baseline, and images are not shuffled
         there = {"random": model.weights != "random", "shuffled": model.architecture.reads == "input_ids"}
         self.baselines = tuple(name for name in there if there[name])
         self._twin: Model | None = None
         self._kept: dict[tuple[str, int], list[Reading]] = {}
 
     def of(self, kind: str, n: int) -> tuple[Model, list[Reading]]:
-        """The model and what its layers receive: all windows ("text"), the first, or a baseline of it."""
+        """A model and the readings of its layers: all windows ("text"), the first ("first"), or a baseline of it."""
         model = self.model
         if kind == "random":
             model = self._twin = self._twin or self._drawn()
@@ -51,23 +51,23 @@ class Reader:
         return model, self._kept[kind, n]
 
     def _drawn(self):
-        """Random weights, and other ones than the model's, which may have been drawn with the same seed."""
+        """The model with random weights, different from its own even if those were drawn with the same seed."""
         own, twin = self.model.module.state_dict(), random_twin(self.model, self.seed)
         alike = all(torch.equal(one, own[name]) for name, one in twin.module.state_dict().items())
         return random_twin(self.model, self.seed + 1) if alike else twin
 
 
 def shuffled(ids: Tensor, ends: tuple[int, int], seed: int) -> Tensor:
-    """Token ids in one random order, but for special tokens at either end.
+    """Token ids in a random order, the same for all windows, with special tokens at either end kept in place.
 
     Parameters
     ----------
     ids : Tensor
         Token ids (b, n).
     ends : tuple of int
-        How many tokens before and after stay where they are.
+        Number of tokens at the start and at the end that stay in place.
     seed : int
-        Of the order.
+        Seed of the order.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def shuffled(ids: Tensor, ends: tuple[int, int], seed: int) -> Tensor:
 
 
 def chosen_layers(layers, count, name, attending=None):
-    """Layers as a sorted list; of a hybrid those that hold attention (`attending`): all, or those asked for."""
+    """Layers as a sorted list; in a hybrid (`attending`) those with attention: all, or the requested ones."""
     wanted = numbers_of(layers)
     if wanted is None:
         return list(range(count or 0) if attending is None else attending)
@@ -102,12 +102,12 @@ def prepare(model, text, options):
     """The network on its inputs, and what was read: `text`, `text_sha256`, `special`, `left_out`."""
     if not isinstance(text, (str, os.PathLike)):
         raise ValueError(f"text must be a text or the name of a file or corpus, got a {type(text).__name__}.")
-    itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # and not the name of one
+    itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # a text itself, not its name
     if not isinstance(model, Model):
         name = name_of(model)
         known = itself or Path(text).is_dir() or str(text) in (*corpora.NAMES, "random", "pictures", *PICTURES)
         if not known and not (Path(text).is_file() and Path(text).name.endswith(ENDINGS)):
-            corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
+            corpora.read(str(text))  # report an unreadable text before a model is loaded
         check_device(options.device)
         chosen_layers(options.layers, layer_count(name, options.random), name)
         model = models.load(name, dtype=getattr(torch, options.dtype), **options.loading)
@@ -151,9 +151,9 @@ def _read(source, digest, special=((), ()), left_out=""):
 
 
 def _that_fit(lengths, windows, tokens, around, by_default):
-    """Lengths that a text of so many tokens allows, and a sentence on those of the default that it does not.
+    """Lengths for which a text of `tokens` tokens is long enough, and a sentence on the default lengths left out.
 
-    `around` of the tokens of each window are special ones.
+    `around` tokens of each window are special tokens.
     """
     fit = [length for length in lengths if (length - around) * windows <= tokens]
     if len(fit) == len(lengths):
@@ -173,7 +173,7 @@ def _that_fit(lengths, windows, tokens, around, by_default):
 def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> dict[int, tuple[int, int]]:
     """Tokens n of an image -> its height and width; by default the largest squares of at most `default` tokens.
 
-    A model reads images of its own size alone or, as DINOv2, any square that its patches fill.
+    A model reads only images of its own size or, like DINOv2, any square that its patches fill.
     """
     config, longest = model.module.config, model.longest
     (*_, own_high, own_wide), (high, wide) = picture_shape(config), patch_sides(config)
@@ -181,7 +181,7 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
         if lengths is not None and list(lengths) != [longest]:
             raise ValueError(f"{model.name} reads images, each of {many(longest, 'token')}: leave the lengths out.")
         return {longest: (own_high, own_wide)}
-    rest = longest - patches(config)  # tokens that are no part of the image
+    rest = longest - patches(config)  # tokens that do not belong to the image
     most = min(own_high // high, own_wide // wide)
     squares = {side**2 + rest: (side * high, side * wide) for side in range(1, most + 1)}
     largest = [max((n for n in squares if n <= most), default=min(squares)) for most in default]
@@ -198,7 +198,7 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
 def windows_of_images(
     model: Model, source: str, pixels: dict[int, tuple[int, int]], windows: int, seed: int
 ) -> tuple[str, str, dict[int, Tensor]]:
-    """The same images at each size: what was read, its SHA-256 as the model reads it, n -> (windows, c, h, w).
+    """Images at each size: their names, the SHA-256 of the normalised pixels, and n -> (windows, c, h, w).
 
     `source` is an image file, a folder of them, the name of one of `lipnb.models.PICTURES`, "pictures" for all of
     these, or "random".

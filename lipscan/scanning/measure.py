@@ -1,4 +1,4 @@
-"""What a scan measures: layers at each length, and at the shortest one heads, tokens, whole layers and the network."""
+"""Measurements of a scan: layers at each length; at the shortest also heads, tokens, whole layers and the network."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -24,14 +24,14 @@ __all__ = ["relative"]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-5}  # networks compute softmax in float32 whatever their type
 PAIRS = 2e11  # most operations for the norms of all blocks of a Jacobian by automatic differentiation
-ROUGH = 1e-3  # tolerance of what automatic differentiation measures
-MAPPED = ("own", "moves", "moves_most", "moved", "moved_most_by")  # columns of tokens.csv that `block_norms` gives
-PLAIN = (ValueError, RuntimeError, ArithmeticError)  # that say in words what is wrong
+ROUGH = 1e-3  # tolerance of measurements by automatic differentiation
+MAPPED = ("own", "moves", "moves_most", "moved", "moved_most_by")  # columns of tokens.csv from `block_norms`
+PLAIN = (ValueError, RuntimeError, ArithmeticError)  # whose messages need no class name
 
 
 @contextmanager
 def tried(rows: list[dict], what: str) -> Iterator[None]:
-    """Whatever fails inside becomes a row of `rows` that names it, and what comes after goes on.
+    """Context that turns an error inside into a row of `rows` that names it, so that the scan goes on.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def tried(rows: list[dict], what: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # of a map that anyone wrote: no list of kinds would be whole
+    except Exception as error:  # arbitrary maps raise arbitrary errors
         said = (str(error).strip() or "no reason given").splitlines()[0]
         plain = type(error) in PLAIN or isinstance(error, ArithmeticError)
         said = said if plain else f"{type(error).__name__}: {said}"
@@ -52,18 +52,18 @@ def tried(rows: list[dict], what: str) -> Iterator[None]:
 
 @torch.no_grad()
 def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, bool]:
-    """Whether our map of a layer is that of the network, and the mask that of the model: error, leak, passed.
+    """Comparison of our map of a layer with the network, and of its mask with the model: error, leak, passed.
 
-    The error is the largest difference between our output and the network's, over its largest entry. The leak is how
-    much the first half of the network's own outputs moves, relative, when the tokens that its attention receives in the
-    second half are replaced: 0 for a causal layer, NaN where there is one token. It is there exactly without a mask.
+    The error is the largest difference between our output and the network's, over its largest entry. The leak is the
+    relative change of the first half of the network's own outputs when the tokens that its attention receives in the
+    second half are replaced: 0 for a causal layer, NaN for a single token. It must be nonzero exactly without a mask.
     """
     x, given = read.received, read.given
     f, tolerance = model.attention(layer, n=x.shape[-2]), TOLERANCE[x.dtype]
     error = ((f(x) - given).abs().max() / given.abs().max().clamp_min(1e-30)).item()
     half, leak = x.shape[1] // 2, math.nan
     if half:
-        # coordinates too: other tokens do not notice an order alone, nor a shift that a norm inside takes away
+        # also reverse and shift coordinates: attention may ignore the order of tokens, and a norm inside it a shift
         changed = answer(model, layer, read, lambda x: torch.cat([x[:, :half], x[:, half:].flip(1, 2) + 1], 1))
         leak = ((changed - given)[:, :half].abs().max() / given[:, :half].abs().max().clamp_min(1e-30)).item()
     causal = not half or (leak <= tolerance) == model.masked
@@ -71,7 +71,7 @@ def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, b
 
 
 def closed_form_work(f: Callable, n: int) -> float | None:
-    """Floating point operations that the closed form of `lipnb.certify` takes, roughly; None without one."""
+    """Rough number of floating point operations of `lipnb.certify` in closed form; None without a closed form."""
     if not isinstance(f, Attention) or f.score != "dot":
         return None
     joined = min(f.output_width, f.heads * f.value_width)
@@ -84,7 +84,7 @@ def measure(
 ) -> list[dict]:
     """Rows of one layer at one length, one for each window; the first `certified` ones get a certified upper bound.
 
-    Where the self-check failed, rows without measurements; behind them what could not be measured, as `tried` says it.
+    Without measurements if the self-check failed. Rows that describe gaps follow, see `tried`.
     """
     unknown = {"self_check": math.nan, "leak": math.nan, "passed": False, "radius": math.nan, "mean_radius": math.nan}
     place = {"layer": layer, "length": n} | unknown | {"lipschitz": math.nan}
@@ -96,7 +96,7 @@ def measure(
 
 
 def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
-    """Measure what the rows lack, each part by itself: one that fails leaves the others."""
+    """Complete the rows, each measurement separately, so that one that fails leaves the others."""
     model, read = reader.of("text", n)
     error, leak, passed = self_check(model, layer, read[layer])
     f, x = model.attention(layer, object, n), _input(read[layer], object)
@@ -119,7 +119,7 @@ def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
             with tried(gaps, f"certified bound of {here}"):
                 bracket = certify(f, x[i], columns=0, rtol=1e-3, seed=options["seed"])
                 row |= {"certified_lower": bracket.lower.item(), "certified": bracket.upper.item()}
-        if prepared is None and i > 0:  # what is not prepared for all inputs is dear
+        if prepared is None and i > 0:  # a bound whose norms are not prepared is expensive
             continue
         with tried(gaps, f"bounds in closed form of {here}"):
             row |= {f"log10_{key}": value for key, value in catalogue.evaluate(f, prepared, x[i]).items()}
@@ -131,7 +131,7 @@ def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
 
 
 def _solved(f, x, rtol, seed):
-    """What the solver found, and the columns that say so."""
+    """The solver's result, and its columns of the table."""
     found = local_lipschitz(f, x, rtol=rtol, seed=seed)
     return found, {
         "lipschitz": found.value.item(),
@@ -147,12 +147,12 @@ def _input(read, object):
 
 
 def _largest_column(f, x):
-    """The largest column sum of the attention matrices at tokens (1, n, d): how much attention one token gets."""
+    """Largest column sum of the attention matrices at tokens (1, n, d): how much attention one token gets."""
     return f.probabilities(x).sum(-2).amax().item() if isinstance(f, Attention) else math.nan
 
 
 def relative(lipschitz: float, x, y) -> float:
-    r"""The constant for changes in units of their tokens, :math:`L |x|_F / |f(x)|_F`.
+    r"""The constant relative to the norms of tokens, :math:`L |x|_F / |f(x)|_F`.
 
     Parameters
     ----------
@@ -164,16 +164,16 @@ def relative(lipschitz: float, x, y) -> float:
     Returns
     -------
     float
-        NaN where f(x) is zero.
+        NaN if f(x) is zero.
     """
     x, y = (torch.linalg.vector_norm(tokens.double()).item() for tokens in (x, y))
     return lipschitz * x / y if y > 0 else math.nan
 
 
 def one_head(f: Attention, head: int) -> Attention:
-    """One head of an attention alone, with its part of the output matrix and no output bias."""
+    """One head of an attention, with its part of the output matrix and without output bias."""
     group = head // (f.heads // f.groups)
-    if f.joint_norm:  # a norm of all heads together: the others stay, without a part in the output
+    if f.joint_norm:  # a norm over all heads together: the others stay, with zero output
         output = f.output_matrices()
         alone = torch.zeros_like(output)
         alone[head] = output[head]
@@ -187,7 +187,7 @@ def one_head(f: Attention, head: int) -> Attention:
 
 
 def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
-    """Rows of the heads of a layer at the first window: each with its part of the output matrix, alone."""
+    """Rows of the heads of a layer at the first window, each measured alone with its part of the output matrix."""
     model, read = reader.of("text", n)
     f, x = model.attention(number, object, n), read[number].received[:1]
     rows: list[dict] = []
@@ -205,10 +205,10 @@ def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed
 
 
 def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
-    """Rows of the tokens of the first window: how far each moves the others, and its part in the steepest change.
+    """Rows of the tokens of the first window: how far each moves the others, and its part of the steepest change.
 
-    Without a closed form by automatic differentiation: the steepest change always, how far each token moves the others
-    where `block_work` allows; else these are NaN.
+    Without a closed form automatic differentiation gives the steepest change always, and how far each token moves the
+    others if `block_work` is small enough; else these columns are NaN.
     """
     model, read = reader.of("text", n)
     f, x = model.attention(number, object, n), _input(read[number], object)[0]
@@ -246,16 +246,16 @@ def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, see
 
 
 def block_work(f: Callable, n: int) -> float:
-    """Operations that the norms of all blocks take by automatic differentiation, roughly; 0 in closed form."""
+    """Rough number of operations for the norms of all blocks by automatic differentiation; 0 in closed form."""
     if isinstance(f, Attention):
         return 0.0
-    inner: Any = getattr(f, "attention", f)  # that of a block
+    inner: Any = getattr(f, "attention", f)  # the attention inside a block
     weights = sum(one.numel() for one in inner._tensors().values())
     return 4.0 * weights * n * n * inner.width  # a reverse pass for each entry of the output
 
 
 def _word(model, inputs, place):
-    """A token as the vocabulary has it and, in quotes, as a reader would write it; a part of an image by its place."""
+    """A token as in the vocabulary and, in quotes, as a reader would write it; a part of an image by its position."""
     if model.tokenizer is None or inputs.ndim != 2:
         return {"token": f"#{place}", "written": f"#{place}"}
     number = int(inputs[0, place])
@@ -264,16 +264,16 @@ def _word(model, inputs, place):
 
 
 def layer(reader: Reader, number: int, n: int, *, seed: int) -> list[dict]:
-    """The row of a whole layer, with residual, norms and MLP, at the first window."""
+    """Row of a whole layer, with residual, norms and MLP, at the first window."""
     _, read = reader.of("first", n)
     x, whole = read[number].stream, read[number].whole
     return [_row(whole, x, "layer", number, n, seed, True)]
 
 
 def network(reader: Reader, n: int, to: str, *, seed: int) -> list[dict]:
-    """The row of the network from what its first layer receives to its last layer, last hidden states or logits.
+    """Row of the network from the input of its first layer to its last layer, last hidden states or logits.
 
-    To the last layer: no row where the last hidden states are what that layer gives.
+    No row for the last layer if its output equals the last hidden states.
     """
     model, read = reader.of("first", n)
     inputs, x = reader.inputs[n][:1], read[0].stream
@@ -284,27 +284,27 @@ def network(reader: Reader, n: int, to: str, *, seed: int) -> list[dict]:
 
 
 def _to_last_layer(model, inputs):
-    """The network as a map to what its last layer gives, before the norm, or whatever else, that may follow."""
+    """The network as a map to the output of its last layer, before a norm or anything else that follows."""
     whole, last = whole_network(model, inputs), model.architecture.layers_of(model.module)[-1]
 
     def stack(x):
         with capture(last) as calls:
             whole(x)
-        return calls[-1].given  # a module that layers share gives several times
+        return calls[-1].given  # a module that layers share gives several outputs
 
     return stack
 
 
 @torch.no_grad()
 def _composed(read, x):
-    """The layers one after another, from the first one's tokens."""
+    """Composition of the layers, from the first one's tokens."""
     for one in read:
         x = one.whole(x)
     return x
 
 
 def _alike(y, z):
-    """Whether two computations of tokens are of the same map, up to rounding."""
+    """Whether two outputs agree up to rounding, and so are of the same map."""
     return bool(y.shape == z.shape and (y - z).abs().max() <= ROUGH * z.abs().max())
 
 

@@ -1,4 +1,4 @@
-"""What a scan can be asked for: one record, from which its signature, its command and its settings come."""
+"""Options of a scan: one record, from which its signature, its command and its settings come."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -9,46 +9,46 @@ from typing import Any
 
 
 def _option(default: Any, about: str = "", **argument: Any) -> Any:
-    """A field, and what `lipnb scan --help` says of it; without words it is an option of Python alone."""
+    """A field with its text for `lipnb scan --help`; without a text it is an option in Python only."""
     return field(default=default, metadata={"help": about, **argument} if about else {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions:
-    """What a scan measures, and how; each field is an option of `lipnb.scan`.
+    """Options of `lipnb.scan`: what it measures, and how.
 
     Parameters
     ----------
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
     lengths : sequence of int, int or str, optional
-        Tokens n of the windows, as a text "32,128"; default those of 32, 128 and 512 that the model reads and the
-        text allows. Images have one length, but for a model that reads squares of any size, such as DINOv2: by default
-        the largest within these.
+        Tokens n of the windows, or a text such as "32,128"; default 32, 128 and 512 as far as the model reads them and
+        the text is long enough. Images have one length, except for models that read squares of any size, such as
+        DINOv2: by default the largest squares within these lengths.
     windows : int
-        Windows for each length, at random places of the text, never overlapping.
+        Windows for each length, at random positions in the text, never overlapping.
     special : bool
-        Whether each window stands between the special tokens of the model's own convention, which count among its n.
+        Whether special tokens of the model's convention surround each window; they count among its n tokens.
     object : {"heads+output", "heads", "block"}
-        What is measured, see `lipnb.models`.
+        Object to measure, see `lipnb.models`.
     masked, random, tokenizer, part, device, dtype
         For loading the model, see `lipnb.models.load`; `dtype` is "float32" or "float64".
     upper : bool
         Whether to certify.
     upper_windows : int
-        How many windows of each length are certified, the first ones.
+        Number of windows of each length that are certified, counted from the first.
     upper_work : float
-        Most floating point operations for one certified bound; costlier ones are passed over, and it is said.
+        Most floating point operations for one certified bound; more expensive ones are skipped and reported.
     close : bool
-        Whether to look closely at the first window of the shortest length: each head, each token, each whole layer,
-        the network from end to end.
+        Whether to measure details in the first window of the shortest length: each head, each token, each whole layer,
+        and the network from end to end.
     rtol, seed : float, int
-        Of the solver; the seed also draws windows, random weights and random images.
+        Tolerance and seed of the solver; the seed also draws windows, random weights and random images.
 
     Raises
     ------
     ValueError
-        One sentence on the first value that cannot be.
+        A value is out of range or unknown.
     """
 
     layers: str | Sequence[int] = _option("all", "all (default), or such as 0,3,5-7", metavar="L,L,...")
@@ -121,18 +121,18 @@ class ScanOptions:
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What `lipnb.models.load` is given."""
+        """Arguments for `lipnb.models.load`."""
         names = ("masked", "random", "tokenizer", "part", "device", "seed")
         return {name: getattr(self, name) for name in names}
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What stands in the settings of a table as it was asked for; the rest does so as it was found."""
+        """Options recorded in the settings of a table as requested; the others are recorded as resolved."""
         return {name: getattr(self, name) for name in ("windows", "object", "rtol", "seed", "upper_work")}
 
 
 def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
-    """The numbers that "0,3,5-7", a number or a sequence of them name; None for "all"."""
+    """Numbers in a text such as "0,3,5-7", a number or a sequence; None for "all"."""
     asked = ",".join(map(str, layers)) if isinstance(layers, Iterable) and not isinstance(layers, str) else str(layers)
     if asked.strip() == "all":
         return None
@@ -146,7 +146,7 @@ def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
 
 
 def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
-    """Different positive whole numbers: a sequence of them, one, or a text such as "32,128"."""
+    """Distinct positive integers from a sequence, one integer, or a text such as "32,128"."""
     parts = (
         lengths.split(",") if isinstance(lengths, str) else [*lengths] if isinstance(lengths, Iterable) else [lengths]
     )
@@ -162,7 +162,7 @@ def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
 
 
 def in_words(key: str, value: Any) -> str:
-    """A setting of a scan as a reader would write it.
+    """A setting of a scan in words.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a scan will do and about how long that takes, counted before anything is measured."""
+"""Plan of a scan: what it measures, and its approximate run time from counted operations."""
 
 import time
 from typing import Any, NamedTuple
@@ -10,26 +10,26 @@ from lipscan.scanning.inputs import Reader
 
 __all__: list[str] = []
 
-PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
-EACH = 0.03  # seconds that a solve takes beside its products
-LAYER = 0.3  # seconds that a layer and length take beside solves: self-check, norms of heads, baselines
-PAIR = 120  # operations of the norm of one block, from a token to another, over the width squared
-WHOLE, AROUND = 3, 0.1  # operations of a product with a whole layer, for each weight and token, and seconds beside them
-SHARE = 0.4  # of the speed of one large matrix product that products of solves reach
-CERTIFIED = 0.1  # the same of the factorisations of a certified bound, in float64, and ...
+PRODUCTS = 30  # of a Jacobian and its transpose, in a typical solve
+EACH = 0.03  # seconds of a solve besides its products
+LAYER = 0.3  # seconds of a layer and length besides solves: self-check, norms of heads, baselines
+PAIR = 120  # operations of the norm of one block, from one token to another, over the width squared
+WHOLE, AROUND = 3, 0.1  # operations of a product with a whole layer, per weight and token, and seconds besides
+SHARE = 0.4  # fraction of the speed of one large matrix product that the products of solves reach
+CERTIFIED = 0.1  # the same for the factorisations of a certified bound, in float64, and ...
 FIXED = 1000  # ... its operations that do not grow with the length, over the width cubed
-LONG = 300  # seconds from which a scan says what would shorten it
+LONG = 300  # seconds from which a scan suggests how to shorten it
 
 
 class Begun(NamedTuple):
-    """A scan before anything is measured: the network on its inputs, and what its tables depend on."""
+    """A scan before measurement: the network on its inputs, and the settings of its tables."""
 
     reader: Reader
     settings: dict[str, Any]
 
 
 def planned(begun):
-    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product."""
+    """Sentences on what a scan will measure and about how long it takes; only one product is timed."""
     reader, found = begun
     layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
     kinds, close, h = windows + len(found["baselines"]), found["close"], found["heads"]
@@ -53,13 +53,13 @@ def planned(begun):
 
 
 def _certified(found):
-    """Operations of a certified bound, for each length at which it is not too costly."""
+    """Operations of a certified bound, for each length at which it is not too expensive."""
     work = [found["work"][str(n)] for n in found["lengths"]]
     return [each for each in work if each is not None and each <= found["upper_work"]]
 
 
 def _seconds(begun):
-    """About how long the layers take, and how long the close look, by counting operations."""
+    """Approximate seconds for the layers, and for the details, by counting operations."""
     reader, found = begun
     layers, close, d = len(found["layers_scanned"]), found["close"], found["width"]
     kinds, speed = found["windows"] + len(found["baselines"]), _speed()
@@ -75,7 +75,7 @@ def _seconds(begun):
     head = EACH + (solves(close) - EACH) / found["heads"]
     pairs = close * (close + 1) / 2 if found["masked"] else close**2
     closely = layers * (found["heads"] * head + solves(close) + pairs * PAIR * d**2 / (SHARE * speed))
-    in_use = reader.model.architecture.layers_of(reader.model.module)  # one that is used again is there again
+    in_use = reader.model.architecture.layers_of(reader.model.module)  # repeats shared layers
     each = [sum(p.numel() for p in layer.parameters()) for layer in in_use]
     ends = 3 if not found.get("no_logits") else 2
     passed = sum(each[layer] for layer in found["layers_scanned"]) + ends * sum(each)
@@ -84,7 +84,7 @@ def _seconds(begun):
 
 
 def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[str]:
-    """What would shorten a scan of more than five minutes, in at most one sentence; `seconds` of layers, close look."""
+    """A suggestion, at most one sentence, for scans of over five minutes; `seconds` for layers and for details."""
     layers, close = _seconds(begun) if seconds is None else seconds
     if layers + close < LONG:
         return []
@@ -96,7 +96,7 @@ def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[st
 
 
 def _speed():
-    """Floating point operations a second of one matrix product."""
+    """Floating point operations per second of one matrix product."""
     a = torch.ones(512, 512)
     a @ a
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A scan as one HTML file that opens offline: plots, tables, and words on how to read them."""
+"""Report of a scan: one HTML file that opens offline, with plots, tables, and words on how to read them."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ ROUTES = {
 def write_report(
     found: Any, path: str | os.PathLike, against: Any = None, names: tuple[str, str] | None = None
 ) -> Path:
-    """Write the report in one step, as `Scan.report`; `names` of the two compared are by default the models'."""
+    """Write the report in one step, as `Scan.report`; `names` of the two scans compared are by default the models'."""
     path = Path(path)
     path = path / "report.html" if path.is_dir() else path
     with recording.kept(path):
@@ -42,7 +42,7 @@ def write_report(
 
 
 def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) -> str:
-    """The report as a whole HTML document that asks for nothing outside itself; names and texts in it are escaped."""
+    """The report as an HTML document without external references; names and texts in it are escaped."""
     summary, settings = found.summary, found.about["settings"]
     said, good = sentences.findings(found), measured(summary)
     named = {page for finding in said for page in finding.pages}
@@ -94,13 +94,13 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
 
 
 def _mapped(tokens):
-    """Rows of tokens that a map shows, and the column that it shows: how far they move others, else where known."""
+    """Rows of tokens shown in the map, and the column shown: how far they move others, or else the steepest change."""
     moving = sentences.moving(tokens)
     return (moving, "moves") if len(moving) else (sentences.steepest(tokens), "in_steepest")
 
 
 def _records(table):
-    """Rows as dictionaries, with None for what is not known."""
+    """Rows as dictionaries, with None for missing values."""
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
@@ -155,7 +155,7 @@ def _plots(found, good):
 
 
 def _there(rows, names):
-    """Those of some columns that hold a number."""
+    """Names of the columns that are present and hold a number."""
     return [name for name in names if name in rows and rows[name].notna().any()]
 
 
@@ -166,7 +166,7 @@ def _range(summary, key):
 
 
 def _inapplicable(settings, there):
-    """Why the other bounds are not there: titles of those of one reason, and the reason."""
+    """Bounds that are missing: titles grouped by reason, with the reason."""
     groups: dict[str, list[str]] = {}
     for key, title in TITLES.items():
         if key not in there:
@@ -175,7 +175,7 @@ def _inapplicable(settings, there):
 
 
 def _against(found, other, names):
-    """What the section of a comparison shows."""
+    """Template variables of the section on a comparison."""
     table = compare(found, other)
     before, after = names or [scan.about["settings"]["model"] for scan in (found, other)]
     return {
@@ -189,11 +189,11 @@ def _against(found, other, names):
 
 
 def _described(settings):
-    """What was read, in words."""
+    """Name or description of the text that was read."""
     known = settings["text"] in corpora.NAMES
     return corpora.describe(settings["text"]).split(";")[0] if known else settings["text"]
 
 
 def _linked(means):
-    """What a finding means, with the numbers of pages as links into the list at the end."""
+    """Text of a finding, with page numbers as links into the list at the end."""
     return Markup(sentences.NUMBER.sub(r'(<a href="#page-\1">page&nbsp;\1</a>)', str(escape(means))))

@@ -1,4 +1,4 @@
-"""The whole scan: length by length and layer by layer, each saved as soon as it is measured."""
+"""Running a scan, length by length and layer by layer; each result is saved as soon as it is measured."""
 
 import hashlib
 import inspect
@@ -41,7 +41,7 @@ NO_NORMS = (
     "that a layer gives; of each layer's steepest change tokens.csv has the part that lies on each token."
 )
 PARTS = ["layer", *ENDS]
-# weights, texts and windows follow from what was asked for: where two settings differ that is named first
+# weights, texts and windows follow from these requested settings, so name a difference in these first
 ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 KEYS = {  # settings of a scan, in words
     "layers_scanned": "layers",
@@ -76,22 +76,22 @@ def scan(
     output : str or path, optional
         Folder of the result, default ``scan-<model>``, or ``scan-<model>-<part>``.
     again : bool
-        Whether to measure anew what the folder holds already.
+        Whether to measure again what the folder already holds.
     progress : bool
         Whether to show a progress bar.
     **options
-        Layers, lengths, windows and all else: the fields of `ScanOptions`, which explains them.
+        Layers, lengths, windows and so on: the fields of `ScanOptions`, which explains them.
 
     Returns
     -------
     Scan
-        Also saved in `output`; a scan that was stopped continues where it was. What cannot be measured, such as a layer
-        whose products overflow, ends nothing: it stands in `Scan.gaps`, and the same call tries it again.
+        Also saved in `output`; a stopped scan continues where it was. What cannot be measured, such as a layer whose
+        products overflow, does not stop the scan: `Scan.gaps` lists it, and the same call tries it again.
 
     Raises
     ------
     ValueError, FileNotFoundError, OSError, RuntimeError
-        One sentence each, before anything is measured.
+        The model, text, options or folder cannot be used; raised before anything is measured.
     """
     if output is not None:  # before a model is loaded
         if not os.fspath(output).strip():
@@ -111,7 +111,7 @@ def scan(
             if not (output / SUMMARY).is_file():
                 seal(output)
             return found
-        (output / SUMS).unlink()  # what could not be measured is tried again
+        (output / SUMS).unlink()  # try again what could not be measured
     todo = {
         table: units
         for table, units in _units(begun.reader, settings).items()
@@ -131,7 +131,7 @@ def scan(
 
 
 def refuse_another(folder: Path, settings: dict) -> None:
-    """ValueError where the folder holds a scan with other settings."""
+    """Raise ValueError if the folder holds a scan with other settings."""
     if others := _others(folder, settings):
         ended = "" if (folder / SUMS).is_file() else " that has not ended"
         raise ValueError(
@@ -141,12 +141,12 @@ def refuse_another(folder: Path, settings: dict) -> None:
 
 
 def _others(folder, settings):
-    """The settings of another scan in a folder, of each of its tables."""
+    """Settings of another scan in a folder, one for each of its tables."""
     return [one for one in settings_in(folder) if _numbers(one) != _numbers(settings)]
 
 
 def _signature():
-    """That of `scan`, with each of the options by its name."""
+    """Signature of `scan`, with each option by name."""
     own = inspect.signature(scan)
     fields = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(ScanOptions).parameters.values()]
     given = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -157,14 +157,14 @@ scan.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def begin(model, text, options):
-    """Load the model and draw the windows; refusals are those of `scan`."""
+    """Load the model and draw the windows; raises the errors of `scan`."""
     reader, read = prepare(model, text, options)
     model, lengths = reader.model, [*reader.inputs]
     wanted = chosen_layers(options.layers, model.layers, model.name, model.attending)
     first = model.attention(wanted[0], options.object, min(lengths))
     said = [read.pop("left_out"), model.left_out, options.masked and _causal_anyway(model)]
     left_out = " ".join(filter(None, said))
-    why = why_no_logits(model) if options.close else ""  # reads its output layer
+    why = why_no_logits(model) if options.close else ""  # reads the output layer of the model
     settings = {
         **model.describe(),
         **options.recorded,
@@ -186,12 +186,12 @@ def begin(model, text, options):
 
 
 def _written(windows):
-    """The token ids of windows: length -> one text of numbers for each, so that they can be read again."""
+    """Token ids of windows: length -> one text of numbers for each window, so that they can be read back."""
     return {n: [" ".join(map(str, window.tolist())) for window in ids] for n, ids in windows.items()}
 
 
 def _causal_anyway(model):
-    """That --masked made no difference, in a sentence; empty where it may have made one."""
+    """A sentence if --masked made no difference; empty if it may have made one."""
     kind = model.architecture
     if not kind.masks[0] or getattr(model.module.config, kind.mask_setting or "", None):
         return ""
@@ -199,17 +199,17 @@ def _causal_anyway(model):
 
 
 def _in_order(name, table):
-    """A table as it is saved; one without rows, as of heads that no closed form tells apart, says its columns still."""
+    """A table in its stored order; an empty one, as for heads without a closed form, still gets its columns."""
     if table.empty:
         return pd.DataFrame(columns=[one for names in COLUMNS[f"{name}.csv"] for one in names.split(", ")])
-    # what was missing and measured later came last
+    # rows that were missing and measured later came last
     by = {"scan": ["layer", "length", "window"], "whole": ["part", "layer"]}.get(name, ["layer"])
     places = {part: place for place, part in enumerate(PARTS)}
     return table.sort_values(by, key=lambda column: column.replace(places), kind="stable", ignore_index=True)
 
 
 def _units(reader, settings):
-    """The units of each table, those of one length together: the network reads each length once."""
+    """Units of each table, ordered by length, so that the network reads each length once."""
     wanted, n = settings["layers_scanned"], settings["close"]
     three = {name: settings[name] for name in ("object", "rtol", "seed")}
     options = three | {name: settings[name] for name in ("certified", "upper_work")}
@@ -239,7 +239,7 @@ def _units(reader, settings):
 
 
 def _or_gap(what, look):
-    """The rows of a look, or what it could not measure."""
+    """Rows of `look`, or a row that describes the gap."""
     rows: list[dict] = []
     with tried(rows, what):
         rows += look()
@@ -247,7 +247,7 @@ def _or_gap(what, look):
 
 
 def _finished(path, settings):
-    """Whether this table of an unfinished scan is there already, with the same settings and without gaps."""
+    """Whether a table of an unfinished scan exists with the same settings and without gaps."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         return _numbers(about["settings"]) == _numbers(settings) and not about.get("gaps")
@@ -264,30 +264,30 @@ def remeasure(
     rows: int = 2,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measure a few random rows of a scan again, live.
+    """Measure a few random rows of a scan again.
 
     Parameters
     ----------
     table : DataFrame
-        Of a `Scan`.
+        The table of a `Scan`.
     settings : dict
         Its ``about["settings"]``.
     model, text
         As for `scan`.
     rows : int
-        How many.
+        Number of rows.
     seed : int
-        Of the choice.
+        Seed of the choice.
 
     Returns
     -------
     DataFrame
-        The rows, with `lipschitz again` and `lipschitz difference` (relative).
+        The chosen rows, with `lipschitz again` and `lipschitz difference` (relative).
 
     Raises
     ------
     ValueError
-        "... is another edition ...": the text or the weights here are not those of the table.
+        The text or the weights differ from those of the table.
     """
     options = ScanOptions(
         **{name: settings[name] for name in ("lengths", "windows", "seed", "masked", "dtype")},
@@ -312,7 +312,7 @@ def remeasure(
 
 
 def _fingerprint(model, layers):
-    """SHA-256 of a network's weights and of its attention's rotary frequencies: which edition was scanned."""
+    """First 12 hexadecimal digits of the SHA-256 of a network's weights and its attention's rotary frequencies."""
     attentions = (model.attention(number, n=1) for number in layers)
     own = itertools.chain.from_iterable(getattr(f, "attention", f)._tensors().values() for f in attentions)
     digest = hashlib.sha256()
@@ -323,12 +323,12 @@ def _fingerprint(model, layers):
 
 
 def _numbers(settings):
-    """The settings on which numbers depend."""
+    """Settings on which the numbers depend."""
     return {key: value for key, value in settings.items() if key not in EXPLAIN}
 
 
 def _difference(old, new):
-    """Where two settings differ first, in words."""
+    """First difference between two settings, in words."""
     old, new = _numbers(old), _numbers(new)
     keys = [*(key for key in ASKED if key in new), *new]
     key = next((key for key in keys if old.get(key) != new[key]), "settings")

@@ -1,4 +1,4 @@
-"""What a scan found, and what it could not: in a few sentences of plain words, each computed from its tables."""
+"""Findings and gaps of a scan, in plain sentences computed from its tables."""
 
 import re
 from typing import Any, NamedTuple
@@ -37,19 +37,19 @@ TWICE, LITTLE = 2, 1.1  # times a baseline from which a layer is told from it, a
 
 
 class Finding(NamedTuple):
-    """What was found; and whether that is bad, or what would change it, with the numbers of pages that explain it."""
+    """A finding: a sentence, and whether it is bad or what would change it, with page numbers that explain it."""
 
     sentence: str
     means: str
 
     @property
     def pages(self) -> list[str]:
-        """Keys of the `PAGES` that it names."""
+        """Keys of `PAGES` for the pages that it names."""
         return [page for number in NUMBER.findall(self.means) for page in PAGES if page.startswith(number)]
 
 
 def findings(found: Any) -> list[Finding]:
-    """Which layer is roughest and how far from its baselines, what grows, what the bounds miss; heads, tokens, network.
+    """Findings on the roughest layer and its baselines, growth, bounds, heads, tokens and the network.
 
     Parameters
     ----------
@@ -84,13 +84,13 @@ def findings(found: Any) -> list[Finding]:
 
 
 def _as_random(good):
-    """Whether every layer is as rough as random weights of its shape: then nothing is told from training."""
+    """Whether every layer is as rough as random weights of its shape, so that training shows no effect."""
     over = good.over_random.dropna() if "over_random" in good else []
     return len(over) > 0 and bool(over.between(1 / LITTLE, LITTLE).all())
 
 
 def answer(found: Any) -> list[tuple[str, str]]:
-    """What a scan means for its model: three questions, each with a sentence; nothing where nothing was measured."""
+    """What a scan means for its model: three questions, each answered in a sentence; empty without measurements."""
     good = measured(found.summary)
     if not len(good):
         return []
@@ -103,7 +103,7 @@ def answer(found: Any) -> list[tuple[str, str]]:
 
 
 def _how_rough(longest, top, table):
-    """The worst small change in the roughest layer, how sure that is, and the smoothest layer."""
+    """Sentence on the worst small change in the roughest layer, its certainty, and the smoothest layer."""
     low = longest.loc[longest.lipschitz.idxmin()]
     large, least = (range_of(short(row.low), short(row.high)) for row in (top, low))
     said = f"At {many(top.length, 'token')} the worst small change of what layer {top.layer} receives comes out "
@@ -117,7 +117,7 @@ def _how_rough(longest, top, table):
 
 
 def _how_unusual(good, top):
-    """The roughest layer beside its baselines, and all layers at another length."""
+    """Sentence on the roughest layer compared with its baselines, and on all layers at another length."""
     random, shuffled = (top.get(name, float("nan")) for name in ("over_random", "over_shuffled"))
     parts = []
     if pd.notna(random):
@@ -138,7 +138,7 @@ def _how_unusual(good, top):
 
 
 def _how_far(longest, top, whole):
-    """What becomes of a small error in units of the tokens, in a layer and from end to end."""
+    """Sentence on the growth of a small error relative to the tokens, in a layer and from end to end."""
     if longest.relative.isna().all():
         return "The worst small error grows as said; most grow far less (63)."
     most = longest.loc[longest.relative.idxmax()]
@@ -158,33 +158,33 @@ def _how_far(longest, top, whole):
 
 
 def moving(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Rows of tokens; none where none moves another, as where there is one token alone."""
+    """Rows of tokens; empty if no token moves another, as for a single token."""
     return tokens if (tokens.moves > 0).any() else tokens[:0]
 
 
 def steepest(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Rows of tokens of which the part in the steepest change alone is known; none where more is."""
+    """Rows of tokens for which only their part of the steepest change is known; otherwise empty."""
     return tokens if len(tokens) and tokens.moves.isna().all() and tokens.place.max() > 0 else tokens[:0]
 
 
 def _share(token):
-    """The part of a change that lies on a token, of its squared length."""
+    """Part of a change that lies on a token, by squared length, in percent."""
     return f"{100 * token.in_steepest**2:.3g} %"
 
 
 def _times(value):
-    """How many times as large, in words that "that of" follows."""
+    """A ratio in words, to be followed by "that of"."""
     return "as large as" if short(value, 2) == "1" else f"{short(value)} times"
 
 
 def roughest(good: pd.DataFrame) -> pd.Series:
-    """The layer with the largest constant at the longest length, of rows of a summary that have one."""
+    """The layer with the largest constant at the longest length, from rows of a summary that have one."""
     longest = good[good.length == good.length.max()]
     return longest.loc[longest.lipschitz.idxmax()]
 
 
 def _closely(found, top):
-    """The roughest head of a layer and the token that moves the others most there, in a sentence, where known."""
+    """Sentence on the roughest head of a layer and the token that moves the others most, if known."""
     heads, tokens = (table[table.layer == top.layer] for table in (found.heads, moving(found.tokens)))
     parts = []
     if len(heads):
@@ -201,12 +201,12 @@ def _closely(found, top):
 
 
 def _named(token):
-    """A token by its number and, of a text, how it is written."""
+    """A token by its number and, for a text, its characters."""
     return f"number {token.place}" + ("" if token.written == f"#{token.place}" else f", {token.written}")
 
 
 def _roughest(good, closely=""):
-    """The roughest layer, beside its baselines, and what is known of it `closely`; and the smoothest."""
+    """Findings on the roughest layer, its baselines and its details (`closely`), and on the smoothest."""
     longest, top = good[good.length == good.length.max()], roughest(good)
     low = longest.loc[longest.lipschitz.idxmin()]
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
@@ -241,7 +241,7 @@ def _roughest(good, closely=""):
 
 
 def _baselines(there):
-    """What the baselines of the roughest layer say."""
+    """Sentences on the baselines of the roughest layer."""
     said, random = "", there.get("over_random")
     if random is not None and random > TWICE:
         said = "That is larger than its usual initialisation gives, and not of its shape alone (43). "
@@ -256,7 +256,7 @@ def _baselines(there):
 
 
 def _grown(good):
-    """Two lengths, the shortest and the longest, and the factors by which constants change between them, by layer."""
+    """The shortest and the longest length, and the factors by which constants change between them, by layer."""
     first, last = int(good.length.min()), int(good.length.max())
     shortest, longest = (good[good.length == length].set_index("layer").lipschitz for length in (first, last))
     return first, last, (longest / shortest).dropna() if first < last else shortest[:0]
@@ -316,7 +316,7 @@ def _heads(heads):
 
 
 def _tokens(tokens, trained=True):
-    """Which token moves the others most, in how many layers."""
+    """Finding on the token that moves the others most, and in how many layers it does."""
     if not len(tokens):
         return
     first = tokens.loc[tokens.groupby("layer").moves.idxmax()]
@@ -341,7 +341,7 @@ def _tokens(tokens, trained=True):
 
 
 def _steepest(tokens):
-    """On which token the steepest change of layers lies, where no more is known of tokens."""
+    """Finding on the token with most of the steepest change, if nothing else is known of tokens."""
     if not len(tokens):
         return
     first = tokens.loc[tokens.groupby("layer").in_steepest.idxmax()]
@@ -385,12 +385,12 @@ def _whole(whole, count):
 
 
 def weights_of(settings: dict) -> str:
-    """Where the weights come from, as far as it is known: of any folder it is said that they are pretrained."""
+    """Origin of the weights; a plain folder counts as pretrained."""
     return settings["weights"].removeprefix("pretrained").strip(" ()")
 
 
 def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
-    """What was not measured, and why, in sentences."""
+    """Sentences on what was not measured, and why."""
     settings, said = about["settings"], []
     failed = summary[~summary.passed & summary.self_check.notna()]
     for row in failed.itertuples():
@@ -439,7 +439,7 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
 
 
 def as_sentences(gaps: pd.DataFrame) -> list[str]:
-    """What was not measured, those of one reason in one sentence, and what to do; nothing where there are no gaps.
+    """Sentences on the gaps, one for each reason, and on what to do; empty without gaps.
 
     Examples
     --------

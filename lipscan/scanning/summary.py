@@ -1,4 +1,4 @@
-"""What a scan's tables hold: their columns in words, a row for each layer and length, and two scans side by side."""
+"""Columns of a scan's tables in words, its summary by layer and length, and the comparison of two scans."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ COLUMNS = {"scan.csv": WINDOW, "summary.csv": SUMMARY, "heads.csv": HEADS, "toke
 
 
 def explained() -> str:
-    """All columns of all tables, one a line or two, for `lipnb scan --columns`."""
+    """All columns of all tables, one or two lines each, for `lipnb scan --columns`."""
     return "\n\n".join(
         "\n".join([file, *(f"  {names}\n      {words}" for names, words in columns.items())])
         for file, columns in COLUMNS.items()
@@ -79,7 +79,7 @@ def explained() -> str:
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each layer and length.
+    """Summary of a scan, one row for each layer and length.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(summary: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a summary that have a constant."""
+    """Rows of a summary that have a constant."""
     return summary[summary.passed & (summary.measured > 0)]
 
 
 def first_window(table: pd.DataFrame) -> pd.DataFrame:
-    """Of each layer and length the first window that has a constant; `low` and `high` are those of all windows."""
+    """First window with a constant for each layer and length, with `low` and `high` over all windows."""
     good = table[table.passed & table.lipschitz.notna()].sort_values(["layer", "length", "window"])
     constants = good.groupby(["layer", "length"]).lipschitz
     good = good.assign(low=constants.transform("min"), high=constants.transform("max"))
@@ -146,7 +146,7 @@ def first_window(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def closest(summary: pd.DataFrame) -> pd.DataFrame:
-    """Of each row that has a bound in closed form the closest one: its `title`, and `over` as in summary.csv."""
+    """Closest bound in closed form for each row that has one: its `title`, and `over` as in summary.csv."""
     over = summary[[f"over_{key}" for key in TITLES if f"over_{key}" in summary]].dropna(how="all")
     if over.empty:
         return pd.DataFrame(columns=["title", "over"])
@@ -155,7 +155,7 @@ def closest(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(before: Any, after: Any) -> pd.DataFrame:
-    """Where the constants of two scans on the same windows differ by more than the solver may have left open.
+    """Comparison of the constants of two scans on the same windows, up to the tolerance of the solver.
 
     Parameters
     ----------
@@ -210,14 +210,14 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
 
 
 def check_alike(old: dict, new: dict) -> None:
-    """Raise one sentence where scans with these settings cannot be compared."""
+    """Raise ValueError if scans with these settings cannot be compared."""
     for name in SAME:
         if old[name] != new[name]:
             raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
 
 
 def check_common(old: dict, new: dict) -> None:
-    """Raise one sentence where scans with these settings have no layer, or no length, in common."""
+    """Raise ValueError if scans with these settings have no layer, or no length, in common."""
     for name, word in (("layers_scanned", "layers"), ("lengths", "lengths")):
         if not {*old[name]} & {*new[name]}:
             one, other = (in_words(name, settings[name]) for settings in (old, new))
@@ -228,7 +228,7 @@ def check_common(old: dict, new: dict) -> None:
 
 
 def _unlike(name, old, new):
-    """What two scans have not in common, and how they would, in a clause or two."""
+    """Clause on the difference of two scans, and how to remove it."""
     one, other = (in_words(name, settings[name]) for settings in (old, new))
     if name == "text_sha256":
         texts = (settings["text"] for settings in (old, new))
@@ -249,7 +249,7 @@ def _unlike(name, old, new):
 
 
 def unpaired(before: Any, after: Any) -> list[str]:
-    """Of two scans with other layers, how many of each are not compared, in sentences."""
+    """Sentences on the layers of each scan that the other lacks and that are not compared."""
     one, other = ({*scan.summary.layer} for scan in (before, after))
     return [
         f"{len(mine - theirs)} of {many(len(mine), 'layer')} of the {which} scan have no partner in the other: layers "
@@ -260,7 +260,7 @@ def unpaired(before: Any, after: Any) -> list[str]:
 
 
 def compared(table: pd.DataFrame) -> list[str]:
-    """What a comparison found, in sentences."""
+    """Sentences on the result of a comparison."""
     higher, lower = (table[table.differs == word] for word in ("higher", "lower"))
     if not len(higher) + len(lower):
         return ["At no layer and length do all windows differ by more than the solver may have left open."]

@@ -1,4 +1,4 @@
-"""A scan on the terminal: one line for each layer and length, at most 100 characters."""
+"""Terminal output of a scan: one line for each layer and length, at most 100 characters."""
 
 import os
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from lipscan.scanning.summary import closest, compared
 
 __all__: list[str] = []
 
-WIDEST = 100  # characters of a line, however wide the terminal
-# heading, least width at which it is shown, column of the summary without which it is not, text of a row
+WIDEST = 100  # most characters of a line, however wide the terminal
+# heading, least width of the terminal, column of the summary that it needs, text of a row
 COLUMNS = (
     ("layer", 0, None, lambda row: str(row.layer)),
     ("n", 0, None, lambda row: str(row.length)),
@@ -48,7 +48,7 @@ def console_for(file: TextIO | None, width: int | None) -> Console:
 
 
 def print_table(console: Console, title: str, headings: Sequence[str], rows: Sequence[tuple[list[str], dict]]) -> None:
-    """Print a table of texts; each row with how it looks."""
+    """Print a table of texts; each row comes with its style."""
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -57,13 +57,13 @@ def print_table(console: Console, title: str, headings: Sequence[str], rows: Seq
     if console.is_terminal:
         console.print(table)
         return
-    with console.capture() as drawn:  # without the blanks that fill each line
+    with console.capture() as drawn:  # drop the blanks that pad each line
         console.print(table)
     console.file.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
 
 
 def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -> None:
-    """Print a scan to a file, by default standard output; what is no terminal gets plain text."""
+    """Print a scan to `file` (default: standard output), as plain text if `file` is not a terminal."""
     console, summary, settings = console_for(file, width), found.summary, found.about["settings"]
     there = {name for name in summary if summary[name].notna().any()} | {None}
     columns = [(heading, text) for heading, wide, name, text in COLUMNS if console.width >= wide and name in there]
@@ -111,7 +111,7 @@ def show_comparison(
     file: TextIO | None = None,
     width: int | None = None,
 ) -> None:
-    """Print a comparison of two scans, from `lipscan.scanning.compare`, and their names; `more` sentences follow."""
+    """Print a comparison from `lipscan.scanning.compare`, with the names of both scans and the sentences `more`."""
     console = console_for(file, width)
     lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():
@@ -124,18 +124,18 @@ def show_comparison(
 
 
 def _say(console, sentences, **look):
-    """Sentences, each on a line of its own where a pipe reads them."""
+    """Print sentences; without a terminal each is one unbroken line."""
     for sentence in sentences:
         console.print(escape(sentence), soft_wrap=not console.is_terminal, **look)
 
 
 def _x(text):
-    """A factor; empty where there is none."""
+    """A factor as text; empty if unknown."""
     return text and f"x {text}"
 
 
 def _check(row):
-    """Whether the layer was taken out of the network correctly, and in how many windows it could be measured."""
+    """Result of the self-check, and the number of windows that could be measured."""
     if not row.passed and not pd.isna(row.self_check):
         return "FAILED"
     if not row.measured:

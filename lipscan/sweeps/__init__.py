@@ -1,7 +1,7 @@
-"""Sweeps: one notebook, many values of its parameters, one table. The only door to papermill and to Dask.
+"""Sweeps: one notebook, many values of its parameters, one table; the only part of lipscan with papermill and Dask.
 
 In a notebook: ``from lipnb.sweeps import record`` and ``record(slope=slope)``; importing this package imports nothing
-heavy. Outside: `run` makes or continues a sweep, `load` gives the table of one that was run.
+heavy. Outside: `run` makes or continues a sweep, `load` reads the table of one that was run.
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ __all__ = ["record", *HOMES]
 
 
 def __getattr__(name):
-    """The rest is imported when first named: a notebook that records a value pays for none of it."""
+    """Import other names on first use, so that a notebook that only records values does not pay for them."""
     if name in HOMES:
         with extra("sweeps"):
             return getattr(import_module(f"lipscan.sweeps.{HOMES[name]}"), name)

@@ -1,7 +1,7 @@
-"""What the cells of a notebook do with its parameters, read from their code: where a value would be lost, none runs.
+"""Static analysis of a notebook's cells: refuses parameters whose values would be lost or come too late.
 
-Papermill injects values after the first cell tagged ``parameters``, and in place of a cell that it once injected. What
-is refused here is certain: that nothing reads a value before another one takes its place, or that it comes too late.
+Papermill injects values after the first cell tagged ``parameters``, and in place of a cell that it once injected. A
+refusal is certain: nothing reads the value before another one replaces it, or it comes too late.
 """
 
 import ast
@@ -13,9 +13,9 @@ from typing import Any
 __all__ = ["defaults", "refuse", "shown"]
 
 INJECTED = "injected-parameters"
-SET, READ = "set", "read"  # of a name, what a statement does first; "read" too where that cannot be said
-LOOKS = {"eval", "exec", "globals", "locals", "vars"}  # what may read any name
-AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes that run where they stand
+SET, READ = "set", "read"  # what a statement does first with a name; "read" also if unknown
+LOOKS = {"eval", "exec", "globals", "locals", "vars"}  # functions that may read any name
+AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes that run where they are written
 PLAIN = (ast.Assign, ast.AnnAssign)
 
 
@@ -24,9 +24,9 @@ def _tags(cell):
 
 
 def shown(cells: list, position: int) -> str:
-    """A cell as its author counts: "code cell 3" of those that were written; "the parameters" where papermill wrote it.
+    """Name of a cell for messages: "code cell 3", counting written ones; "the parameters" for papermill's own.
 
-    `cells` are those of a notebook, and `position` is the place of this one among them.
+    `cells` are those of a notebook, and `position` is the index of this cell.
     """
     if INJECTED in _tags(cells[position]):
         return "the parameters"
@@ -35,7 +35,7 @@ def shown(cells: list, position: int) -> str:
 
 
 def _statements(source):
-    """Statements of a cell, its magics among them as calls; None where it is no Python."""
+    """Statements of a cell, with its magics as calls; None if it is not Python."""
     if re.match(r"\s*%%(time|capture)\b", source):  # these run the cell itself
         source = source.lstrip().partition("\n")[2]
     try:
@@ -49,10 +49,10 @@ def _statements(source):
 
 
 def _parsed(source, tries=100):
-    """Statements of a source, parsed again where another thread parsed at the same time.
+    """Statements of a source, parsed again if another thread was parsing at the same time.
 
-    CPython 3.11 counts the depth of all trees in one number, and raises SystemError where two threads meet (Dask's
-    parse too, whenever they print a traceback).
+    CPython 3.11 counts the depth of all trees in one number and raises SystemError if two threads meet (Dask parses
+    too, whenever it prints a traceback).
     """
     for _ in range(tries):
         try:
@@ -63,12 +63,12 @@ def _parsed(source, tries=100):
 
 
 def _table(statements):
-    """The names of some statements, with the scopes inside."""
+    """Symbol table of statements, with the scopes inside."""
     return symtable.symtable(ast.unparse(ast.Module(statements, [])), "a cell", "exec")
 
 
 def _scopes(table, at_once=False):
-    """A scope and all that lie in it; with `at_once` those that run where they stand, no function."""
+    """A scope and all scopes inside; with `at_once` only those that run where they are written, not functions."""
     yield table
     for inner in table.get_children():
         if not at_once or inner.get_type() == "class" or inner.get_name() in AT_ONCE:
@@ -76,7 +76,7 @@ def _scopes(table, at_once=False):
 
 
 def _reads(table, name, at_once=False):
-    """Whether a scope reads a global name, or has one inside that does."""
+    """Whether a scope, or one inside it, reads a global name."""
     for scope in _scopes(table, at_once):
         if name in scope.get_identifiers():
             symbol = scope.lookup(name)
@@ -90,7 +90,7 @@ def _assigned(table):
 
 
 def _simple(statement, name):
-    """What a statement without statements of its own does first with a name: `SET`, `READ` or None."""
+    """First effect on a name of a statement without nested statements: `SET`, `READ` or None."""
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return None
     words = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
@@ -104,7 +104,7 @@ def _simple(statement, name):
 
 
 def _first(name, *parts):
-    """What the first part that does anything with a name does; a part is statements, an expression or a target."""
+    """First effect on a name among several parts; a part is a list of statements, an expression or a target."""
     for part in parts:
         if isinstance(part, ast.expr):
             target = isinstance(getattr(part, "ctx", None), ast.Store)
@@ -116,7 +116,7 @@ def _first(name, *parts):
 
 
 def _does(statement, name):
-    """What a statement does first with a name, where that is certain: `SET`; `READ` or None else."""
+    """First effect of a statement on a name: `SET` if certain, else `READ` or None."""
     match statement:
         case ast.If(test=test, body=body, orelse=orelse):
             ways = {_first(name, body), _first(name, orelse)}
@@ -139,7 +139,7 @@ def _does(statement, name):
 
 
 def _tagged(notebook):
-    """The place of the cell tagged `parameters`, or None; ValueError where it is not the only one, or no code."""
+    """Index of the cell tagged `parameters`, or None; ValueError if it is not unique or not a code cell."""
     cells = notebook.cells
     for position, cell in enumerate(cells):
         if INJECTED in _tags(cell):
@@ -161,10 +161,10 @@ def _tagged(notebook):
 
 
 def defaults(notebook: Any, language: str) -> dict | None:
-    """What the cell tagged `parameters` sets: name -> its default as `ast` has it, or None.
+    """Defaults set in the cell tagged `parameters`: name -> its default as an `ast` node, or None.
 
-    `notebook` is as nbformat reads it. None where that cannot be known, as in another language; ValueError where there
-    is more than one such cell, one without code, or one that papermill has written.
+    `notebook` is as read by nbformat. None if they cannot be determined, as in another language; ValueError if more
+    than one such cell exists, or one without code, or one that papermill has written.
     """
     place, found = _tagged(notebook), dict[str, ast.expr | None]()
     if place is None:
@@ -183,9 +183,9 @@ def defaults(notebook: Any, language: str) -> dict | None:
 
 
 def refuse(notebook: Any, names: list[str]) -> None:
-    """ValueError where values that a sweep gives these parameters would be lost, or would come too late.
+    """Raise ValueError if values of a sweep for these parameters would be lost, or would come too late.
 
-    `notebook` is as nbformat reads it, in Python.
+    `notebook` is as read by nbformat, in Python.
     """
     place = _tagged(notebook)
     code = [(n, _statements(cell.source)) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
@@ -220,13 +220,13 @@ def _brief(line):
 
 
 def _too_early(lines, name):
-    """The first line that reads a parameter before its cell: its cell and its text; nothing where another is meant."""
+    """First line that reads a parameter before its cell, with the cell; empty if it may mean another variable."""
     found = [(n, _brief(line)) for n, line in lines if line is not None and _reads(_table([line]), name, at_once=True)]
     nodes = [node for _, line in lines if line is not None for node in ast.walk(line)]
     parts = [part for node in nodes if isinstance(node, PLAIN) for part in getattr(node, "targets", [node])]
     plain = sum(getattr(node, "id", None) == name for part in parts for node in ast.walk(getattr(part, "target", part)))
     stored = sum(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in nodes)
-    named = {getattr(node, "name", None) for node in nodes}  # of functions and imports
+    named = {getattr(node, "name", None) for node in nodes}  # names of functions and imports
     named |= {node.asname or node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
     other = stored > plain or {name, "*"} & named or (not stored and hasattr(builtins, name))
     return [] if other or None in [line for _, line in lines] else found[:1]

@@ -1,4 +1,4 @@
-"""One point: a notebook executed by papermill, in a kernel of its own that is gone at the end, whatever happens.
+"""Execution of one point: papermill runs the notebook in a separate kernel, which is always killed at the end.
 
 Papermill has limits for cells and none for a notebook, lets a kernel's children live, and keeps all that a cell prints.
 So its engine and its client are extended, as it provides for: the client hands out the process of its kernel, which
@@ -45,11 +45,11 @@ logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters
 
 
 class NeverStarted(RuntimeError):
-    """A kernel that ended before it answered, as where another process took its port: nothing of the point has run."""
+    """A kernel ended before it answered, for example because another process took its port: no cell has run."""
 
 
 class Kernel:
-    """The process in which a notebook runs, and how to be rid of it."""
+    """Process in which a notebook runs, with the means to kill it."""
 
     def __init__(self, notebook):
         self.notebook, self.why = notebook, None
@@ -57,19 +57,19 @@ class Kernel:
         self.family, self.over = set(), threading.Event()
 
     def note_family(self):
-        """Note what the notebook started: once the kernel has ended, nothing says whose child it was."""
+        """Record the child processes of the notebook: after the kernel has ended they cannot be traced to it."""
         with suppress(psutil.Error):
             self.family.update(self.parent.children(recursive=True))
 
     def kill(self, why):
-        """Kill the kernel and all it started, until papermill has given up."""
+        """Kill the kernel and its child processes until papermill has given up."""
         self.why = self.why or why
         while not self.over.is_set():  # it may be only starting
             self.sweep_away()
             self.over.wait(0.1)
 
     def sweep_away(self):
-        """Kill whatever is left: the processes that were seen, and the process group of the kernel."""
+        """Kill remaining processes: the recorded ones, and the process group of the kernel."""
         if self.parent is None:
             return
         self.note_family()
@@ -81,7 +81,7 @@ class Kernel:
 
 
 class Client(PapermillNotebookClient):
-    """Papermill's client, which hands out its kernel's process and keeps no more of the output than there is room for.
+    """Papermill's client, which exposes the process of its kernel and limits the stored output.
 
     A point can print without end, and then this process must neither fill the memory nor the disk.
     """
@@ -91,13 +91,13 @@ class Client(PapermillNotebookClient):
         self._kernel, self._used, self._cut = kernel, {}, set()
 
     def start_new_kernel(self, **options):
-        """Start it, and note its process."""
+        """Start the kernel and record its process."""
         super().start_new_kernel(**options)
         self._kernel.process = self.km.provisioner.process
         self._kernel.parent = psutil.Process(self._kernel.process.pid)
 
     def start_new_kernel_client(self):
-        """Connect to it; an own error says that nothing has run yet."""
+        """Connect to the kernel; raises `NeverStarted` if no cell has run yet."""
         try:
             super().start_new_kernel_client()
         except RuntimeError as error:
@@ -106,14 +106,14 @@ class Client(PapermillNotebookClient):
             raise
 
     def papermill_execute_cells(self):
-        """Execute the cells, and note what they leave running."""
+        """Execute the cells, and record the processes that they leave running."""
         try:
             super().papermill_execute_cells()
         finally:
             self._kernel.note_family()
 
     def process_message(self, msg, cell, cell_index):
-        """Take one message of the kernel, or what there is room for of it."""
+        """Process one message of the kernel, truncated to the remaining space."""
         kind, content = msg["msg_type"], msg["content"]
         if kind == "clear_output":  # an animation keeps its last picture only
             self._used.pop((cell_index, False), None)
@@ -139,7 +139,7 @@ class Client(PapermillNotebookClient):
         return super().process_message(msg, cell, cell_index)
 
     def _join(self, cell, content, place):
-        """Let a stream go on where it was: it writes over its last line, as progress bars do.
+        """Continue a stream after its last line, which a carriage return overwrites, as progress bars do.
 
         (`coalesce_streams` of nbclient does that too, in a time that grows with the square of a line: 1.7 s for 40,000
         characters, a quarter of an hour for a million.)
@@ -152,18 +152,18 @@ class Client(PapermillNotebookClient):
 
 
 def _written_over(text, start=0):
-    """A text, from `start` on with the last state alone of a line written over with carriage returns."""
+    """Text in which lines after `start` keep only the last state that carriage returns leave."""
     lines = text[start:].replace("\r\n", "\n").split("\n")
     # what follows the last return; one at the end stays, for what comes next
     return text[:start] + "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
 
 
 class Engine(NBClientEngine):
-    """Papermill's engine with the client above."""
+    """Papermill's engine with this client."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, *, kernel, options, start_timeout, **_):
-        """As papermill asks of an engine; `options` are those of the kernel's start."""
+        """Entry point that papermill calls on an engine; `options` are those of the kernel's start."""
         kernel.notebook = nb_man.nb
         client = Client(
             nb_man,
@@ -246,7 +246,7 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(kernel, task):
-    """Let papermill execute; the error in one line, or None."""
+    """Execute with papermill; returns the error in one line, or None."""
     loop = ensure_event_loop()  # the one of this thread, which papermill will use
     with TemporaryFile() as log:
         options = {"cwd": task["cwd"], "env": {**os.environ, **task["environment"]}, "stdout": log, "stderr": log}
@@ -280,17 +280,17 @@ def _run(kernel, task):
 
 
 def _code(notebook):
-    """Code cells with their places among all cells."""
+    """Code cells with their indices among all cells."""
     return [(n, cell) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
 
 
 def _line(text):
-    """One line without colours."""
+    """First line of a text, without colours."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text).strip().split("\n")[0][:300]
 
 
 def _died(kernel, error, timeout, words):
-    """Say why there is no result; in the running cell too, with the kernel's own last words."""
+    """Reason why a point has no result; also added to the running cell, with the last output of the kernel."""
     code = getattr(kernel.process, "returncode", None)
     if kernel.why == "timeout":
         name, text = "Timeout", f"stopped after {timeout:g} s, the limit of a point"
@@ -314,7 +314,7 @@ def _died(kernel, error, timeout, words):
 
 
 def _left(notebook, values):
-    """Say where a notebook left by sys.exit(0), which papermill takes for success, before it recorded; or None."""
+    """Error of a notebook that ended by sys.exit(0), which papermill takes for success, before recording; or None."""
     for place, cell in _code(notebook):
         if any(output.get("ename") == "SystemExit" for output in cell.outputs):
             if values and not any(re.search(r"\brecord\(", later.source) for n, later in _code(notebook) if n > place):
@@ -327,7 +327,7 @@ def _left(notebook, values):
 
 
 def _merged(values, parameters):
-    """Recorded values, less parameters recorded as they are."""
+    """Recorded values without those that repeat a parameter unchanged."""
     for name in [name for name in values if name in parameters]:
         if values[name] != parameters[name]:
             raise ValueError(f"{name!r} is a parameter of the sweep: record its other value under another name.")

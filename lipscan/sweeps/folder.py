@@ -1,7 +1,7 @@
-"""The folder of a sweep: what was planned, what became of each point, the tables; and how far it is.
+"""The folder of a sweep: its plan, the outcomes of points, the tables, and its status.
 
-``points.jsonl`` only grows: a line as a point begins, a line as it ends, and the last one that ended counts. So a run
-that is killed loses what was in work and nothing else, and no good row is lost where a later run of its point fails.
+``points.jsonl`` only grows: one line when a point begins, one when it ends; the last end counts. So a killed run loses
+only the points in progress, and no good row is lost if a later run of its point fails.
 """
 
 import csv
@@ -32,7 +32,7 @@ __all__ = ["Folder", "Status", "load", "status"]
 
 
 def now_utc():
-    """The time, as tables say it."""
+    """Current time in the format of the tables."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -41,12 +41,12 @@ def _signed(entry):
 
 
 class Folder:
-    """Results of a sweep as they are now; see `claimed` for the one who may write.
+    """Results of a sweep, as stored now; `claimed` gives the right to write.
 
     Parameters
     ----------
     path : path-like
-        Of the folder; it need not be there.
+        Path of the folder, which need not exist.
     """
 
     def __init__(self, path):
@@ -80,17 +80,17 @@ class Folder:
         self._take(line)
 
     def tidy(self):
-        """Write anew the lines that count: without half of one, a damaged one, and those of points in work."""
+        """Rewrite only the lines that count, without incomplete or damaged ones and those of points in progress."""
         lines = {id(line): line for line in (*self.good.values(), *self.last.values())}.values()
         self._write(self._lines.path, "".join(json.dumps({**line, "check": _signed(line)}) + "\n" for line in lines))
         self.begun.clear()
 
     def notebook(self, point, ok):
-        """Where the executed notebook of a point, named by its id, lies."""
+        """Path of the executed notebook of a point, given by its id."""
         return self.path / ("notebooks" if ok else "failed") / f"{point}.ipynb"
 
     def state(self, point, made_from):
-        """What is known of a point: "done", "failed", "new", or why it runs again: "stale: the notebook changed"."""
+        """State of a point: "done", "failed", "new", or why it runs again, such as "stale: the notebook changed"."""
         entry = self.last.get(point.id)
         if entry is None or not self.notebook(point.id, entry["ok"]).is_file():
             return "new"
@@ -99,7 +99,7 @@ class Folder:
         return "done" if entry["ok"] else "failed"
 
     def began(self, point, where):
-        """Note that a point is in work, and where; None: that it is not any more, and has not ended."""
+        """Record that a point is in progress, and where; None: that it is no longer, without having ended."""
         self._add({"point": point.id, "begun": 0 if where is None else time.time(), "where": where})
 
     def keep(self, point, made_from, outcome):
@@ -111,11 +111,11 @@ class Folder:
             self.notebook(point.id, False).unlink(missing_ok=True)
 
     def planned(self, plan):
-        """Write ``sweep.json``: the points in their order, what they are made from, and the run."""
+        """Write ``sweep.json``: the points in their order, the hashes that they depend on, and the run."""
         self._write(self.path / "sweep.json", json.dumps(plan, indent=1) + "\n")
 
     def plan(self):
-        """What ``sweep.json`` says; FileNotFoundError or ValueError where it is not there, or not whole."""
+        """Contents of ``sweep.json``; FileNotFoundError if it is missing, ValueError if it is damaged."""
         try:
             plan = json.loads((self.path / "sweep.json").read_bytes())
             points = [Point(name, dict(parameters)) for name, parameters in plan["points"].items()]
@@ -131,9 +131,9 @@ class Folder:
             ) from None
 
     def tables(self, states):
-        """Write ``table.csv``, ``failures.csv``, and ``stale.csv`` where a good row is not, or no longer, in the table.
+        """Write ``table.csv``, ``failures.csv``, and ``stale.csv`` if a good row is not, or no longer, in the table.
 
-        `states` are the points with their states, in the order of the sweep; the rows of the three are returned.
+        `states` maps the points to their states, in the order of the sweep; returns the rows of the three tables.
         """
         known = [(point, found, self.last.get(point.id)) for point, found in states.items()]
         done = [_row(entry) for _, found, entry in known if found == "done"]
@@ -161,12 +161,12 @@ class Folder:
 
 
 def _row(entry, **more):
-    """A row of a table: the point, what is said of it, its parameters, what it recorded."""
+    """A row of a table: the point, further columns, its parameters, its recorded values."""
     return {"point": entry["point"], **more, **entry["parameters"], **entry["values"]}
 
 
 def _csv(rows, columns):
-    """Rows as text; a list or a mapping as JSON, so that equal tables are equal files on every machine."""
+    """Rows as CSV, with lists and mappings as JSON, so that equal tables are equal files on every machine."""
     columns = list(dict.fromkeys([name for row in rows for name in row] or columns))
     out = StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -180,7 +180,7 @@ def _csv(rows, columns):
 
 @contextmanager
 def claimed(path):
-    """The folder of a sweep, for one run at a time; OSError where it cannot be written, RuntimeError where one runs."""
+    """Context with the folder of a sweep for one run; OSError if not writable, RuntimeError if another run has it."""
     busy = f"another sweep is running in {path}: wait for it, or give this one another folder with --output."
     with alone(path, ".lock", fix="give another one with --output", busy=busy):
         for part in ("notebooks", "failed"):
@@ -193,9 +193,9 @@ def claimed(path):
 
 
 def load(folder: str | os.PathLike) -> "pd.DataFrame":
-    """The table of a sweep: a row for each finished point, with its id, its parameters and what it recorded.
+    """Table of a sweep: one row for each finished point, with its id, its parameters and its recorded values.
 
-    `folder` is where it ran; FileNotFoundError where no table is there.
+    `folder` is the output folder; FileNotFoundError if it holds no table.
     """
     import pandas as pd
 
@@ -205,14 +205,14 @@ def load(folder: str | os.PathLike) -> "pd.DataFrame":
     return pd.read_csv(path, dtype={"point": str})
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
 def sign(where):
-    """Who runs a sweep, from this process, and on which workers, in words."""
+    """Description of this run: user, process, host, start, and the workers in words."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container that has no name for it
+    except (KeyError, OSError):  # a container without a user name
         user = f"user {os.getuid()}"
     mine = {"process": os.getpid(), "born": psutil.Process().create_time(), "host": platform.node()}
     return {"user": user, **mine, "since": time.time(), "where": where}
@@ -220,22 +220,22 @@ def sign(where):
 
 @dataclass(frozen=True)
 class Status:
-    """How far a sweep is.
+    """Progress of a sweep.
 
     Parameters
     ----------
     folder : Path
-        Of the sweep.
+        Output folder of the sweep.
     notebook : str
-        What it runs.
+        Notebook that it runs.
     points : list of dict
         In the order of the sweep: ``point``, ``state`` ("done", "failed", "running", "left", "stale: ..."),
-        ``parameters``, and as far as they are known ``values``, ``error``, ``seconds``, ``where``, ``finished``.
+        ``parameters`` and, if known, ``values``, ``error``, ``seconds``, ``where``, ``finished``.
     run : dict or None
-        The run that is or was at work: ``user``, ``host``, ``process``, ``since`` (seconds since 1970), ``where``. None
-        where no run has begun without ending.
+        The active run, or one that was interrupted: ``user``, ``host``, ``process``, ``since`` (seconds since 1970),
+        ``where``. None if every run that began has ended.
     alive : bool or None
-        Whether that run still is; None on another machine, whose processes cannot be seen from here.
+        Whether that run is still active; None on another machine, which cannot see its processes.
     """
 
     folder: Path
@@ -250,24 +250,24 @@ class Status:
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds that each finished point took, those that failed included."""
+        """Seconds that each finished point took, failed ones included."""
         return [point["seconds"] for point in self.points if point["state"] in ("done", "failed")]
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the end, were all other points as long as the median one; None where that cannot be said."""
+        """Seconds until the end if all other points took the median time; None if unknown."""
         working = self.count("running")
         if self.alive is False or not working or not self.seconds:
             return None
-        todo = working / 2 + self.count("left") + self.count("stale")  # half of each is done
+        todo = working / 2 + self.count("left") + self.count("stale")  # on average, running points are half done
         return todo * statistics.median(self.seconds) / working
 
 
 def status(folder: str | os.PathLike) -> Status:
-    """How far the sweep in a folder is; nothing is written, and a run at work is not disturbed.
+    """Progress of the sweep in a folder; writes nothing and does not disturb an active run.
 
-    Whether the spec has changed since the last run, only the next one sees. FileNotFoundError where no sweep is there,
-    ValueError where what it has planned is damaged.
+    A change of the spec since the last run is only detected by the next run. FileNotFoundError if the folder holds no
+    sweep, ValueError if its plan is damaged.
     """
     home = Folder(folder)
     plan = home.plan()
@@ -287,7 +287,7 @@ def status(folder: str | os.PathLike) -> Status:
 
 
 def _key_now(plan):
-    """What points would be made from now, as the next run sees it; where the notebook is gone, what they were."""
+    """Hashes that points would have now, as the next run computes them; the stored ones if the notebook is missing."""
     with suppress(FileNotFoundError, ValueError, ImportError, KeyError):  # an older sweep.json names no kernel
         return {"notebook": source.read(Path(plan["notebook"]), plan["kernel"]).hash, "package": source.package()}
     return plan["key"]
@@ -300,6 +300,6 @@ def _alive(run):
         return None
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(run["process"])
-        same = abs(process.create_time() - run["born"]) < 1  # not a later one of that number
+        same = abs(process.create_time() - run["born"]) < 1  # not a later process with the same number
         return same and process.status() != psutil.STATUS_ZOMBIE
     return False

@@ -1,4 +1,4 @@
-"""Values that a notebook records: kept in its own output, so that the executed notebook is the record."""
+"""Values that a notebook records: stored in its output, so that the executed notebook is the record."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ MIME = "application/vnd.lipnb.record+json"
 def record(**values: Any) -> None:
     """Record values of this run of the notebook; a sweep gathers them into its table.
 
-    They are stored as an output of the cell, with a line for readers. Several calls add up; a name is recorded once.
+    They are stored as an output of the cell, with a line for readers. Several calls add up; each name is recorded once.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def record(**values: Any) -> None:
     Raises
     ------
     TypeError
-        "record takes numbers, strings, booleans and None": names the value that is none of these.
+        No value is given, or a value is not a number, string, boolean or None.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def _scalar(name, value):
     """The value as a plain Python scalar."""
     if value is None or type(value) in (bool, int, float, str):
         return value
-    item = getattr(value, "item", None)  # NumPy, torch, JAX: whatever holds exactly one number
+    item = getattr(value, "item", None)  # NumPy, torch, JAX: anything that holds exactly one number
     if item is not None and math.prod(getattr(value, "shape", (2,))) == 1:
         value = item()
     for plain in (bool, int, float, str):
@@ -66,17 +66,17 @@ def _shown(value):
 
 
 def _packed(value):
-    """JSON has no name for what is not finite."""
+    """A value for JSON, which cannot express numbers that are not finite."""
     return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def recorded(notebook: Any) -> dict[str, Any]:
-    """The values that an executed notebook recorded.
+    """Values that an executed notebook recorded.
 
     Parameters
     ----------
     notebook : nbformat.NotebookNode
-        With its outputs.
+        The notebook with its outputs.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def recorded(notebook: Any) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        "... is recorded twice".
+        A name is recorded twice.
     """
     values = {}
     for cell in notebook.cells:

@@ -1,4 +1,4 @@
-"""Run what is missing of a sweep on a Dask cluster, on this machine where none is named, and write its tables.
+"""Runs of a sweep: execute missing points on a Dask cluster, by default on this machine, and write the tables.
 
 On this machine the cluster is one worker with a thread for each kernel, within this process: it starts in 0.03 s, opens
 no port to others, and needs no ``if __name__ == "__main__"`` in a script that calls `run`. The kernels are the
@@ -43,7 +43,7 @@ THREADS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep has and what it lacks.
+    """Finished and missing points of a sweep.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ class Plan:
 
     @property
     def key(self) -> dict[str, str]:
-        """What its points are made from; a point made from anything else is stale."""
+        """Hashes on which its points depend; a point with other hashes is stale."""
         return {"notebook": self.source.hash, "package": source.package()}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that was run.
+    """Result of a sweep that was run.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def plan(
     limit: int | None = None,
     **options: Any,
 ) -> Plan:
-    """Read a spec, its notebook and its folder: what is there, and what would run.
+    """Read a spec, its notebook and its folder, and determine which points would run.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def plan(
 def run(
     spec: str | os.PathLike | specs.Spec, *, scheduler: str | None = None, progress: bool = True, **options: Any
 ) -> Sweep:
-    """Make or continue a sweep: each point is one papermill execution, and only what is missing or stale runs.
+    """Make or continue a sweep: each point is one papermill execution, and only missing or stale points run.
 
     Parameters
     ----------
@@ -200,13 +200,13 @@ def run(
 
 
 def _tables(now, folder):
-    """Write the tables; their rows, and how many points are still to run."""
+    """Write the tables; returns their rows, and the number of points still to run."""
     states = {point: folder.state(point, now.key) for point in now.states}
     return *folder.tables(states), sum(found not in ("done", "failed") for found in states.values())
 
 
 def _run(now, folder, scheduler, progress, say):
-    """Run the points to be run; how many ended."""
+    """Run the missing points; returns how many ended."""
     from tqdm import tqdm
 
     points = {point.id: point.parameters for point in now.states}
@@ -248,7 +248,7 @@ def _run(now, folder, scheduler, progress, say):
 
 @contextmanager
 def _stoppable():
-    """Let Ctrl-C, and whatever else Python code answers, wait until it is asked for: gives what asks.
+    """Context that delays Ctrl-C and termination signals; yields a function that tells whether one came.
 
     What it interrupts may be an import or a destructor, where Python lets the interruption fall. The second one counts
     at once.
@@ -278,12 +278,12 @@ def _stoppable():
 
 
 def cores():
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def devices(wanted=None):
-    """The GPUs to share out, as CUDA_VISIBLE_DEVICES names them: `wanted` of them, or those; None takes all there are.
+    """GPUs to distribute, as named in CUDA_VISIBLE_DEVICES: `wanted` of them, or those listed; None: all.
 
     ValueError ("there are only ... GPUs here") where there are fewer.
     """
@@ -302,7 +302,7 @@ def devices(wanted=None):
 
 @contextmanager
 def _opened(now, scheduler):
-    """A client, the environments of its workers on this machine or None for those of a cluster, and both in words."""
+    """Context with a client, the environments of its local workers (None for a cluster), and a description of both."""
     import distributed
 
     spec, gpus, own = now.spec, [], None
@@ -338,7 +338,7 @@ def _opened(now, scheduler):
 
 
 def _answers(scheduler):
-    """Refuse an address at which no scheduler can be, or is, before a folder is made or anything waits."""
+    """Refuse an address without a scheduler, before a folder is made or anything waits."""
     kind, _, place = str(scheduler).partition("://")
     host, _, port = place.rpartition(":")
     if kind not in ("tcp", "tls") or not host or not port.isdecimal():
@@ -352,14 +352,14 @@ def _answers(scheduler):
 
 
 def _threads(count):
-    """Variables that keep the kernels of one machine from fighting for its cores."""
+    """Environment variables that keep the kernels of one machine from competing for its cores."""
     # waiting threads that spin slow their neighbours down, up to a hundred times
     wait = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     return {f"{name}_NUM_THREADS": str(count) for name in THREADS} | wait
 
 
 def _cluster(kind, jobs, options):
-    """The cluster that a spec names, which ends with the sweep; its class says which options there are."""
+    """The cluster that a spec names, which ends with the sweep; its class defines the options."""
     import dask_jobqueue
     import distributed
 
@@ -386,7 +386,7 @@ def _cluster(kind, jobs, options):
 
 
 def _outcomes(now, client, workers, stopped, say):
-    """Points as they begin, with the place in words, and as they end, with what `execute` gave; closing it ends all.
+    """Iterator of points as they begin, with their place in words, and as they end, with the outcome of `execute`.
 
     A point with None is one that has not begun after all.
 
@@ -467,7 +467,7 @@ def _away(client):
 
 
 class _Pool:
-    """The workers of a cluster, looked at now and then: one that is gone is named, all of them are not waited for."""
+    """Workers of a cluster, polled now and then: lost workers are reported, and losing all of them is an error."""
 
     def __init__(self, client, say):
         self._client, self._say, self._address = client, say, client.scheduler.address
@@ -478,11 +478,11 @@ class _Pool:
 
     @property
     def size(self):
-        """How many points can be in work."""
+        """Number of points that can run at once."""
         return sum(self._there.values())
 
     def look(self, sweep):
-        """Where points of a sweep are, as far as that is news; RuntimeError where there is no worker for too long."""
+        """New places of points since the last look; RuntimeError if no worker is present for too long."""
         now = time.monotonic()
         if now - self._looked < EVERY or self._client.status != "running":
             return {}
@@ -506,7 +506,7 @@ class _Pool:
 
 
 def _lost(notebook, error):
-    """The outcome of a point that never ran to an end: it took several workers with it, or no kernel of it started."""
+    """Outcome of a point that never finished: it killed several workers, or no kernel of it started."""
     last = getattr(getattr(error, "last_worker", None), "address", "unknown")
     lost = f"WorkerLost: several workers died while they ran it, the last one {last}, most often for want of memory"
     return {

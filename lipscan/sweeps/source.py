@@ -1,4 +1,4 @@
-"""The notebook of a sweep and the package it runs on, each with a hash that says when a point is out of date."""
+"""The notebook of a sweep and the package it runs on, each with a hash that tells when a point is out of date."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from lipnb.extras import extra
 from lipscan.origin import checkout
 from lipscan.sweeps import cells
 
-FLAGS = ("y", "n", "yes", "no", "on", "off", "t", "f", "true", "false")  # texts that are meant as true or false
+FLAGS = ("y", "n", "yes", "no", "on", "off", "t", "f", "true", "false")  # texts that probably mean true or false
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Source:
     Parameters
     ----------
     path : Path
-        Where it was read.
+        Path that it was read from.
     text : str
         Notebook format 4, JSON.
     hash : str
-        Of its code cells, their tags and its kernel: prose and outputs do not count.
+        Hash of its code cells, their tags and its kernel; prose and outputs do not count.
     defaults : dict or None
-        What its ``parameters`` cell sets: name -> default, as `lipscan.sweeps.cells.defaults` has it.
+        Defaults in its ``parameters`` cell: name -> default, as from `lipscan.sweeps.cells.defaults`.
     """
 
     path: Path
@@ -39,8 +39,8 @@ class Source:
 def read(path: Path, kernel: str | None = None) -> Source:
     """Read a notebook to sweep, ``.ipynb`` or ``.py`` in jupytext's percent format, and drop its outputs.
 
-    `kernel` is the one to run it with; default: the notebook's own, else ``python3``. FileNotFoundError and ValueError
-    say that there is no such notebook or kernel.
+    `kernel` is the kernel to run it with; default: the notebook's own, else ``python3``. FileNotFoundError or
+    ValueError if the notebook or kernel does not exist.
     """
     with extra("sweeps"):
         import jupytext
@@ -54,7 +54,7 @@ def read(path: Path, kernel: str | None = None) -> Source:
     try:
         notebook = nbformat.v4.upgrade(jupytext.read(path))
         nbformat.validate(notebook)
-    except Exception as error:  # each reader has errors of its own
+    except Exception as error:  # each reader has its own errors
         raise ValueError(f"{path.name} is no notebook: {str(error).splitlines()[0]}") from None
     if not any(cell.cell_type == "code" for cell in notebook.cells):
         raise ValueError(f"{path.name} has no code cell.")
@@ -81,7 +81,7 @@ def read(path: Path, kernel: str | None = None) -> Source:
 
 
 def check(source: Source, points: list[dict]) -> None:
-    """ValueError where the notebook lacks a parameter of the points, or a value of theirs would not count in it."""
+    """Raise ValueError if the notebook lacks a parameter of the points, or a value would have no effect in it."""
     import nbformat
 
     if (known := source.defaults) is None:
@@ -104,7 +104,7 @@ def check(source: Source, points: list[dict]) -> None:
 
 @lru_cache
 def package() -> str:
-    """What is installed as lipnb: its version, in a checkout with a hash of its files, as ``0.1.0+3f2a91c0b7de``."""
+    """Installed version of lipnb; in a checkout with a hash of its files, such as ``0.1.0+3f2a91c0b7de``."""
     if (own := checkout()) is None:
         return lipnb.__version__
     files = (path for name in ("lipnb", "lipscan") for path in (own / name).rglob("*") if path.is_file())

@@ -1,8 +1,8 @@
-"""What to sweep, read from YAML: checked whole, with a sentence for each mistake, and expanded to its points.
+"""Spec of a sweep: read from YAML, checked with a sentence for each mistake, and expanded to points.
 
 A point is one setting of the parameters: every combination of a grid and of zipped groups, less exclusions, or a
-sample of them. Each value must arrive in the notebook as it stands in the spec, so what papermill would write as
-something else (a date or a tuple as text, a number that is a key of a mapping) is refused here.
+sample of them. Each value must arrive in the notebook as written in the spec, so values that papermill would change
+(a date or a tuple to text, or a number as a key of a mapping) are refused here.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ import yaml
 
 __all__ = ["Point", "Spec", "axis", "expand", "read"]
 
-COLUMNS = ("point", "stale")  # of the tables themselves: no parameter and no recorded value has one of these names
-FAILURES = ("error", "notebook")  # of failures.csv, where no values stand
-LARGEST = 1_000_000  # points; more is a slip of the pen
-DIGITS = 12  # of a spaced value: the same on every machine, and short to read
-# walltimes that are hours to whoever reads them: as most batch systems have them, and LSF, which has no seconds
+COLUMNS = ("point", "stale")  # columns of the tables: no parameter and no recorded value has one of these names
+FAILURES = ("error", "notebook")  # columns of failures.csv, which holds no recorded values
+LARGEST = 1_000_000  # most points; more are probably a mistake
+DIGITS = 12  # significant digits of a spaced value: equal on every machine, and short to read
+# walltimes that are clearly hours: as in most batch systems, and in LSF, which has no seconds
 HOURS, HOURS_LSF = r"(\d+-)?\d+:[0-5]\d:[0-5]\d|\d+-\d+(:[0-5]\d)?", r"\d+:[0-5]\d"
 SPACED = ("range", "linspace", "geomspace", "logspace")
 
@@ -38,13 +38,13 @@ class Spec:
     notebook : Path
         Jupytext percent script (.py) or .ipynb; in a file, its path from the folder of that file.
     parameters : dict
-        The same in every point.
+        Values that are the same in every point.
     grid : dict
         Name -> list of values, or ``{range: ...}``, ``{linspace: ...}``, ``{geomspace: ...}``, ``{logspace: ...}``.
     zipped : list of dict
-        Groups (``zip`` in a file): name -> values, lists of one length that go together.
+        Groups (``zip`` in a file): name -> values, lists of equal length that vary together.
     exclude : list of dict
-        Partial points; whatever agrees with one of them is left out.
+        Partial points; points that agree with one of them are left out.
     sample : dict or None
         ``count`` and ``seed`` of a random sample.
     output : Path
@@ -52,7 +52,7 @@ class Spec:
     workers, threads : int or None
         Notebooks at the same time; threads of each. Default: what the machine has.
     gpus : int, list or None
-        How many, or which: None takes those that there are, 0 hides them.
+        How many, or which: None takes all GPUs found, 0 hides them.
     timeout : float or None
         Seconds for a point, the start of its kernel included.
     kernel : str or None
@@ -60,7 +60,7 @@ class Spec:
     cluster : dict or None
         ``kind``, ``jobs`` and ``options`` of a Dask cluster.
     text : str
-        The file as it was read, for the provenance.
+        The file as read, for the provenance.
     """
 
     notebook: Path
@@ -79,7 +79,7 @@ class Spec:
     text: str = ""
 
     def __post_init__(self):
-        """ValueError where each batch system would read the walltime in units of its own."""
+        """Raise ValueError for a walltime whose unit depends on the batch system."""
         kind, options = ((self.cluster or {}).get(name) for name in ("kind", "options"))
         time, lsf = (options or {}).get("walltime"), kind == "LSFCluster"
         if time is None or re.fullmatch(HOURS_LSF if lsf else HOURS, str(time)):
@@ -96,7 +96,7 @@ KEYS = tuple("zip" if f.name == "zipped" else f.name for f in fields(Spec) if f.
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of the parameters, which papermill injects, and its name, twelve hexadecimal digits made of them."""
+    """One setting of the parameters, injected by papermill, and its id: twelve hexadecimal digits of its hash."""
 
     id: str
     parameters: dict = field(compare=False)
@@ -105,9 +105,9 @@ class Point:
 # --- from a file ------------------------------------------------------------------------------------------------------
 
 TAG = "tag:yaml.org,2002:"
-DOUBTFUL = "lipnb:doubtful"  # the tag of plain words that readers of YAML read differently
+DOUBTFUL = "lipnb:doubtful"  # tag of plain words that YAML readers interpret differently
 FLAG = "yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"
-# the core schema of YAML 1.2, with Python's None; in what it calls text, people and YAML 1.1 see other things
+# core schema of YAML 1.2, plus Python's None; DOUBTFUL is text in 1.2 but not for people or YAML 1.1
 WORDS = {
     TAG + "null": r"~|null|Null|NULL|None|",
     TAG + "bool": r"true|True|TRUE|false|False|FALSE",
@@ -120,17 +120,17 @@ WORDS = {
 
 
 class _Doubtful(yaml.MarkedYAMLError):
-    """A value that could be meant in two ways."""
+    """A value with two possible meanings."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML whose plain words are those of version 1.2; a key given twice and a doubtful value are errors.
+    """Safe YAML loader with the plain words of version 1.2; duplicate keys and doubtful values are errors.
 
     (PyYAML reads version 1.1, where 12:00:00 is 43200, 010 is 8, and 1e3 is a text.)
     """
 
     yaml_implicit_resolvers: dict = {}
-    # a tagged date that is none would be an error of Python's own
+    # without dates: an invalid tagged date would raise an error of Python
     yaml_constructors = {
         tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag != TAG + "timestamp"
     }
@@ -139,7 +139,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for key in keys:
-            if key.tag == DOUBTFUL:  # `on` as the name of a parameter is what it says
+            if key.tag == DOUBTFUL:  # `on` as the name of a parameter is clear
                 key.tag = TAG + "str"
         names = Counter(key.value for key in keys)
         if twice := [name for name, count in names.items() if count > 1]:
@@ -147,7 +147,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def _word(self, node):
-        """The value of a plain word, or of one whose tag says what it is."""
+        """The value of a plain word, or of one with a tag."""
         text, kind = self.construct_scalar(node), node.tag.removeprefix(TAG)
         if node.tag != DOUBTFUL and re.fullmatch(WORDS[node.tag], text):
             if kind == "bool":
@@ -170,7 +170,7 @@ for _tag in (TAG + "bool", TAG + "int", TAG + "float", DOUBTFUL):
 
 
 def parse(text: str) -> Any:
-    """What a text in YAML says, with words and numbers as YAML 1.2 has them; yaml.YAMLError where it is none."""
+    """Value of a YAML text, with words and numbers as in YAML 1.2; yaml.YAMLError if it is not YAML."""
     return yaml.load(text, _Loader)
 
 
@@ -180,20 +180,20 @@ def read(path: str | os.PathLike) -> Spec:
     Parameters
     ----------
     path : path-like
-        YAML; the keys are those of `Spec`, with ``zip`` for ``zipped``. Or a notebook, .py or .ipynb: a sweep of one
-        point, with the notebook's own defaults.
+        YAML; the keys are the fields of `Spec`, with ``zip`` for ``zipped``. Or a notebook, .py or .ipynb: a sweep of
+        one point, with the notebook's own defaults.
 
     Returns
     -------
     Spec
-        Its notebook resolved from the folder of the file, its output folder from the current one.
+        Its notebook is resolved from the folder of the file, its output folder from the current folder.
 
     Raises
     ------
     FileNotFoundError
-        "there is no file ...".
+        The file does not exist.
     ValueError
-        "SPEC: ...": the key and what it takes.
+        The file is not valid YAML, or a key is unknown, missing or has an invalid value.
     """
     path = Path(path)
     if path.suffix in (".py", ".ipynb"):
@@ -217,7 +217,7 @@ def read(path: str | os.PathLike) -> Spec:
 
 
 def value_of(text: str) -> Any:
-    """A value as YAML writes it in a spec; ValueError where it is none, or would lose what follows a ``#``."""
+    """A value written in YAML as in a spec; ValueError if invalid, or if a ``#`` would cut off a part of it."""
     try:
         value = parse(text)
         ends = [mark.end_mark.index for mark in yaml.scan(text) if mark.end_mark.index > mark.start_mark.index]
@@ -231,7 +231,7 @@ def value_of(text: str) -> Any:
 
 
 def _checked(given, path, text):
-    """The spec, or a ValueError that names the key."""
+    """The spec; ValueError that names the key."""
     if not isinstance(given, dict):
         raise ValueError(f"a mapping is wanted, with the keys {', '.join(KEYS)}.")
     for key in given:
@@ -273,7 +273,7 @@ def _mapping(given, key):
 
 
 def _take(given, key, good, wanted):
-    """The value of a key, or None where it is not given."""
+    """The value of a key, or None if the key is missing."""
     if (value := given.get(key)) is not None and not good(value):
         raise ValueError(f"{key!r} is {wanted}; got {value!r}.")
     return value
@@ -317,7 +317,7 @@ def _sample(given):
 
 
 def _cluster(given):
-    """``kind``, ``jobs`` and ``options`` of a cluster; what the options may be, its own class says."""
+    """``kind``, ``jobs`` and ``options`` of a cluster; the cluster's class checks the options."""
     if not given:
         return None
     kind, jobs, options = given.get("kind"), given.get("jobs", 1), given.get("options") or {}
@@ -329,7 +329,7 @@ def _cluster(given):
 
 
 def _parameters(*parts):
-    """Names of all parameters; ValueError where one is no name, is there twice, or has a value that would change."""
+    """Names of all parameters; ValueError for an invalid or repeated name, or a value that papermill would change."""
     names = [name for part in parts for name in part]
     for name, value in (pair for part in parts for pair in part.items()):
         if not (isinstance(name, str) and name.isidentifier()):
@@ -343,7 +343,7 @@ def _parameters(*parts):
 
 
 def _plain(name, value):
-    """Refuse what papermill would write into a notebook as something else."""
+    """Refuse values that papermill would write into a notebook differently."""
     if isinstance(value, list | dict):
         for key in value if isinstance(value, dict) else ():
             if not isinstance(key, str):
@@ -358,10 +358,10 @@ def _plain(name, value):
 
 
 def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
-    """The sweep in which some parameters have one value in every point, whatever the spec says of them.
+    """The sweep with fixed values for some parameters in every point, whatever the spec sets.
 
-    An axis of the grid with that name is gone, and so is the name in a zipped group; of the exclusions those stay that
-    agree with the value. ValueError where a parameter is no name, or its value would change on its way.
+    An axis of the grid with that name is removed, and so is the name in a zipped group; exclusions stay if they agree
+    with the value. ValueError if a name is invalid, or if papermill would change a value.
 
     Examples
     --------
@@ -390,12 +390,12 @@ def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
 
 
 def canonical(value):
-    """JSON with sorted keys: equal values, equal text."""
+    """JSON with sorted keys: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _spaced(kind, arguments):
-    """Values of a range as NumPy names them."""
+    """Values of a range, named as in Python or NumPy."""
     import numpy as np
 
     whole = all(type(number) is int for number in arguments)
@@ -415,7 +415,7 @@ def _spaced(kind, arguments):
 
 
 def axis(name: str, values: list | dict) -> list:
-    """The values of one axis of a grid, at least one and none twice: those of a list, or as NumPy spaces them."""
+    """Values of one axis of a grid, at least one and without repeats: a list, or spaced as by NumPy."""
     if isinstance(values, dict):
         if len(values) != 1 or next(iter(values)) not in SPACED or not isinstance(next(iter(values.values())), list):
             raise ValueError(f"{name}: give a list of values, or one of {', '.join(SPACED)} with a list of numbers.")
@@ -451,8 +451,8 @@ def expand(spec: Spec) -> list[Point]:
     Raises
     ------
     ValueError
-        "... points are too many", "exclude: ... matches no point", "sample: ...", "... no point left", and those of
-        values that would not arrive in the notebook as they are.
+        The grid has too many points, an exclusion matches no point, no point is left, the sample is larger than
+        the grid, or papermill would change a value.
     """
     _parameters(spec.parameters, spec.grid, *spec.zipped)
     axes = [[{name: value} for value in axis(f"grid: {name}", values)] for name, values in spec.grid.items()]

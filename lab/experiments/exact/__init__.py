@@ -1,7 +1,7 @@
 """Inputs of attention with known constants: the file that `lipnb.reference_cases` reads, made from closed forms.
 
-``python -m lab cases`` makes it. No value is typed: each is what its formula gives in sixty digits, and
-those of small inputs are compared with the definition of the constant, in fifty, before the file is written.
+``python -m lab cases`` makes it. No value is typed: each is computed by its formula in sixty digits, and for small
+inputs compared with the definition of the constant in fifty digits before the file is written.
 """
 
 import json
@@ -16,7 +16,7 @@ __all__ = ["ABOUT", "FILE", "FUNCTIONS", "ROUNDINGS", "WIDEST", "cases", "disagr
 
 MODULES = (uniform, pairs, heads, limits, distances)
 FILE = "lipnb/reference_cases.json"
-ROUNDINGS = 64  # units of rounding that a value may be off
+ROUNDINGS = 64  # allowed error of a value, in units of rounding
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 ABOUT = (
     "Inputs of attention with exactly known local Lipschitz constants: the largest singular value of the Jacobian "
@@ -35,15 +35,12 @@ ABOUT = (
 
 
 def cases():
-    """All cases, in the order of the file.
-
-    As they stand in the file.
-    """
+    """All cases, in the order and format of the file."""
     return [one | {"tolerance": _tolerance(one)} for module in MODULES for one in module.cases()]
 
 
 def _tolerance(one):
-    """Relative: so many roundings, times how much a rounding of the logits is magnified where P is not 0, 1/2 or 1."""
+    """Relative tolerance: `ROUNDINGS`, times the magnification of logit roundings where P is not 0, 1/2 or 1."""
     t = 0.0 if one["kind"] == "limit" else _largest_logit(one["attention"], one["x"])
     return {name: float(f"{ROUNDINGS * eps * (1 + t):.1e}") for name, eps in EPS.items()}
 
@@ -75,7 +72,7 @@ def disagreement(one):
 
 
 def text(listed):
-    """The file: one line for each entry of each case."""
+    """Text of the file: one line for each entry of each case."""
     lines = [",\n".join(f"   {json.dumps(key)}: {json.dumps(entry)}" for key, entry in one.items()) for one in listed]
     inner = ",\n".join(f"  {{\n{line}\n  }}" for line in lines)
     return f'{{\n "version": 1,\n "about": {json.dumps(ABOUT)},\n "cases": [\n{inner}\n ]\n}}\n'

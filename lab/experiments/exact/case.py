@@ -1,28 +1,28 @@
-"""One input with a known constant: what is written down of it, and its value in many digits."""
+"""Record of one input with a known constant, and the evaluation of its formula in many digits."""
 
 import re
 
 import mpmath
 
-DIGITS = 30  # of each value, all of them right
+DIGITS = 30  # of each value, all correct
 WORKING = 60
-FUNCTIONS = ("sqrt", "exp", "cos", "acos", "cosh", "tanh", "findroot")  # of mpmath, that a formula may name
+FUNCTIONS = ("sqrt", "exp", "cos", "acos", "cosh", "tanh", "findroot")  # mpmath functions allowed in a formula
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
 FAMILIES = ("uniform", "equal tokens", "blind values", "two tokens", "query bias", "heads", "symmetry", "hard", "L2")
 KINDS = ("local", "limit", "ball")
 
 
 def evaluate(formula):
-    """The number that a formula stands for, to `WORKING` digits.
+    """Number that a formula denotes, to `WORKING` digits.
 
-    `formula`: a Python expression, then perhaps ``where name = expression; name = expression``: each may use the names
-    before it. They may name `FUNCTIONS`, max and abs; ``findroot(lambda u: ..., near)`` is the zero of a function.
+    `formula`: a Python expression, optionally followed by ``where name = expression; name = expression``, in which each
+    may use the names before it. Allowed are `FUNCTIONS`, max and abs; ``findroot(lambda u: ..., near)`` is a zero.
     """
     known = {name: getattr(mpmath, name) for name in FUNCTIONS}
     known |= {"max": max, "abs": abs, "mpf": mpmath.mpf, "__builtins__": {}}
 
     def number(expression):
-        return eval(NUMBER.sub(r"mpf('\g<0>')", expression), known)  # our own formulas, no input
+        return eval(NUMBER.sub(r"mpf('\g<0>')", expression), known)  # our own formulas, not user input
 
     body, _, definitions = formula.partition(" where ")
     with mpmath.workdps(WORKING):
@@ -33,21 +33,21 @@ def evaluate(formula):
 
 
 def head(A, V):
-    """Parameters of one head as the theorems write it: logits x_i^T A^T x_j, values V x_j; A and V lists of rows."""
+    """Parameters of one head as in the theorems: logits x_i^T A^T x_j, values V x_j; A and V lists of rows."""
     d = len(A)
     identity = [[float(i == j) for j in range(d)] for i in range(d)]
     return {"query": [A], "key": [identity], "value": [V], "scale": 1.0}
 
 
 def case(name, family, formula, proof, x, heads, *, weights=None, kind="local", radius=None, source="ours", **settings):
-    """What is written of one case, without its tolerances.
+    """Record of one case, without its tolerances.
 
-    `name`, `family`, `formula`, `proof`, `source`: a name of its own; one of `FAMILIES`; as `evaluate` reads it; why it
-      is so; a key of the bibliography and statement, or "ours".
-    `heads`: parameters of the attention, as `lipnb.Attention` takes them; what is left out has the values written here.
+    `name`, `family`, `formula`, `proof`, `source`: a unique name; one of `FAMILIES`; as for `evaluate`; the reason in a
+    line; a key of the bibliography with the statement, or "ours".
+    `heads`: parameters of the attention, as for `lipnb.Attention`; omitted ones take the defaults in this function.
     `kind` ("local", "limit", "ball"): the constant at x; its limit along R x, from which x differs by less than 1e-20;
       or the largest constant on all sequences of as many tokens of norm at most `radius`, attained at x.
-    `radius`: of a ball; None for all inputs.
+    `radius`: of the ball; None for all inputs.
     `**settings`: more parameters of the attention.
     """
     assert family in FAMILIES and kind in KINDS and (radius is None or kind == "ball"), name

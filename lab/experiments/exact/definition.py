@@ -1,21 +1,21 @@
-"""The local constant from the definition, in many digits: it decides whether a closed form is right.
+"""The local constant from the definition, in many digits, which tests whether a closed form is right.
 
-Nothing is shared with the package or with the closed forms: the map is written out token by token, and its Jacobian is
-the imaginary part of the map at complex tokens, exact here to a hundred digits.
+It shares no code with the package or the closed forms: the map is written out token by token, and its Jacobian is the
+imaginary part of the map at complex tokens, exact here to a hundred digits.
 """
 
 import mpmath
 import numpy as np
 
 WIDEST = 24  # unknowns; more take minutes
-STEP = 60  # of the derivative, in digits; its error is the square
+STEP = 60  # step of the derivative is 10^-STEP; the error is its square
 DIGITS = 50  # of the norm
 
 
 def constant(case):
-    """The local constant of one case, from the definition.
+    """Local constant of one case, from the definition.
 
-    `case`: as in the file; at most `WIDEST` unknowns. Returns mpmath.mpf: right to 40 digits.
+    `case`: as in the file; at most `WIDEST` unknowns. Returns mpmath.mpf, correct to 40 digits.
     """
     n, d = len(case["x"]), len(case["x"][0])
     if n * d > WIDEST:

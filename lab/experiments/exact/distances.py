@@ -1,4 +1,4 @@
-"""L2 attention: its logits are minus squared distances."""
+"""Cases of L2 attention, whose logits are minus squared distances."""
 
 from lab.experiments.exact.case import case, evaluate
 
@@ -16,18 +16,18 @@ RISE = "h' has the sign of 3/2 - u tanh(u/2)"
 
 
 def distances(V):
-    """One head with A = I."""
+    """Parameters of one head with A = I."""
     identity = [[float(i == j) for j in range(len(V))] for i in range(len(V))]
     return {"query": [identity], "key": [identity], "value": [V], "scale": 1.0, "score": "l2"}
 
 
 def cases():
-    """All of them, in the order of the book."""
+    """All cases of this module, in the order of the book."""
     return [*pairs(), biases(), between_clusters()]
 
 
 def pairs():
-    """Two tokens, and copies of them."""
+    """Cases of two tokens, and copies of them."""
     return [
         case("l2-pair", FAMILY, f"3*({STRETCH}) where u = 4", f"{PAIR} V = 3.", [[1.0], [-1.0]], distances([[3.0]])),
         case(
@@ -86,7 +86,7 @@ def pairs():
 
 
 def biases():
-    """Two tokens whose queries and keys have biases of their own."""
+    """Cases of two tokens whose queries and keys have different biases."""
     return case(
         "l2-pair-biases",
         FAMILY,
@@ -103,7 +103,7 @@ def biases():
 
 
 def between_clusters():
-    """One token between two others."""
+    """Cases of one token between two others."""
     formula = (
         f"max({NORM}, abs(w + 2*v - z)) where b = exp(-1); c = exp(-4); Y = 1 + 2*b; Z = 1 + b + c; q = b/Y; w = 1/Z; "
         "m = (1 - c)/Z; v = (1 + c)/Z - m**2; z = c/Z*(1 - 4*(1 + m)); f = 1/Y + 4*q; g = sqrt(2)*q*(1 - 2); "

@@ -1,4 +1,4 @@
-"""Several heads, and symmetric inputs in the plane: the square and the fork."""
+"""Cases with several heads, and symmetric inputs in the plane: the square and the fork."""
 
 from lab.experiments.exact.case import case, head
 from lab.experiments.exact.pairs import ANTIPODAL, MASKED, MASKED_WHERE, antipodal, clusters
@@ -8,12 +8,12 @@ NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"
 
 
 def cases():
-    """All of them, in the order of the book."""
+    """All cases of this module, in the order of the book."""
     return [*alike(), *apart(), weighted(), *squares(), *forks()]
 
 
 def alike():
-    """Heads that do the same."""
+    """Cases of equal heads."""
 
     def heads(count, output=None):
         return {"query": [LINE] * count, "key": [LINE] * count, "value": [LINE] * count, "scale": 1.0, "output": output}
@@ -67,7 +67,7 @@ def alike():
 
 
 def apart():
-    """Heads that read and write coordinates of their own."""
+    """Cases of heads that read and write separate coordinates."""
     rows, family = [[[1.0, 0.0]], [[0.0, 1.0]]], "heads"
     reading = {"query": rows, "key": rows, "value": rows, "scale": 1.0}
     first, second = (f"max(1 + 4*{t}*{w}, abs(2*{p} - 1 + 8*{t}*{w}))" for t, p, w in ("tpw", "uqv"))
@@ -88,7 +88,7 @@ def apart():
 
 
 def weighted():
-    """Two different heads side by side, at tokens with weights."""
+    """Cases of two different heads, at tokens with weights."""
     pair = clusters("1", "-1/2", ("1/4", "3/4"), "1", copies=False).partition(" where ")[2]
     return case(
         "two-heads-weights",
@@ -106,7 +106,7 @@ def weighted():
 
 
 def squares():
-    """Four tokens at the corners of a square, and copies of them."""
+    """Cases of four tokens at the corners of a square, and copies of them."""
     corners = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]
     formula = (
         f"max(m + 2*g, {NORM}) where t = TT; m = tanh(t/2); g = t*(1 - m**2)/2; c = (1 + m**2)/2; d = (1 - m**2)/2; "
@@ -133,7 +133,7 @@ def squares():
 
 
 def forks():
-    """Two prongs and tokens that cannot decide between them, seen by the values across."""
+    """Cases of the fork: two prongs and tokens that cannot decide between them, with values across."""
     formula = (
         "max(sqrt((f + h + sqrt((f - h)**2 + 4*o**2))/2), sqrt((t*N*c*k)**2 + (k + 2*t*(l - k**2))**2), 2*q*t) where "
         "N = NN; t = TT; Z = exp(t) + exp(-t) + N; a = exp(-t)/Z; b = exp(t)/Z; c = 1/Z; k = b - a; l = a + b; "

@@ -1,4 +1,4 @@
-"""Inputs so large that each token chooses one other, up to e^-64."""
+"""Cases of inputs so large that each token attends to a single other token, up to e^-64."""
 
 from lab.experiments.exact.case import case, head
 
@@ -7,7 +7,7 @@ FAMILY = "hard"
 
 
 def cases():
-    """All of them, in the order of the book."""
+    """All cases of this module, in the order of the book."""
     common = {"kind": "limit", "source": SOURCE}
     why = (
         "As R grows token i chooses one m_i, f(x)_i -> V x_(m_i), and covariances vanish: "
@@ -104,5 +104,5 @@ def cases():
 
 
 def line(*places):
-    """Tokens on a line, eight times as far out."""
+    """Tokens on a line, scaled by eight."""
     return [[8.0 * place] for place in places]

@@ -1,4 +1,4 @@
-"""Two tokens, or copies of two: the Jacobian is a few 2 by 2 matrices."""
+"""Cases of two tokens, or copies of two: the Jacobian consists of a few 2 by 2 matrices."""
 
 from lab.experiments.exact.case import case, evaluate, head
 
@@ -7,7 +7,7 @@ ANTIPODAL = "max(1 + 4*t*w, abs(2*p - 1 + 8*t*w))"
 # two tokens 1 and -1/2, A = V = 1, masked
 MASKED = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"
 MASKED_WHERE = "p = 1/(1 + exp(3/4)); w = p*(1 - p); r = p - 3/4*w; e = 1 - p + 3*w; s = 1 + r**2 + e**2"
-NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"  # of a 2 by 2 matrix with squares of sum s and determinant e
+NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"  # of a 2 by 2 matrix with sum of squares s and determinant e
 BY_HAND = (
     "J = V [P_ij (I + (x_j - m_i)(A x_i)^T) + delta_ij Sigma_i A], written out; s is the sum of its squares and e its "
     "determinant."
@@ -18,12 +18,12 @@ COPIES = (
 
 
 def antipodal(t):
-    """The formula for tokens x, -x on a line, with t = A x^2."""
+    """Formula for tokens x, -x on a line, with t = A x^2."""
     return f"{ANTIPODAL} where t = {t}; p = 1/(1 + exp(-2*t)); w = p*(1 - p)"
 
 
 def clusters(first, second, weights, alpha, *, copies):
-    """The formula for two points on a line with such weights, A = alpha, V = 1; or for copies of the second."""
+    """Formula for two weighted points on a line, A = alpha, V = 1; or for copies of the second."""
     definitions = {
         "x": first,
         "y": second,
@@ -46,12 +46,12 @@ def clusters(first, second, weights, alpha, *, copies):
 
 
 def cases():
-    """All of them, in the order of the book."""
+    """All cases of this module, in the order of the book."""
     return [*opposite(), *any_two(), *query_bias()]
 
 
 def opposite():
-    """Tokens x and -x."""
+    """Cases of tokens x and -x."""
     why = (
         "P has the rows (p, 1 - p), (1 - p, p) and J commutes with the exchange: 1 + 4 t w on sums, 2 p - 1 + 8 t w on "
         "differences, w = p (1 - p), t = A x^2."
@@ -119,7 +119,7 @@ def opposite():
 
 
 def any_two():
-    """Two tokens on a line, alone, masked, weighted or in copies."""
+    """Cases of two tokens on a line, alone, masked, weighted or in copies."""
     family, tokens, one = "two tokens", [[1.0], [-0.5]], head(LINE, LINE)
     lemma = "castin2024smooth, Lemma C.7"
     return [
@@ -183,7 +183,7 @@ def any_two():
 
 
 def query_bias():
-    """Where the bias of the queries matters."""
+    """Cases in which the bias of the queries matters."""
     family, only = "query bias", head([[0.0]], LINE) | {"query_bias": [[1.0]]}
     slope = "p = 1/(1 + exp(-u)); a = p + p*(1 - p)*u"
     rows = (

@@ -1,4 +1,4 @@
-"""Cases where the attention matrix alone decides: no logits, equal tokens, values that see no difference."""
+"""Cases determined by the attention matrix alone: no logits, equal tokens, or equal values."""
 
 from lab.experiments.exact.case import case, head
 
@@ -11,12 +11,12 @@ BIASES = {"query_bias": [[1.0, -2.0]], "key_bias": [[0.5, 1.0]], "value_bias": [
 
 
 def cases():
-    """All of them, in the order of the book."""
+    """All cases of this module, in the order of the book."""
     return [*uniform(), *equal_tokens(), *blind()]
 
 
 def uniform():
-    """No logits: the output is linear in the tokens."""
+    """Cases without logits: the output is linear in the tokens."""
     mean = "All logits are 0: every output is the mean of V x_j, so J = (1/n) 1 1^T (x) V, of norm |V|, at every input."
     masked = "All logits are 0: J = C (x) V with the averages C_ij = 1/i, j <= i, at every input."
     everywhere = {"kind": "ball"}
@@ -114,7 +114,7 @@ def uniform():
 
 
 def equal_tokens():
-    """Where all tokens coincide, a change of the logits changes nothing."""
+    """Cases of equal tokens, where a change of the logits has no effect."""
     mean = "At equal tokens x_j - m = 0, so the logits have no first-order effect and J is as at A = 0:"
     token = [1.0, -0.5]
     two_heads = {"query": [[[1.0, 2.0]], [[-1.0, 0.5]]], "key": [[[0.5, 1.0]], [[2.0, 1.0]]], "scale": 1.0}
@@ -185,7 +185,7 @@ def equal_tokens():
 
 
 def blind():
-    """Values that are the same at all tokens: the Jacobian is the attention matrix times V."""
+    """Cases of values that are the same at all tokens: the Jacobian is the attention matrix times V."""
     why = "V x_j is the same for all j, so only averages move: J = P (x) V."
     pair, V, across = [[1.0, 1.0], [-1.0, 1.0]], [[0.0, 3.0]], [[1.0, 0.0], [0.0, 0.0]]
     unit = [[float(i == j) for j in range(8)] for i in range(8)]
@@ -228,7 +228,7 @@ def blind():
 
 
 def star(centre=3, leaves=2):
-    """The star of L2 attention, seen by values that its tokens share."""
+    """The star of L2 attention, with values that are equal at all tokens."""
     a, m = centre, leaves
     tokens = [[0.0] * m + [1.0] for _ in range(a)] + [[float(i == j) for j in range(m)] + [1.0] for i in range(m)]
     identity = [[float(i == j) for j in range(m + 1)] for i in range(m + 1)]
