@@ -40,9 +40,9 @@ def _cases():
 def survey_rows(bound, masked, kind, *, counts=COUNTS):
     """Rows of the table ``bounds-survey`` for one bound, mask and kind of input.
 
-    `bound`: of `lab.bounds_survey.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of `lab.bounds_survey.KINDS`. Returns bound
-    (its key), masked, kind, seed, n, R, truth, stated, and over, stated over truth: below one if a formula is
-    exceeded.
+    `bound`: of `lab.bounds_survey.ENTRIES`. `masked`: whether the maps are causal. `kind`: one of
+    `lab.bounds_survey.KINDS`. Returns bound (its key), masked, kind, seed, n, R, truth, stated, and over, stated over
+    truth: below one if a formula is exceeded.
     """
     return [_case_row(bound, masked, kind, seed) for seed in range(counts[kind])]
 
@@ -65,8 +65,8 @@ def again(row):
 def layer_bounds(attention, x):
     """Every bound that holds for a whole layer of dot-product heads at one input, Euclidean; natural logarithms.
 
-    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of `lab.bounds_survey.ENTRIES` -> logarithm;
-    heads are summed by Lemma 3.8, except for `ball_upper`.
+    `attention`: any heads, biases and mask. `x` (n, d): tokens, float64. Returns key of
+    `lab.bounds_survey.ENTRIES` -> logarithm; heads are summed by Lemma 3.8, except for `ball_upper`.
     """
     case = Case(attention, x)
     shown = [bound for bound in CATALOGUE if bound.column or bound.key in ("yudin_sharp", "ball_upper")]

@@ -53,8 +53,8 @@ def medians(table):
 def at_text(table, *, layer=3, masked=False, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
-    `table`: ``bounds-survey-text``, as for `medians`. `layer`, `masked`: the layer to draw. `top`: upper end of the figure; a
-    bound above it is named in the corner.
+    `table`: ``bounds-survey-text``, as for `medians`. `layer`, `masked`: the layer to draw. `top`: upper end of the
+    figure; a bound above it is named in the corner.
     """
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(5.0, 6.2))[1]
