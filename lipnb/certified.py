@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.attention.features import alive
+from lipnb.attention.features import active_heads
 from lipnb.attention.heads import check_attention
 from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
@@ -192,7 +192,7 @@ def _without_columns(lower, upper):
 def _of_sequence(attention, x, weights, sizes, rtol, seed):
     """The bracket of one sequence (n, d)."""
     zero, infinite = x.new_zeros(()), x.new_full((), torch.inf)
-    if not alive(attention).any():
+    if not active_heads(attention).any():
         return _without_columns(zero, zero)
     unknown = _without_columns(zero, infinite)
     heads_per_key = attention.heads // attention.groups

@@ -2,6 +2,6 @@
 
 from lipnb.attention.features import Feature
 from lipnb.attention.heads import Attention
-from lipnb.attention.rope_norm import Local
+from lipnb.attention.rope_norm import RowJacobian
 
-__all__ = ["Attention", "Feature", "Local"]
+__all__ = ["Attention", "Feature", "RowJacobian"]

@@ -55,18 +55,18 @@ def fixed_keys(f) -> bool:
     return f.frequencies is None and f.key_norm is None
 
 
-def loose_keys(f) -> bool:
+def keys_shift_invariant(f) -> bool:
     """Whether one vector added to all keys changes nothing, because it adds one number to each row of logits."""
     return f.score == "dot" and fixed_keys(f) and f.cap is None and f.sinks is None
 
 
-def idle_biases(f) -> tuple[str, ...]:
+def irrelevant_biases(f) -> tuple[str, ...]:
     """The biases that `f` has and that change no derivative."""
-    idle = {"output_bias": True, "value_bias": f.sinks is None, "key_bias": loose_keys(f)}
-    return tuple(name for name, is_idle in idle.items() if is_idle and getattr(f, name) is not None)
+    constant = {"output_bias": True, "value_bias": f.sinks is None, "key_bias": keys_shift_invariant(f)}
+    return tuple(name for name, irrelevant in constant.items() if irrelevant and getattr(f, name) is not None)
 
 
-def alive(f) -> Tensor:
+def active_heads(f) -> Tensor:
     """Which heads have values and outputs, boolean, shape (h,): the others change nothing."""
     moving: Tensor = f.value.flatten(1).any(1)
     if f.sinks is not None and f.value_bias is not None:

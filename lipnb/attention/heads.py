@@ -10,9 +10,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lipnb.attention.features import Feature, features, idle_biases
-from lipnb.attention.parameters import AXES, OWN_TYPE, checked_settings, checked_tensors
-from lipnb.attention.rope_norm import Local, Norm, Rotation, rotation
+from lipnb.attention.features import Feature, features, irrelevant_biases
+from lipnb.attention.parameters import AXES, KEPT_DTYPE, checked_settings, checked_tensors
+from lipnb.attention.rope_norm import Norm, Rotation, RowJacobian, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
@@ -146,7 +146,7 @@ class Attention:
     dtype: torch.dtype = field(init=False)  # of the tensors; inputs must have the same
     device: torch.device = field(init=False)
     more: tuple[Feature, ...] = field(init=False)
-    idle_biases: tuple[str, ...] = field(init=False)  # which the map has and which change no derivative
+    irrelevant_biases: tuple[str, ...] = field(init=False)  # which the map has and which change no derivative
     kept: dict = field(init=False)  # what others made of the tensors; they look whether these are still the same
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Attention:
         vars(self).update(heads=h, groups=g, key_width=k, width=d, value_width=v, output_width=m)
         vars(self).update(dtype=self.query.dtype, device=self.query.device, more=features(self))
         slope = self.scale if self.score == "dot" else 2 * self.scale
-        vars(self).update(slope=slope, idle_biases=idle_biases(self))
+        vars(self).update(slope=slope, irrelevant_biases=irrelevant_biases(self))
 
     def __setattr__(self, name, value):
         if "kept" in vars(self):
@@ -202,7 +202,7 @@ class Attention:
         if isinstance(device, torch.dtype) and dtype is None:
             device, dtype = None, device
         moved = {
-            name: tensor.to(device=device, dtype=None if name == OWN_TYPE else dtype)
+            name: tensor.to(device=device, dtype=None if name == KEPT_DTYPE else dtype)
             for name, tensor in self._tensors().items()
         }
         if dtype is None or torch.promote_types(self.dtype, dtype) == dtype:  # no number can overflow
@@ -310,11 +310,13 @@ class Attention:
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
         return self.project_with_derivatives(x)[:3]
 
-    def local(self, x: Tensor) -> tuple[Local | None, Local | None]:
+    def local(self, x: Tensor) -> tuple[RowJacobian | None, RowJacobian | None]:
         """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
         return self.project_with_derivatives(x)[3:]
 
-    def project_with_derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Local | None, Local | None]:
+    def project_with_derivatives(
+        self, x: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, RowJacobian | None, RowJacobian | None]:
         """Queries (slope folded in), keys and values, and the derivatives of queries and keys in their rows.
 
         None for plain rows, which are the queries or keys themselves.
@@ -327,11 +329,11 @@ class Attention:
         query, key = (rows if of is None else of.value(rows) for of, rows in ((of_query, query), (of_key, key)))
         return self.slope * query, key, value, of_query, of_key
 
-    def _local(self, turn: Rotation | None, weight: Tensor | None, rows: Tensor) -> Local | None:
+    def _local(self, turn: Rotation | None, weight: Tensor | None, rows: Tensor) -> RowJacobian | None:
         """What normalises and turns these rows; None where nothing does."""
         if turn is None and weight is None:
             return None
-        return Local(turn, None if weight is None else Norm(weight, self.norm_eps, self.joint_norm), rows)
+        return RowJacobian(turn, None if weight is None else Norm(weight, self.norm_eps, self.joint_norm), rows)
 
     def grouped(self, rows: Tensor) -> Tensor:
         """Rows (..., h, n, w) of heads that share keys one under another, (..., g, h / g n, w)."""
@@ -497,9 +499,9 @@ class Attention:
         shared = {name: part for name, part in self._tensors().items() if AXES[name].startswith("g")}
         return self.changed(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()}, kept={})
 
-    def without_idle_biases(self) -> "Attention":
+    def without_irrelevant_biases(self) -> "Attention":
         """The same map without the biases that change no derivative, and whose size would cost digits."""
-        return self.changed(**dict.fromkeys(self.idle_biases)) if self.idle_biases else self
+        return self.changed(**dict.fromkeys(self.irrelevant_biases)) if self.irrelevant_biases else self
 
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""

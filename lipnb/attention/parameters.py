@@ -34,7 +34,7 @@ HINTS = {  # what a sentence adds to the shape that is needed
     "output": " to go with value",
     "relative": ", distances -w to w",
 }
-OWN_TYPE = "frequencies"  # angles are computed in their type, whatever that of the others
+KEPT_DTYPE = "frequencies"  # angles are computed in their type, whatever that of the others
 
 
 def _checked(name: str, tensor: Any, sizes: dict[str, int]) -> Tensor | None:
@@ -44,7 +44,7 @@ def _checked(name: str, tensor: Any, sizes: dict[str, int]) -> Tensor | None:
     axes = AXES[name].split()
     known = [str(sizes.get(axis, axis)) for axis in axes]
     tensor = real_tensor(name, tensor, known)
-    if not (tensor.numel() or name == OWN_TYPE):
+    if not (tensor.numel() or name == KEPT_DTYPE):
         raise ValueError(f"{name} needs at least one head, one row and one column, got shape {tuple(tensor.shape)}.")
     fits = all(sizes.setdefault(axis, size) == size for axis, size in zip(axes, tensor.shape, strict=True))
     if not (fits and sizes["h"] % sizes.get("g", 1) == 0 and sizes.get("2w+1", 1) % 2):
@@ -62,7 +62,7 @@ def checked_tensors(given: dict[str, Any]) -> dict[str, Any]:
         if name == "output":
             sizes.setdefault("m", sizes["h"] * sizes["v"])  # without output matrices heads stand side by side
     tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
-    kinds = {(tensor.dtype, tensor.device) for name, tensor in tensors.items() if name != OWN_TYPE}
+    kinds = {(tensor.dtype, tensor.device) for name, tensor in tensors.items() if name != KEPT_DTYPE}
     if len(kinds) > 1:
         raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
     if (frequencies := found["frequencies"]) is not None:

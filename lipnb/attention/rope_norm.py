@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Local"]
+__all__ = ["RowJacobian"]
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (n, p) each
 
@@ -63,7 +63,7 @@ def normalised(rows: Tensor, norm: Norm | None) -> Tensor:
     return rows if norm is None else norm.gain(rows)[1] * rows
 
 
-class Local:
+class RowJacobian:
     r"""Derivative of what becomes of each projected row, at one input: one small matrix a row, never formed.
 
     .. math::
@@ -86,7 +86,7 @@ class Local:
     --------
     >>> import torch
     >>> quarter = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])  # the second place turns by 90 degrees
-    >>> local = Local(quarter)
+    >>> local = RowJacobian(quarter)
     >>> local.forward(torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
     tensor([[ 1.,  2.],
             [-2.,  1.]])
@@ -130,15 +130,15 @@ class Local:
         return self.forward(columns.expand(*columns.shape[:-2], some[0].shape[-2], -1)).movedim(0, -1)
 
     def _with(self, turn, at):
-        new = Local(turn, self._norm)
+        new = RowJacobian(turn, self._norm)
         new._at = at
         return new
 
-    def at(self, rows: slice | Tensor) -> "Local":
+    def at(self, rows: slice | Tensor) -> "RowJacobian":
         """The same for the tokens at these places of the sequence, in place of all n; a place may come again."""
         turn, at = (pair and (pair[0][..., rows, :], pair[1][..., rows, :]) for pair in (self._turn, self._at))
         return self._with(turn, at)
 
-    def restrict(self, index: Tensor) -> "Local":
+    def restrict(self, index: Tensor) -> "RowJacobian":
         """The same for the sequences `index` of a batch (b, h, n, k)."""
         return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

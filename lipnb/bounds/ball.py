@@ -15,13 +15,13 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
-from lipnb.bounds.heads import IN_USE, heads_on_ball
+from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
 from lipnb.bounds.mean_field_rate import log_mean_field_exact
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, head_norms, log_sum
-from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
+from lipnb.bounds.transformer_heads import range_of_relative, sizes_of_features
 from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, radius, real_tensor
 
@@ -124,12 +124,12 @@ def ball_upper(
     (1, True)
     """
     check_attention(attention, "ball_upper")
-    attention.check_plain("ball_upper", also=IN_USE)
+    attention.check_plain("ball_upper", also=TRANSFORMER_FEATURES)
     n = count(n)
     att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows, apart = rows_of(att, n), {*att.more} <= {Feature.RELATIVE}
-    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_in_use(att, regions, n)
+    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_of_features(att, regions, n)
     logs = [
         log_sum(_log_of_rows(head, rows, heads=1, apart=apart) for head in heads),
         _log_of_rows(layer, rows, heads=att.heads, apart=False),

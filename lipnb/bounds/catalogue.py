@@ -22,7 +22,7 @@ from lipnb.bounds.castin import (
     general_upper_sharp,
     spread_upper,
 )
-from lipnb.bounds.heads import IN_USE, heads_at_input, heads_on_ball, max_token_terms, max_token_upper
+from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_at_input, heads_on_ball, max_token_terms, max_token_upper
 from lipnb.bounds.kim import l2_upper, l2_upper_sharp
 from lipnb.bounds.layer_norm import norm_layer_upper
 from lipnb.bounds.mean_field import (
@@ -237,7 +237,7 @@ def _norm_layer(layer, x):
     return norm_layer_upper(layer.weight.detach(), layer.eps, x, centred=isinstance(layer, torch.nn.LayerNorm))
 
 
-_ANY = (*IN_USE, Feature.TWO_SIDED_WINDOW)
+_ANY = (*TRANSFORMER_FEATURES, Feature.TWO_SIDED_WINDOW)
 _HEAD: dict[str, Any] = {"heads": False, "biased": False}
 _FIELD: dict[str, Any] = {**_HEAD, "windows": False, "free": True}
 _LARGEST: dict[str, Any] = {"norm": TOKEN, "free": True, "more": (Feature.SHARED_KEYS, Feature.RELATIVE)}
@@ -276,7 +276,7 @@ CATALOGUE = (
           "The least of three sums over heads.", lambda c: _exp(min(c.at_input.values()))),
     Bound("ball_upper", "ball_upper", "whole layer on a ball", BALL, OURS,
           "The least of all that is proved, heads together.",
-          lambda c: _exp(ball_upper(c.f, c.n, c.R, log=True)), more=IN_USE),
+          lambda c: _exp(ball_upper(c.f, c.n, c.R, log=True)), more=TRANSFORMER_FEATURES),
     Bound("biased_upper", "biased", "Castin, Thm E.3", BALL, CASTIN, "The general bound with query biases.",
           lambda c: biased_upper(c.A, c.V, c.n, c.R, c.c), statement="Thm E.3", heads=False),
     Bound("multi_head_upper", "multi_head", "Castin, Lemma 3.8", INPUT, CASTIN, "Heads summed, from a bound on each.",

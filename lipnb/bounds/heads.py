@@ -32,7 +32,10 @@ from lipnb.checks import at_once, count, radius
 __all__ = ["heads_at_input", "heads_on_ball", "max_token_terms", "max_token_upper"]
 
 # what a map may have that heads of the theorems have not, for what knows it all
-IN_USE = (*(Feature.SHARED_KEYS, Feature.ROTARY, Feature.NORM), *(Feature.CAP, Feature.RELATIVE, Feature.SINKS))
+TRANSFORMER_FEATURES = (
+    *(Feature.SHARED_KEYS, Feature.ROTARY, Feature.NORM),
+    *(Feature.CAP, Feature.RELATIVE, Feature.SINKS),
+)
 ON_BALL = ("general", "general_sharp", "mean_field", "mean_field_sharp", "mean_field_optimal")
 
 

@@ -61,7 +61,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.attention.features import alive
+from lipnb.attention.features import active_heads
 from lipnb.attention.units import in_units
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
@@ -77,7 +77,7 @@ __all__ = ["Nearby", "nearby_upper"]
 
 PARTS = 8  # of the way to the end of a ball, each with the second derivative at its end
 WORK = 1e11  # floating point operations that the norms of columns of the second derivative may cost, all together
-STEEPEST = 700.0  # change of the logits beyond which its exponential leaves float64
+MAX_CHANGE = 700.0  # change of the logits beyond which its exponential leaves float64
 
 
 class Nearby(NamedTuple):
@@ -166,7 +166,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     radii = as_double("radii", radii).to(x.device)
     if radii.ndim != 1 or not len(radii) or not torch.isfinite(radii).all() or not (radii >= 0).all():
         raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1: [0.1] for one.")
-    if not alive(attention).any():
+    if not active_heads(attention).any():
         none = torch.zeros_like(radii)
         return Nearby(none, none, none, none, radii.new_zeros(()))
     unknown = torch.full_like(radii, torch.inf)
@@ -195,7 +195,7 @@ def _in_units(at, x, eps):
     column = MORE * head.P.sum(1).amax(-1)[:, None]
     n = len(x)
     omega = _logit_change(eps, diam_a, beta, N)  # (h, r)
-    grow = torch.where(omega < STEEPEST, omega.exp() * MORE, torch.inf)
+    grow = torch.where(omega < MAX_CHANGE, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
     spread_w, spread_a = (
         _spread_in_ball(sigma, diam, omega) + norm * eps
@@ -223,8 +223,8 @@ def _logit_change(r, diam_a, beta, N):
 
 def _spread_in_ball(sigma, diameter, omega):
     """Step 3: spreads min(e^(omega / 2) sigma, diameter / 2) of points that stay, where logits change by omega."""
-    grown = sigma * MORE * (omega.clamp_max(STEEPEST) / 2).exp()
-    return torch.where(omega < STEEPEST, torch.minimum(grown, diameter / 2), diameter / 2)
+    grown = sigma * MORE * (omega.clamp_max(MAX_CHANGE) / 2).exp()
+    return torch.where(omega < MAX_CHANGE, torch.minimum(grown, diameter / 2), diameter / 2)
 
 
 def _remainder(head, eps):
@@ -280,7 +280,7 @@ def _in_ball(head, r):
     """`_Ball` of this radius; None where some logits change too much."""
     M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
     omega = _logit_change(r, diam_a, head.beta, N)  # step 2
-    if not (omega < STEEPEST).all():
+    if not (omega < MAX_CHANGE).all():
         return None
     grow = omega.exp() * MORE
     p = (MORE * grow[..., None] * head.P).clamp_max(1)

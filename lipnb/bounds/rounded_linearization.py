@@ -8,8 +8,8 @@ number though P is zero; and the errors of a row need the sink's own column. All
 
 import torch
 
-from lipnb.attention import Local
-from lipnb.attention.features import fixed_keys, loose_keys
+from lipnb.attention import RowJacobian
+from lipnb.attention.features import fixed_keys, keys_shift_invariant
 from lipnb.attention.rope_norm import Norm, rotation
 from lipnb.checks import at_once
 
@@ -32,7 +32,7 @@ class RoundedLinearization:
         The rows that became queries and keys, by name, shape (h, n, k): before norms and rotations.
     norms : dict
         Their `Norm` or None, by name.
-    of_query, of_key : Local or None
+    of_query, of_key : RowJacobian or None
         Derivatives of queries and of keys in their rows; None where they are the rows.
     fixed_keys : bool
         Whether keys are one matrix times the tokens, wherever these stand.
@@ -67,12 +67,12 @@ class RoundedLinearization:
         self.attention = att = attention.expand_groups()
         self.n, self.heads, self.x = len(x), att.heads, x
         centred = x - x.mean(0)
-        self.fixed_keys, loose = fixed_keys(att), loose_keys(att)
-        self.key_tokens = centred if loose else x
+        self.fixed_keys, shift_invariant = fixed_keys(att), keys_shift_invariant(att)
+        self.key_tokens = centred if shift_invariant else x
         self.value_tokens = centred if att.sinks is None else x
         self.rows = {
             "query": _rows(att.query, x, att.query_bias),
-            "key": _rows(att.key, self.key_tokens, None if loose else att.key_bias),
+            "key": _rows(att.key, self.key_tokens, None if shift_invariant else att.key_bias),
         }
         self.turn = None if att.frequencies is None else rotation(att.frequencies, self.n, x.dtype)
         self.norms = {
@@ -80,7 +80,7 @@ class RoundedLinearization:
             for name, weight in (("query", att.query_norm), ("key", att.key_norm))
         }
         self.of_query, self.of_key = (
-            None if norm is None and self.turn is None else Local(self.turn, norm, self.rows[name])
+            None if norm is None and self.turn is None else RowJacobian(self.turn, norm, self.rows[name])
             for name, norm in self.norms.items()
         )
         query, self.key = (

@@ -40,7 +40,7 @@ import torch
 
 from lipnb.attention import Feature
 from lipnb.attention.rope_norm import normalised
-from lipnb.attention.units import FAINTEST
+from lipnb.attention.units import MAX_GAP
 from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, length
 
 MOST = 2**20
@@ -358,4 +358,4 @@ class RoundingErrors:
         """Line 1: which heads `in_units` may have raised, boolean (h,): any share of them may be true, or none."""
         at = self.at
         sizes = at.attention.value.abs().amax((1, 2)) * at.output.abs().amax((1, 2))
-        return sizes <= 2.0**-FAINTEST
+        return sizes <= 2.0**-MAX_GAP

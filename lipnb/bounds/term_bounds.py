@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from lipnb.attention import Local
+from lipnb.attention import RowJacobian
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, RowErrors, orthogonality
@@ -258,7 +258,7 @@ def _grams(at, squares, tokens, maps=None):
         return grams.movedim(0, 1)
     shared, norm = slice(None, None, at.heads_per_key), at.norms["key"]
     norm = norm and norm._replace(weight=norm.weight[shared])
-    D = Local(at.turn, norm, at.rows["key"][shared]).at(tokens)
+    D = RowJacobian(at.turn, norm, at.rows["key"][shared]).at(tokens)
     if maps is not None:
         D_maps = D.matrices(maps)  # D_j R^T, (g, j, k, p)
         return (D_maps.mT @ grams @ D_maps).sum(0)[:, None]

@@ -98,7 +98,7 @@ def range_of_relative(att: Attention, n: int) -> torch.Tensor:
     return biases.amax(1) - biases.amin(1)
 
 
-def sizes_in_use(att: Attention, regions: list[Region], n: int) -> tuple[list[Sizes], Sizes]:
+def sizes_of_features(att: Attention, regions: list[Region], n: int) -> tuple[list[Sizes], Sizes]:
     """`Sizes` of each head alone, (h,), and of all together, of n tokens in all `regions` (one or more).
 
     The map is in float64, with dot products and keys for each head, and has whatever else it has. The key sizes are for

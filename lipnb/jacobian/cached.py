@@ -27,7 +27,7 @@ class CachedGram(GramOperator):
     J` has the output matrices and their transpose. One product takes ``16 n d^2 + 16 n^2 d`` floating point operations
     when all widths are d; values and output matrices are kept divided by powers of two, whose product is `unit`.
 
-    Queries and keys that are normalised or turn with their places do so by a `lipnb.attention.Local` after the
+    Queries and keys that are normalised or turn with their places do so by a `lipnb.attention.RowJacobian` after the
     projection, and before it in the transpose; the slopes of a cap multiply t and z. The r queries that share a key
     stand one under another: what follows takes them for r n rows against n columns, and sums over them by itself.
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Local
+from lipnb.attention import Attention, RowJacobian
 from lipnb.attention.heads import check_attention
 from lipnb.checks import at_once
 
@@ -25,7 +25,7 @@ class Projected:
         The map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
     query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
         Queries (slope folded in) and keys, both centred, and values.
-    of_query, of_key : Local or None
+    of_query, of_key : RowJacobian or None
         Derivatives of queries and of keys in their projections: normalised, and turned by their places. None where
         they are the projections.
     added : Tensor, shape (..., h or 1, 1, n), or None
@@ -40,8 +40,8 @@ class Projected:
     query: Tensor
     key: Tensor
     value: Tensor
-    of_query: Local | None
-    of_key: Local | None
+    of_query: RowJacobian | None
+    of_key: RowJacobian | None
     added: Tensor | None
     root: Tensor | None
     sink_bias: Tensor | None
@@ -49,7 +49,7 @@ class Projected:
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
-        attention = attention.without_idle_biases()
+        attention = attention.without_irrelevant_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
         added = None
         if attention.score == "l2":
@@ -77,7 +77,7 @@ class Projected:
         some: dict[str, Any] = {}
         for name, one in vars(self).items():
             if one is not None and name not in ("attention", "sink_bias"):
-                some[name] = one.restrict(index) if isinstance(one, Local) else one[index]
+                some[name] = one.restrict(index) if isinstance(one, RowJacobian) else one[index]
         return replace(self, **some)
 
     @property

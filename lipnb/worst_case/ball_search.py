@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
-from lipnb.bounds.heads import IN_USE
+from lipnb.bounds.heads import TRANSFORMER_FEATURES
 from lipnb.checks import count, number, whole
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
@@ -145,7 +145,7 @@ def on_ball(
     ('fork, ascended', 8.88, True)
     """
     n, R = _checked(attention, n, R, seed, effort)
-    f = attention.expand_groups().to("cpu", torch.float64).without_idle_biases()
+    f = attention.expand_groups().to("cpu", torch.float64).without_irrelevant_biases()
     if n == 1 and not f.more:  # the map is linear
         effort = 0
     f, domain = domain_of(f, R, ellipsoid).spanned(f)
@@ -166,7 +166,7 @@ def _checked(attention, n, R, seed, effort):
     check_attention(attention, "on_ball")
     if not 0 <= whole("seed", seed) < 2**63:
         raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
-    attention.check_plain("on_ball", also=IN_USE)
+    attention.check_plain("on_ball", also=TRANSFORMER_FEATURES)
     n, R = count(n), number("R", R)
     if not R > 0 or (R < math.inf and float(R) * float(R) == math.inf):
         raise ValueError(f"R must be positive, with a square within float64, got {R!r}.")
