@@ -1,4 +1,4 @@
-"""Attention maps: `Attention`, and what becomes of queries and keys before they meet."""
+"""Attention maps: `Attention`, its features beyond plain heads, and the Jacobian of rotary positions and norms."""
 
 from lipnb.attention.features import Feature
 from lipnb.attention.heads import Attention

@@ -1,4 +1,4 @@
-"""The same attention in units in which nothing overflows: powers of two, exact."""
+"""Rescaling of an attention map by powers of two, exactly, so that nothing overflows."""
 
 import math
 from typing import Any
@@ -11,16 +11,16 @@ from lipnb.attention.heads import Attention
 from lipnb.attention.parameters import AXES
 from lipnb.scaling import ZERO, exponent, shifted, shifted_number
 
-MAX_SCALE = 150  # power of two beyond which a scale of the logits, in units, is refused
-MAX_GAP = 800  # power of two by which a head may lie below the largest; what is fainter is taken to be that strong
+MAX_SCALE = 150  # exponent of two beyond which a scale of the logits, in units, is refused
+MAX_GAP = 800  # exponent of two by which a head may lie below the largest; a smaller head is raised to that size
 
 
 def _balanced(value, bias, output, tokens):
     r"""Values of :math:`2^a x'`, their biases and output matrices, in units, and the power of the largest head.
 
-    Each head has its own power; what it lies below the largest is shared by its two matrices, so that their squares
-    do not underflow. A head more than two to the `MAX_GAP` below it is raised to there, and a head that is zero has
-    entries of that size: `lipnb.bounds.rounding` counts them whole.
+    Each head has its own power. Its gap below the largest head is split between its two matrices, so that their
+    squares do not underflow. A head more than two to the `MAX_GAP` below the largest is raised to that size, and a zero
+    head gets entries of that size: `lipnb.bounds.rounding` adds their full contribution to the error.
     """
     powers = [
         (max(exponent(v) + tokens, exponent(None if bias is None else bias[i])), exponent(w))
@@ -29,7 +29,7 @@ def _balanced(value, bias, output, tokens):
     top, made = max(sum(one) for one in powers), []
     for i, one in enumerate(powers):
         v, w, gap = value[i], output[i], min(MAX_GAP, top - sum(one))
-        b = torch.zeros_like(v[:, 0]) if bias is None else bias[i]  # stands for none
+        b = torch.zeros_like(v[:, 0]) if bias is None else bias[i]  # placeholder for no bias
         if sum(one) == ZERO:
             v, w, b, one, gap = torch.ones_like(v), torch.ones_like(w), torch.zeros_like(b), (tokens, 0), MAX_GAP
         first, second = -one[0] - gap // 2, -one[1] - (gap - gap // 2)
@@ -39,7 +39,7 @@ def _balanced(value, bias, output, tokens):
 
 
 def _of_tokens(attention, x):
-    """The power a of the tokens. Zeros have none: it is then at most 0, and the scale of the logits at most about 1."""
+    """The power a of the tokens; for zeros, at most 0 and such that the scale of the logits is at most about 1."""
     if (a := exponent(x)) > ZERO:
         return a
     query, bias, key = (exponent(getattr(attention, name)) for name in ("query", "query_bias", "key"))
@@ -48,7 +48,7 @@ def _of_tokens(attention, x):
 
 
 def _of_rows(tensors, a):
-    """The powers q and k of the rows that become queries and keys, of tokens of power a."""
+    """The powers q and k of the projected rows of queries and keys, for tokens of power a."""
     q = max(exponent(tensors["query"]) + a, exponent(tensors["query_bias"]))
     k = max(exponent(tensors["key"]) + a, exponent(tensors["key_bias"]))
     q = 0 if q == ZERO else q
@@ -58,30 +58,30 @@ def _of_rows(tensors, a):
 
 
 def _gain(power, norm):
-    """The power by which the scale of the logits grows for rows of this power: normalised, for that of the weights."""
+    """Exponent added to the scale of the logits: that of the rows, or of the norm's weights if rows are normalised."""
     return power if norm is None else max(exponent(norm), -MAX_SCALE)
 
 
 def _of_heads(tensors, heads):
-    """The tensors of some heads alone, heads boolean; those of keys are of each head."""
+    """The tensors of the heads in a boolean mask; keys and values must be expanded to one per head."""
     return {name: part[heads] if part is not None and AXES[name][0] in "hg" else part for name, part in tensors.items()}
 
 
 def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float]:
-    r"""The same map in units in which all tokens and all matrices have entries up to one.
+    r"""Rescale map and tokens to units in which all tokens and all matrices have entries up to one.
 
     With :math:`x = 2^a x'`, :math:`2^a W_Q = 2^q W_Q'` (the same factor for its bias), :math:`2^a W_K = 2^k W_K'`, the
-    scale of the logits becomes :math:`2^{q + k} s`. Values and outputs have a power of two for each head; with
-    :math:`2^o` that of the head whose :math:`2^a W_V` and :math:`W_O` are largest together,
-    :math:`f(x) = 2^o f'(x')` up to a constant. Rows that are normalised do not grow with q, but
+    scale of the logits becomes :math:`2^{q + k} s`. Values and outputs have a power of two for each head; if
+    :math:`2^o` is that of the head with the largest product of :math:`2^a W_V` and :math:`W_O`, then
+    :math:`f(x) = 2^o f'(x')` up to a constant. Normalised rows do not grow with q, but
     :math:`\epsilon' = 4^{-q} \epsilon`; the power of their weights goes into the scale. Biases of outputs, and of keys
     and values where they change no derivative, are left out, and so are heads whose values or outputs are zero, unless
-    they share keys or a mean square with others. Where all tokens are zero, a is at most 0 and such that the scale of
-    the logits is at most about one.
+    heads share keys or a mean square. If all tokens are zero, a is at most 0 and such that the scale of the logits is
+    at most about one.
 
-    `attention` and `x`, shape (n, d), are in float64. Answers the map with keys for each head, x', a and o. The map is
-    None where the scale of the logits exceeds two to the `MAX_SCALE` in these units, or an :math:`\epsilon` leaves
-    float64: no float64 answers then; and where no head has both values and outputs.
+    `attention` and `x`, shape (n, d), are in float64. Returns the map with keys for each head, x', a and o. The map is
+    None if the scale of the logits exceeds two to the `MAX_SCALE` in these units or an :math:`\epsilon` leaves float64,
+    since float64 cannot answer then, and if no head has both values and outputs.
     """
     whole = attention.expand_groups()
     a = _of_tokens(whole, x)
