@@ -17,14 +17,7 @@ from lipnb.worst_case.constructions import eigenvector
 __all__ = ["Shapes", "bulk_directions", "forks", "two_clusters"]
 
 ANGLES = 32  # number of values of c, the component of a prong along the slope
-LENGTHS = (
-    1.0,
-    0.85,
-    0.7,
-    0.55,
-    0.4,
-    0.2,
-)  # of the bulk token, in radii: shorter ones compete less with the prongs for attention
+LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones take less attention
 
 
 class Shapes(NamedTuple):
