@@ -270,7 +270,7 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
 
     Notes
     -----
-    castin2024smooth, Thm E.3 (as recovered).
+    castin2024smooth, Thm E.3 (our reconstruction).
 
     Examples
     --------
@@ -360,7 +360,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
 
     Notes
     -----
-    castin2024smooth, Thm C.3, in the form that its proof gives (as recovered). With distances between tokens and
+    castin2024smooth, Thm C.3, in the form that its proof gives (our reconstruction). With distances between tokens and
     :math:`|A x_i|` alone, as in the released code, the bound fails.
 
     Examples

@@ -135,7 +135,7 @@ def l2_upper_sharp(
 
 
 def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int) -> float:
-    """The 2-norm bound as recovered from the paper, with exponent 2 of the query norms: false where they exceed 1.
+    """Our reconstruction of the 2-norm bound as printed, with exponent 2 of the query norms: false if they exceed 1.
 
     Parameters
     ----------

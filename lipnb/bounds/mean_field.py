@@ -153,7 +153,7 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
 
     Notes
     -----
-    castin2024smooth, Prop. 3.6 (as recovered). That :math:`\theta > 1` for every R is ours.
+    castin2024smooth, Prop. 3.6 (our reconstruction). That :math:`\theta > 1` for every R is ours.
 
     Examples
     --------

@@ -15,12 +15,12 @@ The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delt
    :math:`\omega_i = r\, (\mathrm{diam}(a) + \sqrt 2\, |b_i| + \sqrt 2 N r)`, as :math:`|\delta_i| \le r` and
    :math:`|\delta_j - \delta_l| \le \sqrt 2 r`. So :math:`P_{ij}(Y) \le \min(1, e^{\omega_i} P_{ij}) =: p_{ij}`.
 3. *Its spreads.* About any point, deviations under P(Y) are at most :math:`e^{\omega_i / 2}` times those under P, and
-   half the diameter; what moves adds M r or N r. With the deviations :math:`\sigma_i(X)` of w and :math:`s_i(X)` of a,
-   those at Y are at most :math:`\sigma_i = \min(e^{\omega_i / 2} \sigma_i(X), \mathrm{diam}(w) / 2) + M r` and
-   :math:`s_i = \min(e^{\omega_i / 2} s_i(X), \mathrm{diam}(a) / 2) + N r`. Slopes:
-   :math:`|b_i(Y)| \le \beta_i = |b_i| + N r`. Values: :math:`|w_j(Y) - o_i(Y)| \le D_i = \min(\max_j |w_j - o_i| +
-   (e^{\omega_i} - 1) \sigma_i(X), \mathrm{diam}(w)) + \sqrt 2 M r`, because the mean under P(Y) of the old w moves by
-   at most :math:`|e^{\omega_i} - 1|` times their mean absolute deviation in some direction.
+   half the diameter; moving the points adds M r or N r. With the deviations :math:`\sigma_i(X)` of w and :math:`s_i(X)`
+   of a, those at Y are at most :math:`\sigma_i = \min(e^{\omega_i / 2} \sigma_i(X), \mathrm{diam}(w) / 2) + M r` and
+   :math:`s_i = \min(e^{\omega_i / 2} s_i(X), \mathrm{diam}(a) / 2) + N r`. Slopes: :math:`|b_i(Y)| \le \beta_i = |b_i|
+   + N r`. Values: :math:`|w_j(Y) - o_i(Y)| \le D_i = \min(\max_j |w_j - o_i| + (e^{\omega_i} - 1) \sigma_i(X),
+   \mathrm{diam}(w)) + \sqrt 2 M r`, because the mean under P(Y) of the old w moves by at most :math:`|e^{\omega_i} -
+   1|` times their mean absolute deviation in some direction.
 4. *Second derivative of row i of one head*, :math:`\dot w_j = W_O W_V \delta_j`,
    :math:`\dot\ell_j = \delta_i \cdot a_j + b_i \cdot \delta_j`, :math:`\ddot\ell_j = 2 \delta_i^\top A^\top \delta_j`:
    :math:`2\,\mathrm{Cov}(\dot w, \dot\ell) + \mathrm{Cov}(w, \ddot\ell) + \mathrm{E}[(w - o)(\dot\ell - \mathrm{E}
@@ -151,8 +151,8 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     Ours, proved in the book. The cost is that of `lipnb.certify` plus some norms of (d, d) matrices for each radius;
     for long and wide inputs sums of norms replace them. Rounding: probabilities, values and keys with bounds on their
     errors, see `lipnb.bounds.rounding`; spreads are taken about the mean of each row, with the largest probabilities
-    allowed by these errors. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as recovered), with Lemma
-    3.8.
+    allowed by these errors. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, our reconstruction), with
+    Lemma 3.8.
 
     Examples
     --------

@@ -1,10 +1,11 @@
 r"""Bounds for attention with rotary positions, by proofs that survive the rotation; none was published.
 
-Tokens at positions i and j have the logit :math:`s\, \tilde q_i \cdot \tilde k_j` with :math:`\tilde q_i = R_i (W_Q x_i
-+ b_Q)` and :math:`\tilde k_j = R_j (W_K x_j + b_K)`. There is no single matrix A, so :math:`\|A\|_2` is replaced by
-norms that rotations preserve. Networks compute cosines and sines in float32: their :math:`R_i` are rotations to seven
-digits only, and :math:`g = \max_i \|R_i\|_2`, close to 1, is computed from the numbers of the map itself. `RotaryNorms`
-replaces :math:`\|A\|_2` in `lipnb.bounds.ball_upper`: norms at all distances :math:`i - j`.
+Tokens at positions i and j have the logit :math:`s\, \tilde q_i \cdot \tilde k_j` with
+:math:`\tilde q_i = R_i (W_Q x_i + b_Q)` and :math:`\tilde k_j = R_j (W_K x_j + b_K)`. A single matrix A does not exist,
+so :math:`\|A\|_2` is replaced by norms that rotations preserve. Networks compute cosines and sines in float32: their
+:math:`R_i` are rotations to seven digits only, and :math:`g = \max_i \|R_i\|_2`, close to 1, is computed from the
+numbers of the map itself. `RotaryNorms` replaces :math:`\|A\|_2` in `lipnb.bounds.ball_upper`: norms at all distances
+:math:`i - j`.
 """
 
 import math

@@ -207,7 +207,8 @@ def _weighted(at, S, Y, norms, *, each):
     W = _without(att.key[:: at.heads_per_key].flatten(0, 1), Y)  # W_K F, (g k, d), each key once
     R = triangle(W.mT)
     norm = at.norms["key"]
-    # a norm of all heads joins their blocks; one of keys wider than tokens may leave what R sends to nearly nothing
+    # a joint norm couples the blocks of all heads; with keys wider than tokens a norm may leave vectors that R nearly
+    # annihilates
     joined = norm is not None and (norm.joint or len(W) > att.width)
     if joined:
         maps, c, factor = R.mT.unflatten(0, (-1, att.key_width)), None, torch.eye(len(R), device="cpu").to(R)

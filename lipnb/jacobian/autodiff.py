@@ -517,8 +517,9 @@ def check_map(f):
     kind = type(f).__name__
     if isinstance(f, torch.nn.MultiheadAttention):
         raise ValueError(
-            "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
-            "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
+            "nn.MultiheadAttention takes queries, keys and values and has two outputs, so it is not a map of tokens: "
+            "with one made with batch_first=True, and in .eval(), give "
+            "f = lambda x: mha(x, x, x, need_weights=False)[0]."
         )
     if (instead := getattr(f, "not_a_map", None)) is not None:  # message of an object that contains maps
         raise ValueError(instead)

@@ -22,7 +22,8 @@ class Projected:
     Attributes
     ----------
     attention : Attention
-        The map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
+        The map without the biases that change no derivative: added to a bias of 1e6, float32 tokens would lose all
+        digits.
     query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
         Queries (slope folded in) and keys, both centred for L2 scores, and values.
     of_query, of_key : RowJacobian or None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["start_vectors"]
 
-SEED_OFFSET = 0x5EED_0F_A_57A27  # apart from common seeds of data, such as torch.manual_seed(0)
+SEED_OFFSET = 0x5EED_0F_A_57A27  # distinct from common seeds of data, such as torch.manual_seed(0)
 
 
 def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:

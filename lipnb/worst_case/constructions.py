@@ -74,7 +74,7 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
 
     Notes
     -----
-    castin2024smooth, Lemma C.7 (as recovered).
+    castin2024smooth, Lemma C.7 (our reconstruction).
 
     Examples
     --------
@@ -117,7 +117,7 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
 
     Notes
     -----
-    castin2024smooth, Prop. C.8 (as recovered); the best weight is ours.
+    castin2024smooth, Prop. C.8 (our reconstruction); the best weight is ours.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
 
     Notes
     -----
-    castin2024smooth, section C.7 and Figure 3 (as recovered); the token at 0 is that of kim2021lipschitz.
+    castin2024smooth, section C.7 and Figure 3 (our reconstruction); the token at 0 is that of kim2021lipschitz.
 
     Examples
     --------
