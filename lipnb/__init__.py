@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-__version__ = "0.3.0"  # stands here alone: pyproject.toml reads it
+__version__ = "0.3.0"  # the only place: pyproject.toml reads it
 
 MODULES = (
     "attention",
@@ -36,15 +36,15 @@ __all__ = [*LAZY, *MODULES, "scan"]
 
 
 def __getattr__(name):
-    """Modules are imported when first named, so that a map and its Jacobian do not pay for plots and tables.
+    """Import modules on first access, so that a map and its Jacobian do not load plots and tables.
 
-    Nor do plots, tables and the command's help pay for torch.
+    Nor do plots, tables and the help of the command load torch.
     """
     if name in MODULES:
         return import_module(f"lipnb.{name}")
     if name in LAZY:
         return getattr(import_module(f"lipnb.{LAZY[name]}"), name)
-    if name == "scan":  # a door, as the modules corpora, models and sweeps are
+    if name == "scan":  # re-exported from lipscan, as are the modules corpora, models and sweeps
         from lipscan.scanning import scan
 
         return scan

@@ -1,4 +1,4 @@
-"""`python -m lipnb` is `lipnb`."""
+"""Entry point of `python -m lipnb`, the same command as `lipnb`."""
 
 import sys
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.attention.features import alive
+from lipnb.attention.features import active_heads
 from lipnb.attention.heads import check_attention
 from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
@@ -26,7 +26,7 @@ SMALL = 64  # tokens times width up to which the lower bound takes the whole Jac
 
 @dataclass(frozen=True)
 class Bracket:
-    r"""Guaranteed bounds on local Lipschitz constants, and what the upper one is made of.
+    r"""Guaranteed bounds on local Lipschitz constants, and the parts of the upper bound.
 
     .. math:: \text{lower} \le \|D_X f\|_2 \le \text{upper}
         = \big(\|J \Pi\|_2^2 + (\text{query} + \text{key} + \text{value})^2\big)^{1/2} + \text{rounding}
@@ -34,16 +34,17 @@ class Bracket:
     Attributes
     ----------
     lower, upper : Tensor, shape of the batch
-        Float64. The constant lies between them, rounding included.
+        Guaranteed bounds, float64: the constant lies between them, rounding included.
     columns_norm : Tensor, shape of the batch
         :math:`\|J \Pi\|_2`, the norm of the Jacobian on the input directions taken column by column; 0 if none.
     query, key, value : Tensor, shape of the batch
-        Of the three terms of the Jacobian on all other input directions: upper bounds with `rounding`, not without.
+        Norms of the three terms of the Jacobian on all other input directions; upper bounds only together with
+        `rounding`.
     rounding : Tensor, shape of the batch
-        What is added for the rounding that the other parts do not hold already; infinite where float64 does not resolve
-        the attention matrix.
+        Rounding that the other parts do not include already; infinite if float64 does not resolve the attention
+        matrix.
     columns : Tensor of int, shape of the batch
-        Number of input directions taken column by column; with n d of them the bracket closes, up to rounding.
+        Number of input directions taken column by column; with all n d the bracket closes, up to rounding.
 
     Examples
     --------
@@ -68,12 +69,12 @@ class Bracket:
 
     @property
     def table(self) -> Any:
-        """As a pandas table, a row for each item of the batch."""
+        """The bracket as a pandas table, one row for each item of the batch."""
         return table_of(self)
 
     @property
     def ratio(self) -> Tensor:
-        """upper / lower, at least 1: what is left unknown. 1 where both are zero."""
+        """The ratio upper / lower, at least 1; 1 if both are zero."""
         return torch.where(self.upper > 0, self.upper / self.lower, 1.0)
 
 
@@ -101,60 +102,60 @@ def certify(
     Parameters
     ----------
     attention : Attention
-        Any heads with dot-product scores, plain or as models have them: rotary positions, shared keys, normalised
-        queries and keys, capped logits, biases by distance, sinks, any mask.
+        Any heads with dot-product scores, plain or with features of transformers: rotary positions, shared keys,
+        normalised queries and keys, capped logits, relative positions, sinks, any mask.
     x : Tensor, shape (..., n, d)
         Tokens; leading dimensions are a batch. Computed in float64 whatever their type.
     weights : Tensor, shape (n,) or (..., n), optional
-        Positive token weights a; bracketed is then the norm of :math:`D_a^{1/2} J D_a^{-1/2}`.
+        Positive token weights a; the bracket is then that of the norm of :math:`D_a^{1/2} J D_a^{-1/2}`.
     rtol : float
-        Relative tolerance of the solver behind `lower`; it changes how close `lower` is, never that it is lower.
+        Relative tolerance of the solver behind `lower`; it affects the tightness of `lower`, never its validity.
     seed : int
         Seed of the solver's start vector.
     columns : int, optional
-        Most input directions to treat exactly; 0: closed form alone; from n d on: all. By default what takes seconds,
-        and none for inputs so long and wide that few could be afforded (n = 256, d = 384: no column, as with 0).
+        Maximal number of input directions to treat exactly; 0: closed form only; n d or more: all. By default as many
+        as take seconds, and none for inputs so long and wide that only few would (n = 256, d = 384: none, as with 0).
 
     Returns
     -------
     Bracket
-        `lower`, `upper` and what they are made of, each of the batch shape, float64.
+        Bounds and their parts, each of the batch shape, float64.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "certify needs a lipnb.Attention ..."; "certify knows dot-product scores only ...";
-        "columns must be 0 or more ..."; "rtol must lie ...".
+        As `Attention.check_input`; if `attention` is not an `Attention` or has L2 scores, if `columns` is negative, or
+        if `rtol` is not between 1e-14 and 1.
     TypeError
-        "columns must be a whole number ...", "seed must be ...", "rtol must be a number ...".
+        If `columns` or `seed` is not an integer, or `rtol` not a number.
 
     Notes
     -----
     The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book.
 
     Rounding is counted to every order: errors of projections and logits with all products of errors, any change of the
-    probabilities that they allow, the change of the Jacobian for all such probabilities, and the arithmetic of columns,
-    terms and norms: line by line in `lipnb.bounds.rounding` and in the book, whose numbers the code names. Matrices and
-    tokens are first scaled by powers of two, values and outputs of each head by its own; heads whose values or outputs
-    are zero are left out.
+    probabilities that these errors allow, the change of the Jacobian for all such probabilities, and the arithmetic of
+    columns, terms and norms. `lipnb.bounds.rounding` and the book have the proof line by line, and comments in the code
+    cite these lines. Matrices and tokens are first scaled by powers of two, values and outputs by one for each head;
+    heads whose values or outputs are zero are left out.
 
     Assumed, not proved, with u = 2^-53:
 
-    - float64 as IEEE has it: additions, products, quotients and square roots rounded to the nearest number, gradual
+    - IEEE float64: additions, products, quotients and square roots rounded to the nearest number, gradual
       underflow (no flush to zero);
-    - products of float64 matrices by additions and products of float64 alone, in any order: no Strassen, no shorter
-      numbers (PyTorch lowers products of float32, not these);
-    - exp, expm1, log, tanh, cosh, hypot and one over a root to four units;
-    - eigenvalues of a symmetric matrix of order p to 8 p u times its trace;
-    - triangular factors of QR that are those of a matrix eight units a row away;
-    - a Cholesky factorisation of order b that comes to its end is that of a matrix (8 b + 16) u times its trace away.
+    - products of float64 matrices use additions and products of float64 only, in any order: no Strassen, no lower
+      precision (PyTorch lowers that of float32 products, not of these);
+    - exp, expm1, log, tanh, cosh, hypot and the reciprocal square root are accurate to four units;
+    - eigenvalues of a symmetric matrix of order p are accurate to 8 p u times its trace;
+    - triangular factors of QR are those of a matrix at most eight units a row away;
+    - a Cholesky factorisation of order b that succeeds is that of a matrix at most (8 b + 16) u times the trace away.
 
-    Of singular and eigenvectors, of inverses and of the solver nothing is assumed: how far vectors are from
-    orthonormal, and products of them from what they stand for, is measured. ``make verify`` holds brackets against
-    fifty digits.
+    Nothing is assumed of singular vectors, eigenvectors, inverses and the solver: the deviation of vectors from
+    orthonormality, and of their products from the matrices they represent, is measured. ``make verify`` compares
+    brackets with values in fifty digits.
 
-    Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
-    Where float64 does not resolve the attention matrix, numbers leave its range, a factorisation finds no end, or a
+    Cosines and sines of rotary positions are those of the map, in the type of its frequencies: they define the map.
+    If float64 does not resolve the attention matrix, numbers leave its range, an iteration does not converge, or a
     width or the number of tokens exceeds :math:`2^{20}`, the answer is :math:`[0, \infty]`, not an error.
 
     Examples
@@ -184,7 +185,7 @@ def certify(
 
 
 def _without_columns(lower, upper):
-    """The bracket [lower, upper] of a sequence of which no part is known better."""
+    """The bracket [lower, upper] of a sequence, all parts equal to `upper`, without columns."""
     parts = dict.fromkeys(("columns_norm", "query", "key", "value", "rounding"), upper)
     return Bracket(lower=lower, upper=upper, **parts, columns=torch.tensor(0, device="cpu"))
 
@@ -192,7 +193,7 @@ def _without_columns(lower, upper):
 def _of_sequence(attention, x, weights, sizes, rtol, seed):
     """The bracket of one sequence (n, d)."""
     zero, infinite = x.new_zeros(()), x.new_full((), torch.inf)
-    if not alive(attention).any():
+    if not active_heads(attention).any():
         return _without_columns(zero, zero)
     unknown = _without_columns(zero, infinite)
     heads_per_key = attention.heads // attention.groups
@@ -201,7 +202,7 @@ def _of_sequence(attention, x, weights, sizes, rtol, seed):
         return unknown
     try:
         found = _bracket(RoundedLinearization(attention, x, weights, heads_per_key=heads_per_key), sizes, rtol, seed)
-    except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
+    except torch.linalg.LinAlgError:  # numbers that are not finite, or no convergence
         return unknown
     if found is None:
         return unknown
@@ -214,7 +215,7 @@ def _of_sequence(attention, x, weights, sizes, rtol, seed):
 
 
 def _bracket(at, sizes, rtol, seed):
-    """The bracket in the units of `at`, before the last rounding; None where the attention matrix is not resolved."""
+    """The bracket in the units of `at`, before the last rounding; None if the attention matrix is not resolved."""
     errors = RoundingErrors(at)
     if not errors.resolved():
         return None
@@ -222,7 +223,7 @@ def _bracket(at, sizes, rtol, seed):
     vector = _longest(at, found.size, rtol, seed)  # any vector gives a lower bound
     length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(at.jvp(vector))
     stretch = image / torch.where(length > 0, length, 1)
-    # line 7: two lengths and their quotient; what the product with the vector loses is in `rounding`, as of one column
+    # line 7: two lengths and their quotient; `rounding` includes the error of the product, as that of one column
     lower = stretch * (1 - gamma(4 * at.x.numel() + 4 * image.numel() + 64)) - found.rounding
     return Bracket(
         lower=lower.clamp_min(0),
@@ -235,7 +236,7 @@ def _bracket(at, sizes, rtol, seed):
 
 
 def _longest(at, size, rtol, seed):
-    """A perturbation (1, n, d) that the Jacobian makes long: of the whole of a small one, or by the solver."""
+    """A perturbation (1, n, d) that the Jacobian stretches strongly: from the matrix if small, else by Lanczos."""
     x = at.x
     if not 0 < size < torch.inf:
         return torch.ones_like(x)[None]

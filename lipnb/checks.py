@@ -1,7 +1,7 @@
-"""What fits: one sentence for parameters, tokens, weights and sizes that do not, and how much fits in memory.
+"""Validation of arguments (one message per mistake), and the memory policy.
 
-The whole memory policy stands here. What is kept, such as cached products, may take `memory_allowance` bytes, or what
-``memory=`` says; arrays that are made and forgotten may take `TILE` bytes.
+Arrays that are kept, such as cached products, may take `memory_allowance` bytes, or as many as ``memory=`` allows;
+temporary arrays may take `TILE` bytes.
 """
 
 import math
@@ -12,25 +12,25 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-ALLOWANCE = 2**31  # bytes of what is kept on the CPU, and of a dense Jacobian in float64
+ALLOWANCE = 2**31  # bytes of kept arrays on the CPU, and of a dense Jacobian in float64
 TILE = 2**27  # bytes of one intermediate array
 
 
 def memory_allowance(device: torch.device | str) -> int:
     """Bytes that cached products may take by default.
 
-    On a GPU half of its free memory; else 2 GiB, or a quarter of the machine's memory where that is less.
+    On a GPU half of its free memory; else 2 GiB, or a quarter of the machine's memory if that is less.
     """
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 2
     try:
         return min(ALLOWANCE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
-    except (ValueError, OSError, AttributeError):  # not said by this system
+    except (ValueError, OSError, AttributeError):  # not known on this system
         return ALLOWANCE
 
 
 def at_once(entries: int, dtype: torch.dtype = torch.float64) -> int:
-    """How many pieces of so many `entries` are made in one intermediate array: what `TILE` bytes hold, at least one.
+    """Number of pieces with `entries` entries that fit in one intermediate array of `TILE` bytes, at least one.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def at_once(entries: int, dtype: torch.dtype = torch.float64) -> int:
 
 
 def refuse_large_dense(shape: tuple[int, ...]) -> None:
-    """Raise before a dense Jacobian is built that would take more than 2 GiB in float64."""
+    """Raise ValueError if a dense Jacobian of this shape would take more than 2 GiB in float64."""
     if math.prod(shape) * torch.float64.itemsize > ALLOWANCE:
         raise ValueError(
             f"a dense Jacobian of shape {tuple(shape)} would hold {math.prod(shape):.1e} entries: "
@@ -61,17 +61,17 @@ def holds(condition: Tensor) -> bool:
 
 
 def require(*conditions: tuple[bool, str]) -> None:
-    """Raise ValueError with the sentence of the first condition that does not hold."""
+    """Raise ValueError with the message of the first condition that does not hold."""
     for fits, sentence in conditions:
         if not fits:
             raise ValueError(sentence)
 
 
 def as_tensor(name: str, value, **new) -> Tensor:
-    """`value`, a `new` tensor of it where it is none, with real numbers that can be read; else one sentence."""
+    """`value` as a dense real tensor, made with the options `new` if it is not a tensor yet; ValueError otherwise."""
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, **new)
-    except (TypeError, ValueError, RuntimeError) as error:  # what PyTorch raises differs
+    except (TypeError, ValueError, RuntimeError) as error:  # PyTorch raises any of these
         kind = type(value).__name__
         raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
     if tensor.is_complex():
@@ -86,17 +86,17 @@ def as_tensor(name: str, value, **new) -> Tensor:
 
 
 def as_double(name: str, value) -> Tensor:
-    """`value` as a float64 tensor, checked: of a list with all its digits, of a tensor where it lies.
+    """`value` as a checked float64 tensor: lists keep all their digits, tensors their device.
 
-    PyTorch alone rounds a list to its default type, and moves a tensor to its default device.
+    By itself PyTorch rounds a list to its default type, and puts it on its default device.
     """
-    exact = {} if hasattr(value, "dtype") else {"dtype": torch.float64}  # of an array, it would drop imaginary parts
+    exact = {} if hasattr(value, "dtype") else {"dtype": torch.float64}  # for an array this would drop imaginary parts
     return as_tensor(name, value, device="cpu", **exact).double()
 
 
 def real_tensor(name: str, value, dimensions) -> Tensor:
-    """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = as_tensor(name, value)  # of a list: on the default device
+    """`value` as a finite floating point tensor of at least 16 bits with these dimensions; ValueError otherwise."""
+    tensor = as_tensor(name, value)  # a list goes to the default device
     if not tensor.is_floating_point() or tensor.dtype.itemsize < torch.float16.itemsize:
         raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
     if tensor.ndim != len(dimensions):
@@ -110,7 +110,7 @@ def real_tensor(name: str, value, dimensions) -> Tensor:
 
 
 def check_precision(x: Tensor) -> None:
-    """Raise one clear sentence for tokens of 16 bits, in which no Jacobian has more than three digits."""
+    """Raise ValueError for 16-bit tokens, in which no Jacobian has more than three digits."""
     if x.dtype.itemsize < torch.float32.itemsize:
         raise ValueError(
             f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .to(torch.float32) on the tokens "
@@ -119,7 +119,7 @@ def check_precision(x: Tensor) -> None:
 
 
 def check_tolerance(rtol: float, x: Tensor) -> float:
-    """`rtol` as a number; one clear sentence unless numbers of the type of `x`, floating point, resolve it."""
+    """`rtol` as a number; ValueError unless the floating point type of `x` resolves it."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
     check_precision(x)
@@ -131,7 +131,7 @@ def check_tolerance(rtol: float, x: Tensor) -> float:
 
 
 def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise one clear sentence unless `x` holds tokens of this width, shape (..., n, d), type and device."""
+    """Raise ValueError unless `x` holds finite tokens, shape (..., n, d), of this width, type and device."""
     if not isinstance(x, torch.Tensor):
         several = isinstance(x, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in x)
         mend = "give one of them at a time, or of equal shapes torch.stack(x)" if several else "use torch.as_tensor(x)"
@@ -149,16 +149,16 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
 
 
 def check_finite_tokens(x: Tensor) -> None:
-    """Raise one clear sentence unless tokens `x`, shape (..., n, d), are finite; of a batch it names the first item."""
+    """Raise ValueError unless tokens `x`, shape (..., n, d), are finite, naming the first bad item of a batch."""
     finite = torch.isfinite(x)
     if not holds(finite):
-        item = (~finite.flatten(-2).all(-1)).nonzero()[0].tolist()  # of one sequence: []
+        item = (~finite.flatten(-2).all(-1)).nonzero()[0].tolist()  # for one sequence: []
         place = f" in x{item}" if item else ""
         raise ValueError(f"x holds NaN or infinite values{place}: remove them first.")
 
 
 def check_list(x: list) -> None:
-    """Raise one clear sentence unless `x` is a list of tokens (n, d) of one kind."""
+    """Raise ValueError unless `x` is a list of finite tokens (n, d) of one width, dtype and device."""
     wanted = "x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d)"
     if not x:
         raise ValueError(f"{wanted}: this list is empty.")
@@ -177,7 +177,7 @@ def check_list(x: list) -> None:
 
 
 def check_list_of_weights(weights: list | Tensor, x: list) -> None:
-    """Raise one clear sentence unless `weights` is a list with weights (n,) for each of the tokens (n, d)."""
+    """Raise ValueError unless `weights` is a list with valid weights (n,) for each of the inputs (n, d)."""
     one_for_all = isinstance(weights, Tensor) and weights.ndim < 2
     if not isinstance(weights, (list, tuple, Tensor)) or one_for_all or len(weights) != len(x):
         raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
@@ -186,11 +186,11 @@ def check_list_of_weights(weights: list | Tensor, x: list) -> None:
 
 
 def check_weights(weights: Tensor, x: Tensor) -> None:
-    """Raise one clear sentence unless `weights` (n,) or (..., n) are positive finite weights of the tokens `x`."""
+    """Raise ValueError unless `weights`, (n,) or (..., n), are positive finite weights of the tokens `x`."""
     if not isinstance(weights, torch.Tensor) or weights.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"weights must be a tensor with one entry per token (n = {x.shape[-2]}).")
     if weights.ndim > 1 and weights.shape != x.shape[:-1]:
-        shapes = dict.fromkeys([(x.shape[-2],), tuple(x.shape[:-1])])  # one of one sequence
+        shapes = dict.fromkeys([(x.shape[-2],), tuple(x.shape[:-1])])  # a single shape for one sequence
         raise ValueError(f"weights must have shape {' or '.join(map(str, shapes))}, got {tuple(weights.shape)}.")
     if (weights.dtype, weights.device) != (x.dtype, x.device):
         raise ValueError(
@@ -201,9 +201,9 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
 
 
 def check_vector(name: str, u: Tensor, shape: tuple[int, ...], x: Tensor, *, several: bool) -> None:
-    """Raise one clear sentence unless a Jacobian at `x` can be multiplied with `u` of this shape, or `several` such.
+    """Raise ValueError unless `u`, or `several` stacked, has the shape, dtype and device for a Jacobian product at `x`.
 
-    Numbers are not looked at, which would wait for a GPU at each product: NaN gives NaN.
+    Entries are not inspected, since each product would then wait for the GPU: NaN gives NaN.
     """
     fits = isinstance(u, Tensor) and u.shape[-len(shape) if several else 0 :] == shape and u.numel()
     if not fits or (u.dtype, u.device, u.layout) != (x.dtype, x.device, torch.strided):
@@ -215,7 +215,7 @@ def check_vector(name: str, u: Tensor, shape: tuple[int, ...], x: Tensor, *, sev
 
 
 def square(A):
-    """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
+    """`A` as a finite float64 matrix of shape (d, d); ValueError otherwise."""
     A = as_double("A", A)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
         raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
@@ -225,7 +225,7 @@ def square(A):
 
 
 def number(name, value):
-    """A number, also of a tensor that holds one, infinite where no float is as large; TypeError for anything else."""
+    """`value`, a number or a tensor with one entry, as a number: infinite beyond floats; TypeError otherwise."""
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -233,13 +233,13 @@ def number(name, value):
         raise TypeError(f"{name} must be a number, got {said}.")
     try:
         float(value)
-    except OverflowError:  # of a whole number or a fraction
+    except OverflowError:  # for an integer or a fraction
         value = math.inf if value > 0 else -math.inf
     return value
 
 
 def whole(name, value, least=-math.inf):
-    """A whole number from `least` on, checked; TypeError for anything else, 2.5, "2" and True included."""
+    """`value` as an integer; TypeError for 2.5, "2", True and other types, ValueError below `least`."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -252,7 +252,7 @@ def whole(name, value, least=-math.inf):
 
 
 def count(n):
-    """The number of tokens, checked."""
+    """The number of tokens `n` as a positive integer; ValueError otherwise."""
     n = number("n", n)
     if not math.isfinite(n) or int(n) != n or n < 1:
         raise ValueError(f"n must be a positive integer, got {n!r}.")
@@ -260,7 +260,7 @@ def count(n):
 
 
 def radius(R):
-    """The radius of the ball, checked."""
+    """The radius `R` as a finite float of at least 0; ValueError otherwise."""
     R = number("R", R)
     if not 0 <= R < math.inf:
         raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")

@@ -1,4 +1,4 @@
-"""Extras of the installation: which of them brings a package that is not installed."""
+"""Optional dependencies: a context that names the extra of a missing package."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ __all__ = ["extra"]
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Say which extra of lipnb brings a package that is imported inside, where it is not installed.
+    """Context for imports of the extra `name` of lipnb: a missing package is reported with this extra.
 
     Raises
     ------
     ModuleNotFoundError
-        "... is not installed: pip install '.[NAME]' in a clone of lipnb."
+        If a package imported inside is not installed; the message has the command that installs it.
 
     Examples
     --------

@@ -23,46 +23,47 @@ STEPS = {"lanczos": 300, "power": 1000}
 
 @dataclass(frozen=True)
 class LocalLipschitz:
-    """Local Lipschitz constants of a batch of inputs, and how the computation went.
+    """Local Lipschitz constants of a batch of inputs, with bounds and the course of the computation.
 
     Attributes
     ----------
     value : Tensor, shape of the batch
-        Lower bound on the local constant, up to rounding. Where `converged`, at most ``1.25 rtol`` below it: with the
-        probability of `upper`, likely by power iteration, surely by the dense method. It has no gradient, so that
-        ``loss + value`` trains as `loss` does: a penalty is `lipnb.differentiable_lipschitz`.
+        Lower bound on the local constant, up to rounding. If `converged`, it is at most ``1.25 rtol`` below the
+        constant: with the probability of `upper`; by power iteration likely, by the dense method certainly. It has no
+        gradient, so ``loss + value`` trains as `loss` alone; a penalty is `lipnb.differentiable_lipschitz`.
     residual : Tensor, shape of the batch
         Relative residual of the singular pair, see `lipnb.spectral.SpectralNorm`.
     steps : Tensor of int, shape of the batch
         Products with the Jacobian and its transpose until the item stopped; Lanczos takes one more for `value`. 0 for
         the dense method.
     converged : Tensor of bool, shape of the batch
-        Whether the stopping rule was met. A value that did not converge is still a lower bound; where `steps` is
-        `max_steps`, allow more, elsewhere the precision is the limit: take float64, or a larger `rtol`.
+        Whether the stopping rule was met. A value that did not converge is still a lower bound; if `steps` equals
+        `max_steps`, allow more steps, otherwise the precision is the limit: use float64 or a larger `rtol`.
     upper : Tensor, shape of the batch
-        Upper bound on the local constant, up to a relative rounding of 16 eps: for each item by itself, and an input
-        that was not chosen by looking at answers from this start, it fails with probability at most ``1 - confidence``
-        over the random start if products are exact. With rounding, in float64 that and a term below 2e-7 at the default
-        options; at much smaller rtol, and in float32, it rests on an assumption, that rounding acts like noise: what it
-        adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
-        Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
-        is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
-        `lipnb.certify`: the rounding of queries, keys, values and attention probabilities themselves, which grows with
-        the logits and with the tokens' distance from zero (in float32, at large logits, the bound was short by it, by
-        3e-5 at one of 74 hard inputs and by 6e-4 at another: take float64), and of heads that cancel, where it is
-        relative to the heads and not to what is left of them; and the error of a separable kernel, at most a tenth of
-        rtol where it was sampled. The start vector follows from `seed` and is the same for all items.
+        Upper bound on the local constant, up to a relative rounding of 16 eps. For a single item, and an input not
+        chosen by looking at answers from this start, it fails with probability at most ``1 - confidence`` over the
+        random start if products are exact. Rounding in float64 adds less than 2e-7 to that probability at the default
+        options. In float32, and for a much smaller rtol, the bound assumes that rounding acts like noise: its part
+        along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
+        If float32 cannot prove the tolerance, an `Attention`, or a callable that accepts float64, is solved again in
+        float64; otherwise the item has not converged, and `upper` is the bound that is still proved. Infinite if
+        nothing was certified. Two errors are not counted. One is the rounding of queries, keys, values and attention
+        probabilities, which `lipnb.certify` counts. It grows with the logits and with the tokens' distance from zero
+        (in float32, at large logits, the bound was too small by 3e-5 at one of 74 hard inputs and by 6e-4 at another:
+        use float64), and for heads that cancel it is relative to the heads, not to their sum. The other is the error
+        of a separable kernel, at most a tenth of rtol where it was sampled. The start vector depends on `seed` alone
+        and is the same for all items.
     confidence : float or None
-        Probability that goes with `upper`: what was asked for; 1.0 for ``method="dense"``, where nothing is random;
-        None where no certificate was asked for.
+        Requested probability of `upper`; 1.0 for ``method="dense"``, where nothing is random; None without a
+        certificate.
     route : str
-        How the products were made: "cached", "streamed" (rows of the attention matrix made again at each product,
-        for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
-        "autodiff"; several names where the inputs took several routes.
+        How products were computed: "cached", "streamed" (rows of the attention matrix recomputed in each product, for
+        long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or "autodiff";
+        several names if the inputs took several routes.
     precision : str
-        Of the products: "input", or "float64" where float32 could prove no more; or both. For a callable whose
-        products have fewer digits than the type of `x`, by measurement, the type that has as many: "float32", "float16"
-        (TF32 has its digits) or "bfloat16"; value and upper bound are then exact up to its rounding.
+        Precision of the products: "input", or "float64" where float32 could not prove the tolerance; or both. For a
+        callable whose products are measured to have fewer digits than the type of `x`, the type with that many digits:
+        "float32", "float16" (as many as TF32) or "bfloat16"; value and upper bound are then exact up to its rounding.
 
     Examples
     --------
@@ -89,7 +90,7 @@ class LocalLipschitz:
 
     @property
     def table(self) -> Any:
-        """As a pandas table, a row for each item of the batch."""
+        """The answer as a pandas table, one row for each item of the batch."""
         return table_of(self)
 
 
@@ -119,16 +120,16 @@ def local_lipschitz(
     f : Attention or callable
         An attention map (closed-form Jacobian), or any differentiable map from tokens (..., n, d) to (..., n, m)
         (automatic differentiation). A callable must treat the sequences of a batch independently and give the same
-        output each time: a module in ``.eval()``. It is measured as it computes, inside ``torch.autocast`` too: see
-        the answer's `precision`. Where it is piecewise constant, the answer is 0. Its backward pass is taken at its
-        word: a straight-through estimator is measured as its surrogate, and a wrong backward pass is found only as far
-        as `lipnb.AutodiffJacobian` says.
+        output each time: a module in ``.eval()``. It is measured as it computes, even inside ``torch.autocast``: see
+        the answer's `precision`. If it is piecewise constant, the answer is 0. Its backward pass is trusted: a
+        straight-through estimator is measured as its surrogate, and `lipnb.AutodiffJacobian` states which wrong
+        backward passes are found.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
         Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: those of equal length
-        are solved together, and every field of the answer has shape (len(x),). Padding counts, inputs and outputs, even
-        where attention hides it: give a list without it, or a map that sets the padded outputs to zero.
+        are solved together, and every field of the answer has shape (len(x),). Padding tokens count, as inputs and as
+        outputs, even if attention hides them: give a list without padding, or a map that zeroes the padded outputs.
     weights : Tensor, shape (n,) or (..., n), or list of Tensors (n_i,), optional
-        Positive token weights. A callable must already hold them: only the norm is weighted for it.
+        Positive token weights. A callable must apply them itself: for it, only the norm is weighted.
     rtol : float
         Relative tolerance on the value.
     max_steps : int, optional
@@ -136,7 +137,8 @@ def local_lipschitz(
         ("lanczos") or 1000 ("power"); "dense" ignores it.
     seed : int
         Seed of the start vector, which is the same for all items of a batch. Without a certificate, half of the start
-        is what trained attention makes likely: each token as attended, in the direction that values stretch most.
+        is a guess that suits trained attention: tokens weighted by the attention they get, in the direction that values
+        stretch most.
     method : {"lanczos", "power", "dense"}
         Lanczos with a certificate (very small inputs are solved by the dense method); power iteration; or the
         singular values of the dense Jacobian.
@@ -146,33 +148,31 @@ def local_lipschitz(
         sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and answers 1.0.
     memory : int, optional
         Bytes that cached matrices may take, default 2 GiB (on a GPU half of its free memory). Batches are split to
-        fit; a sequence too long to fit is streamed, or taken by a separable kernel where its key dimension is small.
+        fit; a sequence too long to fit is streamed, or uses a separable kernel if its key dimension is small.
 
     Returns
     -------
     LocalLipschitz
-        `value`, `residual`, `steps`, `converged`, `upper`, each of the batch shape; `confidence`, `route`, `precision`.
-        Numbers without a gradient: see `differentiable_lipschitz`.
+        Fields of the batch shape, without gradients (for these see `differentiable_lipschitz`), and how they were
+        computed.
 
     Raises
     ------
     ValueError
-        "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
-        "x must be ...", "f must be ...", "the map gives two different outputs ...",
-        "forward and reverse mode disagree ...", "the map mixes the sequences ...", "the map does not take tokens ...",
-        "the values of this map around x do not change as its reverse mode says ...", "neither forward mode nor reverse
-        mode twice ...", "products of this map have the digits of ... at most ...", and other sentences of
-        `lipnb.AutodiffJacobian`: see the sentence.
+        If `f` is not a map of tokens, if tokens or weights do not fit it, or if an option is out of range, such as a
+        tolerance that the type of `x` does not resolve. For callables also as `lipnb.AutodiffJacobian`; if neither
+        forward mode nor reverse mode twice goes through the map; and if its products have too few digits for the
+        tolerance or for a certificate.
     TypeError
-        "rtol must be a number", "seed must be a whole number", and so on.
+        If a numeric option is not a number of its kind.
 
     Notes
     -----
     castin2024smooth, section 3.1 (definition), Lemma C.5 (weights), appendix E.1 (power iteration).
 
-    Tokens whose common part is far larger than their distances round float32 products by more than the 4 eps that
-    the certificate counts: by some 17 eps where it is 100 times as large, 700 eps at 1,000 times; of 30 upper bounds at
-    2,000 times one was short by a relative 4e-6. Give such tokens, and the map, in float64.
+    If the mean of the tokens is far larger than their distances, float32 products err by more than the 4 eps that the
+    certificate counts: by about 17 eps if it is 100 times as large, 700 eps at 1,000 times; of 30 upper bounds at
+    2,000 times, one was too small by a relative 4e-6. Give such tokens, and the map, in float64.
 
     Examples
     --------
@@ -232,37 +232,37 @@ def differentiable_lipschitz(
     Parameters
     ----------
     f : Attention or callable
-        As for `local_lipschitz`. Gradients reach whatever requires one: the parameters of a module, the tensors that an
-        `Attention` was made of.
+        As for `local_lipschitz`. Gradients reach everything that requires them: the parameters of a module, the tensors
+        from which an `Attention` was made.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
-        Tokens, with a gradient where they require one.
+        Tokens; they get a gradient if they require one.
     rtol, max_steps, seed
         As for `lipnb.singular_pair`.
 
     Returns
     -------
     Tensor, shape of the batch, or (len(x),)
-        The constant of each sequence, in the type of `x`, from below. Under ``torch.no_grad()`` a number alone.
+        A lower bound on the constant of each sequence, in the type of `x`; under ``torch.no_grad()`` without gradient.
 
     Raises
     ------
     ValueError
-        As `lipnb.singular_pair`; "the constant depends on nothing that requires a gradient ...", "the gradient of the
-        constant cannot be taken ...".
+        As `lipnb.singular_pair`; if nothing that the constant depends on requires a gradient, or if the map cannot be
+        differentiated twice.
 
     Notes
     -----
-    The formula is first-order perturbation theory, for a simple largest singular value. Where several are the largest,
-    the constant has no derivative, and what comes is a subgradient, of the pair that `seed` leads to; where the
-    constant is 0, it is 0. The gradient is exact for the pair that was found: 1e-5 of its size away or less in float32,
-    and 1e-8 where all is float64, on the modules of the tests; more where two values lie within `rtol`, as
-    `singular_pair` says of v.
+    The formula is first-order perturbation theory, for a simple largest singular value. If several singular values are
+    largest, the constant has no derivative, and the result is a subgradient, that of the pair to which `seed` leads; if
+    the constant is 0, it is 0. The gradient is exact for the pair that was found: on the modules of the tests its
+    relative error is at most 1e-5 in float32, and 1e-8 if all is float64; more if two values lie within `rtol`, where v
+    is not determined (see `SingularPair`).
 
     Reverse mode goes twice through one run of `f`, with PyTorch's plain attention in place of fused kernels, which
-    have no second derivative. An autograd function needs a backward pass that can itself be differentiated; what it
-    computed beforehand and did not save with ``save_for_backward`` counts as constant, and nothing tells. A module
-    that checkpoints its attention runs it once more in your own backward pass: let the whole step have plain attention
-    then, under ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, or train without checkpoints.
+    have no second derivative. An autograd function needs a backward pass that can itself be differentiated; whatever it
+    computed beforehand and did not save with ``save_for_backward`` counts as constant, without a warning. A module
+    that checkpoints its attention runs it again in your backward pass: use plain attention for the whole step then,
+    under ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, or train without checkpoints.
 
     Examples
     --------
@@ -287,7 +287,7 @@ def differentiable_lipschitz(
 
 @dataclass
 class Options:
-    """How a constant is to be found, as `local_lipschitz` takes it; ValueError or TypeError for what makes no sense."""
+    """Validated options of `local_lipschitz`; ValueError or TypeError for an invalid one."""
 
     method: str
     rtol: float
@@ -309,7 +309,7 @@ class Options:
             raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {self.confidence}.")
         if self.memory is not None and not self.memory >= 1:
             raise ValueError(f"memory must be a positive number of bytes, got {self.memory}.")
-        # whether the matrix itself is asked for; None: where it is small
+        # whether to form the matrix; None: if it is small
         self.dense: bool | None = {"dense": True, "power": False}.get(self.method)
         self.certified = self.method == "lanczos" and self.confidence is not None
 
@@ -319,7 +319,7 @@ class Options:
 
 
 class _Group(NamedTuple):
-    """Inputs x (..., n, d) solved together, with weights; their places in the batch or list, () of one alone."""
+    """Inputs x (..., n, d) solved together, their weights, and their places in the batch or list; () for one input."""
 
     x: Tensor
     weights: Tensor | None
@@ -327,7 +327,7 @@ class _Group(NamedTuple):
 
 
 def _checked(f, x, weights, options):
-    """The inputs, those of a list by length; ValueError for what is wrong with map, inputs, weights or tolerance."""
+    """Validate map, inputs, weights and tolerance; group a list of inputs by length."""
     if not isinstance(f, Attention):
         check_map(f)
     if isinstance(x, (list, tuple)):
@@ -354,7 +354,7 @@ def _checked(f, x, weights, options):
 
 
 def _stacked(x, weights, length):
-    """The sequences of one length of a list, (b, n, d) and (b, n)."""
+    """The `_Group` of all sequences of one length in a list: tokens (b, n, d) and weights (b, n)."""
     places = [place for place, one in enumerate(x) if len(one) == length]
     own = None if weights is None else torch.stack([weights[place] for place in places])
     return _Group(torch.stack([x[place] for place in places]), own, places)
@@ -366,20 +366,20 @@ class _How(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """Answers of the items of a batch, and how each was found."""
+    """Answers for the items of a batch, and how each was computed."""
 
     found: SpectralNorm
     how: list[_How]
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
-        """One after another."""
+        """Concatenate the answers of several parts."""
         if len(parts) == 1:
             return parts[0]
         return cls(joined([part.found for part in parts]), [how for part in parts for how in part.how])
 
     def replaced(self, limited: Tensor, again: Self) -> Self:
-        """The answers with those of the items `limited` found again in float64; their products add up."""
+        """Replace the answers of the items `limited` by those of a float64 run; the numbers of steps add up."""
         steps = self.found.steps[limited] + again.found.steps
         how, new = list(self.how), iter(again.how)
         for item in limited.nonzero()[:, 0].tolist():
@@ -388,7 +388,7 @@ class _Answers(NamedTuple):
 
 
 def _of_attention(f, x, weights, options):
-    """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 where float32 proves too little."""
+    """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 if float32 proves too little."""
     weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
     with gemm.full_precision(x.dtype, x.device):
@@ -409,7 +409,7 @@ def _of_attention(f, x, weights, options):
 
 
 def _of_callable(f, x, weights, options):
-    """Answers for a batch of a callable, in float64 where float32 proves too little and `f` can."""
+    """Answers for a batch of a callable, in float64 if float32 proves too little and `f` accepts float64."""
     operator = operator_of(f, x, weights, dense=options.dense)
     start = x
     if isinstance(operator, AutodiffGram):
@@ -424,14 +424,14 @@ def _of_callable(f, x, weights, options):
         return answers
     start = options.start(x.double())
     if double := double_operator(f, x, weights, start, dense=bool(options.dense)):
-        again = _solve(double, start, options)  # all of them: `f` may know how many they are
+        again = _solve(double, start, options)  # all items: `f` may depend on the size of the batch
         again = _Answers(each_field(again.found, lambda field: field[limited]), again.how[: limited.sum()])
         answers = answers.replaced(limited, again)
     return answers
 
 
 def _solve(operator, start, options):
-    """The answers of one solver for an operator, from `start`, shape (b, N)."""
+    """The answers of the chosen solver for an operator, from `start`, shape (b, N)."""
     steps = options.max_steps or STEPS.get(options.method)
     if isinstance(operator, DenseGram):
         found = dense_norm(operator.matrix)
@@ -439,9 +439,9 @@ def _solve(operator, start, options):
         found = power_iteration(operator, start, rtol=options.rtol, max_steps=steps)
     else:
         if options.confidence is None and (likely := operator.heuristic_start()) is not None:
-            start = start + likely  # no certificate needs a start that is all random; some of it stays so
+            start = start + likely  # without a certificate the start need not be all random; part of it stays random
         found = lanczos(operator, start, rtol=options.rtol, max_steps=steps, confidence=options.confidence)
-    # float64 may hold what is zero in float32, or nearly: J^T J, long before J
+    # values zero or nearly so in float32 may exist in float64: J^T J underflows long before J
     kind = torch.finfo(start.dtype)
     least = kind.tiny / kind.eps if isinstance(operator, DenseGram) else 0
     found = found._replace(precision_limited=found.precision_limited | (found.value <= least))

@@ -1,7 +1,7 @@
-"""Attention layers of pretrained and random transformers: a door to `lipscan.models`, opened when asked.
+"""Attention layers of pretrained and random transformers: `lipscan.models`, imported on first access.
 
-``load`` gives a `Model`: its tokenizer, what a layer's attention receives on real text, and that attention
-as a `lipnb.Attention`, with the weights, biases and mask of the network.
+``load`` returns a `Model`: its tokenizer, the tokens that enter the attention of a layer on real text, and that
+attention as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
 from lipscan.models import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Inputs with exactly known local Lipschitz constants, each with its proof in a line: tests of an implementation."""
+"""Inputs with exactly known local Lipschitz constants, each with a short proof: tests of an implementation."""
 
 import json
 from collections.abc import Mapping
@@ -17,40 +17,40 @@ HEADS = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bia
 
 @dataclass(frozen=True, eq=False)
 class ReferenceCase:
-    r"""An attention map, an input, and the constant of the map there.
+    r"""An attention map, an input, and the exact constant of the map at this input.
 
     Attributes
     ----------
     name : str
-        Its own.
+        Unique name.
     family : str
-        What decides the constant: "uniform", "equal tokens", "blind values" (values that are the same at all tokens),
-        "two tokens", "query bias", "heads", "symmetry", "hard" (attention to one token each), "L2".
+        What determines the constant: "uniform", "equal tokens", "blind values" (values equal at all tokens),
+        "two tokens", "query bias", "heads", "symmetry", "hard" (each token attends to a single one), "L2".
     attention : Attention
-        Float64; ``attention.to(dtype=torch.float32)`` loses nothing.
+        The map, float64; ``attention.to(dtype=torch.float32)`` loses nothing.
     x : Tensor, shape (n, d)
-        Tokens, float64; ``x.float()`` loses nothing but in the cases named in Notes.
+        Tokens, float64; ``x.float()`` loses nothing except in the cases named in Notes.
     weights : Tensor, shape (n,), or None
         Token weights a: the constant is then :math:`\|D_a^{1/2} (D_X f_a) D_a^{-1/2}\|_2`.
     value : float
-        The constant, the float64 number nearest to the exact one.
+        The constant, rounded to the nearest float64 number.
     kind : {"local", "limit", "ball"}
-        Of the value: :math:`\|D_X f\|_2` at `x`; or its limit along multiples of `x`, which at `x` it equals up to
-        1e-20; or the largest constant over all inputs of as many tokens of norm at most `radius`, attained at `x`.
+        Meaning of the value: :math:`\|D_X f\|_2` at `x`; or its limit along multiples of `x`, which it equals at `x`
+        up to 1e-20; or the largest constant over all inputs of n tokens of norm at most `radius`, attained at `x`.
     radius : float or None
-        Of that ball; None for all inputs, and where `kind` is not "ball".
+        Radius of that ball; None for all inputs, and if `kind` is not "ball".
     tolerance : mapping of str to float
-        Relative error that an implementation may have, by precision: "float64", "float32". It is 64 units of rounding,
-        and where attention is not saturated that times one more than the largest logit.
+        Allowed relative error of an implementation, by precision: "float64", "float32". It is 64 units of rounding;
+        where attention is not saturated, that times (1 + the largest logit).
     formula : str
         The exact value as a Python expression of sqrt, exp, cos, acos, cosh, tanh, max, abs and findroot (a function
         and where its root is near), its names after "where".
     digits : str
         The value in 30 digits.
     proof : str
-        Why it is so.
+        Short proof of the value.
     source : str
-        Key of the bibliography and statement, or "ours".
+        Bibliography key and statement, or "ours".
     """
 
     name: str
@@ -71,26 +71,26 @@ class ReferenceCase:
 def reference_cases() -> tuple[ReferenceCase, ...]:
     r"""All reference cases: inputs of attention at which the local Lipschitz constant is known exactly.
 
-    They are for tests of any implementation of :math:`\|D_X f\|_2`: one loop over them, a relative error each, compared
-    with the tolerance. At each, whatever its `kind`, the local constant at `x` has that value.
+    They test any implementation of :math:`\|D_X f\|_2`: loop over the cases and compare the relative error of each with
+    its tolerance. In each case, whatever its `kind`, the local constant at `x` has the given value.
 
     Returns
     -------
     tuple of ReferenceCase
-        Of at most 80 tokens and at most 132 unknowns; the order does not change.
+        Cases of at most 80 tokens and at most 132 unknowns, in a fixed order.
 
     Notes
     -----
-    The file is ``reference_cases.json`` in the package, readable without it: matrices as lists, all settings written
-    out, its conventions under the key "about". Its numbers are short binary fractions, so that float32 holds them; only
-    ``x`` of the cases named "...-everywhere" is rounded, where the constant is stationary. Every value is made from its
-    formula in sixty digits, by ``python -m lab cases`` in the repository.
+    The file ``reference_cases.json`` in the package can be read without lipnb: matrices are lists, all settings are
+    written out, and the conventions are under the key "about". Its numbers are short binary fractions, exact in
+    float32; only ``x`` of the cases named "...-everywhere" is rounded, where the constant is stationary. Every value is
+    computed from its formula with sixty digits, by ``python -m lab cases`` in the repository.
 
     castin2024smooth, Lemma C.5 (weights), Lemma C.7, Theorems 3.7 and 4.5; the closed forms are ours.
 
     Examples
     --------
-    Our own implementation; another one takes the place of `local_lipschitz`.
+    A test of `local_lipschitz`; put another implementation in its place.
 
     >>> from lipnb import local_lipschitz, reference_cases
     >>> worst = 0.0
@@ -108,7 +108,7 @@ def reference_cases() -> tuple[ReferenceCase, ...]:
 
 
 def _made(attention, x, weights, **rest):
-    """A case of the file with tensors in place of lists."""
+    """A `ReferenceCase` from an entry of the file, with tensors in place of lists."""
 
     def tensor(entries):
         return None if entries is None else torch.tensor(entries, dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""What the whole process shares, used by one thread at a time, and settings that stay while any thread needs them.
+"""One lock for the state that all threads share, and settings of the process that last while any thread needs them.
 
 Hooks, buffers and configuration of a network, the global random states and PyTorch's level of forward differentiation
-are shared by all threads. Whoever uses them takes `turn()`: one lock for all networks, since a thread that waited for a
-second one while it holds the first could wait for ever.
+are shared by all threads. Code that uses them takes `turn()`: one lock for all networks, since a thread that waits for
+a second lock while it holds the first could deadlock.
 """
 
 import os
@@ -18,7 +18,7 @@ _lock = threading.RLock()
 
 
 class _Lent(threading.local):
-    """Whether another thread holds the lock for this one, and waits for it."""
+    """Per-thread flag: whether another thread holds the lock on behalf of this one, and waits for it."""
 
     lent = False
 
@@ -27,17 +27,17 @@ _here = _Lent()
 
 
 def turn() -> AbstractContextManager:
-    """A context in which no other thread is inside one; it may be entered again in the same thread.
+    """A context that one thread at a time can enter; the same thread may enter it again.
 
-    The lock itself, not a function around it: an interrupt (Ctrl-C) cannot fall between its acquisition and the block.
+    It is the lock itself, not a wrapper: an interrupt (Ctrl-C) cannot fall between its acquisition and the block.
     """
     return nullcontext() if _here.lent else _lock
 
 
 def aside(task: Callable, *given: Any) -> Any:
-    """What a task gives in a thread of its own, inside the turn of this one, which waits for it.
+    """Run a task in a new thread and return its result; this thread waits, and the task runs inside its `turn`.
 
-    PyTorch's modes (gradients, transforms of `torch.func`, inference) are those of a fresh thread there.
+    In the new thread PyTorch's modes (gradients, transforms of `torch.func`, inference) have their defaults.
     """
     with turn(), ThreadPoolExecutor(1, initializer=_borrow) as pool:
         return pool.submit(task, *given).result()
@@ -48,7 +48,7 @@ def _borrow():
 
 
 def _afresh():
-    """A process that was forked has no thread but one: nobody is left to give back the lock."""
+    """Replace the lock after a fork: the child has one thread only, so nothing would release the old lock."""
     global _lock
     _lock = threading.RLock()
 
@@ -58,14 +58,14 @@ if hasattr(os, "register_at_fork"):
 
 
 class Shared:
-    """A context manager for settings of the whole process: the first thread in makes them, the last one undoes them.
+    """A context manager for settings of the whole process: the first thread in makes them, the last out undoes them.
 
-    Threads that saved and put back by themselves would put back what another one had set.
+    Threads that each saved and restored the settings would restore those of another thread.
 
     Parameters
     ----------
     settings : callable
-        Gives the context manager that makes the settings and undoes them.
+        Returns a context manager that makes the settings and undoes them.
     """
 
     def __init__(self, settings: Callable[[], AbstractContextManager]) -> None:
@@ -74,7 +74,7 @@ class Shared:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Inside, the settings are made."""
+        """Context in which the settings hold."""
         entered = False
         try:
             with self._lock:

@@ -1,4 +1,4 @@
-"""What a map of attention has beyond the heads of the theorems, and what follows for its keys and heads."""
+"""Features of an attention map beyond the plain heads of the theorems, and their effect on biases and heads."""
 
 from enum import StrEnum
 
@@ -9,9 +9,9 @@ __all__ = ["Feature"]
 
 
 class Feature(StrEnum):
-    """What a map may have that heads of the theorems have not; the value is its word in sentences.
+    """Features beyond the plain heads of the theorems. Values are the words used in messages.
 
-    A bound or a solver says which of them it knows: ``attention.check_plain("this bound", also=(Feature.ROTARY,))``.
+    A bound or a solver names those that it supports: ``attention.check_plain("this bound", also=(Feature.ROTARY,))``.
 
     Examples
     --------
@@ -46,28 +46,28 @@ HAS = {
 
 
 def features(f) -> tuple[Feature, ...]:
-    """What the map `f` has; nothing for plain heads and for L2 scores."""
+    """The features of the map `f`: none for plain heads, with dot-product or with L2 scores."""
     return tuple(feature for feature, has in HAS.items() if has(f))
 
 
 def fixed_keys(f) -> bool:
-    """Whether keys are one matrix times the tokens, wherever these stand."""
+    """Whether keys are one matrix times the tokens at every position (a bias aside)."""
     return f.frequencies is None and f.key_norm is None
 
 
-def loose_keys(f) -> bool:
-    """Whether one vector added to all keys changes nothing, because it adds one number to each row of logits."""
+def keys_shift_invariant(f) -> bool:
+    """Whether one vector added to all keys changes nothing: it then adds one number to each row of logits."""
     return f.score == "dot" and fixed_keys(f) and f.cap is None and f.sinks is None
 
 
-def idle_biases(f) -> tuple[str, ...]:
-    """The biases that `f` has and that change no derivative."""
-    idle = {"output_bias": True, "value_bias": f.sinks is None, "key_bias": loose_keys(f)}
-    return tuple(name for name, is_idle in idle.items() if is_idle and getattr(f, name) is not None)
+def irrelevant_biases(f) -> tuple[str, ...]:
+    """Names of the biases of `f` that change no derivative."""
+    constant = {"output_bias": True, "value_bias": f.sinks is None, "key_bias": keys_shift_invariant(f)}
+    return tuple(name for name, irrelevant in constant.items() if irrelevant and getattr(f, name) is not None)
 
 
-def alive(f) -> Tensor:
-    """Which heads have values and outputs, boolean, shape (h,): the others change nothing."""
+def active_heads(f) -> Tensor:
+    """Mask of the heads with nonzero values and outputs, boolean, shape (h,): the others contribute a constant."""
     moving: Tensor = f.value.flatten(1).any(1)
     if f.sinks is not None and f.value_bias is not None:
         moving = torch.logical_or(moving, f.value_bias.any(1))

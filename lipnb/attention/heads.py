@@ -1,4 +1,4 @@
-"""Attention maps: dot-product or L2 heads, plain or as transformers have them, on tokens or on weighted tokens.
+"""Attention maps: dot-product or L2 heads, plain or with features of transformers, on tokens or weighted tokens.
 
 One class serves the theorems and the experiments. A measure is a set of tokens with ``weights``, so the
 mean-field map of a discrete measure is this map, not a second implementation (castin2024smooth, Def. C.4).
@@ -10,9 +10,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lipnb.attention.features import Feature, features, idle_biases
-from lipnb.attention.parameters import AXES, OWN_TYPE, checked_settings, checked_tensors
-from lipnb.attention.rope_norm import Local, Norm, Rotation, rotation
+from lipnb.attention.features import Feature, features, irrelevant_biases
+from lipnb.attention.parameters import AXES, KEPT_DTYPE, checked_settings, checked_tensors
+from lipnb.attention.rope_norm import Norm, Rotation, RowJacobian, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
@@ -22,7 +22,7 @@ ALL = slice(None)
 
 @dataclass(eq=False, repr=False)
 class Attention:
-    r"""Multi-head attention, by dot products or by distances.
+    r"""Multi-head attention with dot-product or L2 scores.
 
     .. math::
         f(X)_i = b_O + \sum_{h} W_O^{(h)} \sum_j P^{(h)}_{ij} v^{(h)}_j, \qquad
@@ -30,21 +30,21 @@ class Attention:
 
     with :math:`q = W_Q x + b_Q`, :math:`k = W_K x + b_K`, :math:`v = W_V x + b_V`, token weights :math:`a`
     (all equal unless given), and :math:`j \le i` only when the map is masked. With L2 scores,
-    :math:`-s\, |q_i - k_j|^2` stands in place of :math:`s\, q_i \cdot k_j`. In transformers of today
+    :math:`-s\, |q_i - k_j|^2` stands in place of :math:`s\, q_i \cdot k_j`. With the features of today's transformers
 
     .. math::
         q_i = R_i N_Q(W_Q x_i + b_Q), \qquad k_j = R_j N_K(W_K x_j + b_K), \qquad
         \text{logits } \kappa(s\, q_i \cdot k_j) + B_{j - i} + \log a_j,
 
-    R turns rows by their places, N normalises them, :math:`\kappa(l) = c \tanh(l / c)` caps logits, B is added to them
-    by distance, and several query heads share one head of keys and values.
+    R rotates rows by their positions, N normalises them, :math:`\kappa(l) = c \tanh(l / c)` caps logits, B is added to
+    them by distance, and several query heads share one head of keys and values.
 
     Parameters
     ----------
     query : Tensor, shape (h, k, d)
         Query matrices of the heads.
     key, value : Tensor, shape (g, k, d) and (g, v, d)
-        Key and value matrices. g divides h: query heads 0 to h / g - 1 share the first, and so on; mostly g = h.
+        Key and value matrices. g divides h: query heads 0 to h / g - 1 share the first, and so on; usually g = h.
     output : Tensor, shape (h, m, v), optional
         Output matrices. Without them the heads are concatenated, so that ``m = h v``.
     query_bias, key_bias : Tensor, shape (h, k) and (g, k), optional
@@ -58,46 +58,46 @@ class Attention:
     masked : bool
         Whether token ``i`` sees only tokens ``j <= i`` (causal attention).
     score : {"dot", "l2"}
-        How a query meets a key: their product, or the square of their distance.
+        Score of a query and a key: their product, or minus the square of their distance.
     window : int, optional
         Sliding window: each token sees ``i - window < j <= i``, without a mask ``|i - j| < window`` (ModernBERT).
     frequencies : Tensor, shape (p,), float32 or float64, optional
-        Rotary positions: :math:`R_i` turns coordinates c and c + p of a query or key by the angle :math:`i \omega_c`,
-        :math:`p \le k / 2`. Angles, cosines and sines are computed in the type of the frequencies, as networks do.
+        Rotary positions: :math:`R_i` rotates coordinates c and c + p of a query or key by the angle :math:`i \omega_c`,
+        :math:`p \le k / 2`. Angles, cosines and sines are computed in the type of the frequencies, as in networks.
     query_norm, key_norm : Tensor, shape (h, k) and (g, k), optional
         Weights w of RMSNorm in the head, :math:`N(y) = w \circ y / \sqrt{|y|^2 / k + \epsilon}`.
     norm_eps : float
-        That :math:`\epsilon`; with 0 no row may be zero.
+        The :math:`\epsilon` of the norms; if it is 0, no row may be zero.
     joint_norm : bool
         Whether :math:`|y|^2 / k` is the mean square of all heads together.
     cap : float, optional
         Soft-capping: the c of :math:`\kappa`.
     relative : Tensor, shape (h, 2 w + 1), optional
-        B at the distances j - i from -w to w, at both ends for tokens farther apart (ALiBi, learned relative biases).
-        Distances may share a number, as T5's do: ``table[:, bucket(torch.arange(-w, w + 1))]`` of a table (h, buckets),
-        w the first distance of the last bucket or more; gradients add up in the table.
+        B at the distances j - i from -w to w; beyond w, the value at w or -w (ALiBi, learned relative biases).
+        Distances may share a number, as in T5: ``table[:, bucket(torch.arange(-w, w + 1))]`` with a table (h, buckets)
+        and w at least the first distance of the last bucket; gradients add up in the table.
     sinks : Tensor, shape (h,), optional
-        Logits of one more token that all see, of value zero: rows of P then sum to less than one.
+        Logits of one additional token of value zero, visible to all tokens: rows of P then sum to less than one.
 
     Attributes
     ----------
     more : tuple of Feature
-        What the map has that heads of the theorems have not, in words: "rotary positions" and the like.
+        Features beyond the plain heads of the theorems, such as "rotary positions".
 
     Raises
     ------
     ValueError
-        "key must have shape ..., as query has", and the like: shapes that do not fit, NaN, mixed dtypes; "score must
-        be ...", "window must be ...", "cap must be ...", "cap and sinks go with dot-product scores only".
+        If shapes do not fit together, entries are not finite, dtypes or devices differ, a setting is out of range, or
+        a cap or sinks come with L2 scores.
     TypeError
-        "scale must be a number ...", and the like.
+        If `scale`, `cap` or `norm_eps` is not a number.
 
     Notes
     -----
-    Attributes cannot be set; `replace` makes another map. A map has copies of the tensors it was given, and gradients
-    reach those that were given. ``f.query`` and the like are the tensors of the map itself: what is written into them,
-    such as ``f.query.mul_(2)``, changes the map and all that is computed with it from then on, and no Jacobian or
-    answer that was made before.
+    Attributes cannot be set; `replace` makes a new map. A map holds copies of its arguments, and gradients reach the
+    original tensors. ``f.query`` and the like are the tensors of the map itself: writing into them, as in
+    ``f.query.mul_(2)``, changes the map and everything computed with it afterwards, but no Jacobian or answer that
+    already exists.
 
     castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases);
     kim2021lipschitz, L2 scores; su2024roformer, rotary positions.
@@ -122,7 +122,7 @@ class Attention:
     key_bias: Tensor | None = None
     value_bias: Tensor | None = None
     output_bias: Tensor | None = None
-    scale: float = None  # type: ignore[assignment]  # once made, a number
+    scale: float = None  # type: ignore[assignment]  # a number after construction
     masked: bool = False
     score: str = "dot"
     window: int | None = None
@@ -135,7 +135,7 @@ class Attention:
     relative: Tensor | None = None
     sinks: Tensor | None = None
 
-    # what follows from shapes and settings
+    # derived from shapes and settings
     heads: int = field(init=False)
     groups: int = field(init=False)
     key_width: int = field(init=False)
@@ -146,8 +146,8 @@ class Attention:
     dtype: torch.dtype = field(init=False)  # of the tensors; inputs must have the same
     device: torch.device = field(init=False)
     more: tuple[Feature, ...] = field(init=False)
-    idle_biases: tuple[str, ...] = field(init=False)  # which the map has and which change no derivative
-    kept: dict = field(init=False)  # what others made of the tensors; they look whether these are still the same
+    irrelevant_biases: tuple[str, ...] = field(init=False)  # names of the biases that change no derivative
+    kept: dict = field(init=False)  # derived tensors, kept by modules that check the numbers of the map
 
     def __post_init__(self) -> None:
         vars(self).update(checked_tensors(vars(self)))
@@ -156,13 +156,13 @@ class Attention:
         self.kept = {}
 
     def _derive(self):
-        """Set what follows from shapes and settings."""
+        """Set the attributes derived from shapes and settings."""
         (h, k, d), (g, v, _) = self.query.shape, self.value.shape
         m = h * v if self.output is None else self.output.shape[1]
         vars(self).update(heads=h, groups=g, key_width=k, width=d, value_width=v, output_width=m)
         vars(self).update(dtype=self.query.dtype, device=self.query.device, more=features(self))
         slope = self.scale if self.score == "dot" else 2 * self.scale
-        vars(self).update(slope=slope, idle_biases=idle_biases(self))
+        vars(self).update(slope=slope, irrelevant_biases=irrelevant_biases(self))
 
     def __setattr__(self, name, value):
         if "kept" in vars(self):
@@ -180,11 +180,11 @@ class Attention:
         return new
 
     def replace(self, **changes: Any) -> Self:
-        """A new map with other arguments: ``f.replace(value=2 * f.value, masked=True)``; the others stay."""
+        """A new map with some arguments changed: ``f.replace(value=2 * f.value, masked=True)``."""
         return type(self)(**{one.name: getattr(self, one.name) for one in fields(self) if one.init} | changes)
 
     def changed(self, **changes: Any) -> Self:
-        """As `replace`, but with the very tensors of this map and of `changes`: neither copied nor checked."""
+        """As `replace`, but sharing the tensors of this map and of `changes`: neither copied nor checked."""
         new = object.__new__(type(self))
         vars(new).update(vars(self), **changes)
         new._derive()
@@ -195,14 +195,14 @@ class Attention:
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def to(self, device: torch.device | torch.dtype | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same map on another device or in another floating point type; frequencies keep theirs.
+        """The same map on another device or in another floating point type; frequencies keep their type.
 
-        As of a tensor: ``f.to(torch.float64)``, and what is there already is shared, not copied.
+        As for a tensor: ``f.to(torch.float64)``; tensors that already have the type and device are shared, not copied.
         """
         if isinstance(device, torch.dtype) and dtype is None:
             device, dtype = None, device
         moved = {
-            name: tensor.to(device=device, dtype=None if name == OWN_TYPE else dtype)
+            name: tensor.to(device=device, dtype=None if name == KEPT_DTYPE else dtype)
             for name, tensor in self._tensors().items()
         }
         if dtype is None or torch.promote_types(self.dtype, dtype) == dtype:  # no number can overflow
@@ -211,7 +211,7 @@ class Attention:
 
     @classmethod
     def from_matrices(cls, A: Tensor, V: Tensor, *, masked: bool = False) -> "Attention":
-        r"""One head as the theorems write it: logits :math:`x_i^\top A^\top x_j`, output :math:`V m_i`.
+        r"""One head in the notation of the theorems: logits :math:`x_i^\top A^\top x_j`, output :math:`V m_i`.
 
         Parameters
         ----------
@@ -225,7 +225,7 @@ class Attention:
         Returns
         -------
         Attention
-            With ``scale = 1``, the query matrix `A` and the identity as the key matrix.
+            Map with ``scale = 1``, the query matrix `A` and the identity as the key matrix.
 
         Notes
         -----
@@ -249,9 +249,9 @@ class Attention:
         Parameters
         ----------
         query : Tensor, shape (h, k, d)
-            Query matrices :math:`W_Q` of the heads, which are the key matrices too.
+            Query matrices :math:`W_Q` of the heads, also used as key matrices.
         value : Tensor, shape (h, v, d)
-            Value matrices :math:`W_V`. In the map returned, :math:`W_V A_h` takes their place.
+            Value matrices :math:`W_V`; the returned map has :math:`W_V A_h` in their place.
         output : Tensor, shape (h, m, v), optional
             Output matrices.
         masked : bool
@@ -260,7 +260,7 @@ class Attention:
         Returns
         -------
         Attention
-            With ``score="l2"`` and ``scale = 1 / sqrt(k)``.
+            Map with ``score="l2"`` and ``scale = 1 / sqrt(k)``.
 
         Notes
         -----
@@ -268,7 +268,7 @@ class Attention:
         """
         query, value = real_tensor("query", query, ("h", "k", "d")), real_tensor("value", value, ("h", "v", "d"))
         kinds = ((one.shape[0], one.shape[2], one.dtype, one.device) for one in (query, value))
-        same = len({*kinds}) == 1  # else the constructor says what differs
+        same = len({*kinds}) == 1  # else the constructor names the difference
         folded = value @ query.mT @ query * query.shape[1] ** -0.5 if same else value
         return cls(query, query, folded, output, masked=masked, score="l2")
 
@@ -284,25 +284,25 @@ class Attention:
         )
 
     def check_score(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
-        """Raise one clear sentence unless the scores are those that `what` knows."""
+        """Raise ValueError unless `what` supports the scores of this map."""
         if self.score not in scores:
             raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
 
     def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
-        """Raise one clear sentence unless heads are those of the theorems, but for what it knows: scores, `also`."""
+        """Raise ValueError if the map has scores or a feature that `what` does not support; it supports `also`."""
         self.check_score(what, scores)
         if more := ", ".join(word for word in self.more if word not in also):
             known = ", ".join(["plain heads", *also])
             raise ValueError(f"{what} knows {known} only, not {more}: lipnb.local_lipschitz knows them.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
-        """Raise one clear sentence unless tokens `x`, shape (..., n, d), and `weights`, (..., n), fit this map."""
+        """Raise ValueError unless tokens `x`, shape (..., n, d), and `weights`, (n,) or (..., n), fit this map."""
         check_tokens(x, self.width, self.dtype, self.device)
         if weights is not None:
             check_weights(weights, x)
 
     def rows(self, name: str, x: Tensor) -> Tensor:
-        """The projected rows (..., h or g, n, .) of "query", "key" or "value": bias included, nothing else."""
+        """Projected rows (..., h or g, n, .) of "query", "key" or "value": with bias, before norm and rotation."""
         rows, bias = torch.einsum("...nd,hkd->...hnk", x, getattr(self, name)), getattr(self, f"{name}_bias")
         return rows if bias is None else rows + bias[:, None, :]
 
@@ -310,14 +310,16 @@ class Attention:
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
         return self.project_with_derivatives(x)[:3]
 
-    def local(self, x: Tensor) -> tuple[Local | None, Local | None]:
-        """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
+    def local(self, x: Tensor) -> tuple[RowJacobian | None, RowJacobian | None]:
+        """Jacobians of queries and keys in their projections at tokens `x` (..., n, d), without the slope."""
         return self.project_with_derivatives(x)[3:]
 
-    def project_with_derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Local | None, Local | None]:
-        """Queries (slope folded in), keys and values, and the derivatives of queries and keys in their rows.
+    def project_with_derivatives(
+        self, x: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, RowJacobian | None, RowJacobian | None]:
+        """Queries (slope folded in), keys and values, and the Jacobians of queries and keys in their rows.
 
-        None for plain rows, which are the queries or keys themselves.
+        A Jacobian is None for plain rows, which are the queries or keys themselves.
         """
         query, key, value = (self.rows(name, x) for name in ("query", "key", "value"))
         of_query = of_key = None
@@ -327,18 +329,18 @@ class Attention:
         query, key = (rows if of is None else of.value(rows) for of, rows in ((of_query, query), (of_key, key)))
         return self.slope * query, key, value, of_query, of_key
 
-    def _local(self, turn: Rotation | None, weight: Tensor | None, rows: Tensor) -> Local | None:
-        """What normalises and turns these rows; None where nothing does."""
+    def _local(self, turn: Rotation | None, weight: Tensor | None, rows: Tensor) -> RowJacobian | None:
+        """Jacobian of norm and rotation at these rows; None without either."""
         if turn is None and weight is None:
             return None
-        return Local(turn, None if weight is None else Norm(weight, self.norm_eps, self.joint_norm), rows)
+        return RowJacobian(turn, None if weight is None else Norm(weight, self.norm_eps, self.joint_norm), rows)
 
     def grouped(self, rows: Tensor) -> Tensor:
-        """Rows (..., h, n, w) of heads that share keys one under another, (..., g, h / g n, w)."""
+        """Rows (..., h, n, w), stacked for the heads that share keys: (..., g, h / g n, w)."""
         return rows.unflatten(-3, (self.groups, -1)).flatten(-3, -2)
 
     def ungrouped(self, rows: Tensor, n: int) -> Tensor:
-        """Transpose of `grouped`, (..., h, n, w) of (..., g, h / g n, w)."""
+        """Inverse of `grouped`: (..., h, n, w) from (..., g, h / g n, w)."""
         return rows.unflatten(-2, (-1, n)).flatten(-4, -3)
 
     def products(self, query: Tensor, key: Tensor) -> Tensor:
@@ -354,7 +356,7 @@ class Attention:
         return self.ungrouped(self.grouped(probabilities) @ value, probabilities.shape[-2])
 
     def centred(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys seen from the mean key, where L2 scores lose the fewest digits; others as they are."""
+        """Queries and keys relative to the mean key, where L2 scores lose the fewest digits; dot products unchanged."""
         if self.score == "dot":
             return query, key
         centre = key.mean(-2, keepdim=True)
@@ -362,7 +364,7 @@ class Attention:
         return query - each, key - centre
 
     def added_to_logits(self, key: Tensor, weights: Tensor | None = None) -> Tensor | None:
-        """What each key adds to its column of logits, (..., h or 1, 1, n), or None: log weight, ``-s |k|^2``."""
+        """Terms added to each column of logits, (..., h or 1, 1, n), or None: log weights, and ``-s |k|^2`` for L2."""
         added = None if weights is None else weights.log()[..., None, None, :]
         if self.score == "dot":
             return added
@@ -371,9 +373,9 @@ class Attention:
         return size if added is None else size + added
 
     def capped(self, logits: Tensor, slopes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits after the cap, which the map must have, and the slopes of the cap there.
+        """Capped logits, and the slopes of the cap there; the map must have a cap.
 
-        With a buffer for the `slopes` both are written in place, into it and over the logits.
+        With a buffer `slopes` both are written in place, the slopes into it and the capped logits over `logits`.
         """
         if slopes is None:
             ratio = logits / self.cap
@@ -382,22 +384,22 @@ class Attention:
         return logits.tanh_().mul_(self.cap), slopes
 
     def bias_at(self, distance: Tensor) -> Tensor:
-        """B at these distances j - i, whole numbers: shape (h, ...); the map must have such biases."""
+        """B at integer distances j - i, shape (h, ...); the map must have relative positions."""
         relative: Any = self.relative
         reach = self.bias_reach
         return relative[:, distance.clamp(-reach, reach) + reach]
 
     @property
     def bias_reach(self) -> int:
-        """The distance, either way, from which B stays what it is."""
+        """Largest distance with a bias of its own; beyond it the last value applies."""
         relative: Any = self.relative
         return relative.shape[1] // 2
 
     def hidden(self, n: int, rows=ALL, columns=ALL) -> Tensor | None:
-        """Which of n tokens j token i does not see, boolean, shape (n, n); None where all are seen.
+        """Mask of the tokens j that token i does not see, boolean, shape (n, n); None if all are seen.
 
         Hidden are ``j > i`` with a mask, ``j <= i - window`` with a window, ``j >= i + window`` with a window alone.
-        `rows` and `columns`, slices or tensors of integers, choose i and j; only their part is made.
+        `rows` and `columns`, slices or tensors of integers, choose i and j; only that part is computed.
         """
         if not self.masked and self.window is None:
             return None
@@ -408,14 +410,14 @@ class Attention:
         return (j > i if self.masked else j >= i + self.window) | (j <= i - self.window)
 
     def hide(self, logits: Tensor, n: int, rows=ALL, columns=ALL) -> Tensor:
-        """The `logits` of these rows and columns of n tokens, shape (..., rows, columns), with the mask, in place.
+        """Apply the mask to `logits` of these rows and columns of n tokens, shape (..., rows, columns), in place.
 
-        Minus infinity where `hidden`. The one place where a mask is applied.
+        Minus infinity where `hidden`. Masks are applied nowhere else.
         """
         if not self.masked and self.window is None:
             return logits
         first = columns.start or 0
-        if self.window is None and isinstance(rows, slice):  # tokens before the first row are seen by all
+        if self.window is None and isinstance(rows, slice):  # all rows see the tokens before the first row
             first = max(first, rows.start or 0)
         part = logits[..., first - (columns.start or 0) :]
         part.masked_fill_(self.hidden(n, rows, slice(first, columns.stop)), -torch.inf)
@@ -424,11 +426,11 @@ class Attention:
     def logits(
         self, products: Tensor, added: Tensor | None, n: int, rows=ALL, columns=ALL, slopes: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits of these rows and columns, (..., h, rows, columns), of the products q . k, and the slopes of the cap.
+        """Logits of these rows and columns, (..., h, rows, columns), from products q . k, and the slopes of the cap.
 
-        The one place where they are made: capped, then with what each key adds (see `added_to_logits`), then with the
-        biases by distance and the mask. The products may be overwritten. With a buffer for the `slopes` they always
-        are: logits are where products were, and there are no gradients.
+        Logits are computed nowhere else: products are capped, then come the terms of each key (`added_to_logits`), the
+        biases by distance and the mask. The products may be overwritten. With a buffer `slopes` they always are: the
+        logits are returned in their memory, without gradients.
         """
         logits, cap_slope = (products, None) if self.cap is None else self.capped(products, slopes)
         if added is not None:
@@ -442,26 +444,26 @@ class Attention:
         return logits, cap_slope
 
     def with_sinks(self, logits: Tensor) -> Tensor:
-        """The logits (..., h, rows, columns) with the sinks' as a last column."""
+        """The logits (..., h, rows, columns) with the logits of the sinks as a last column."""
         sinks: Any = self.sinks
         return torch.cat([logits, sinks[:, None, None].expand(*logits.shape[:-1], 1)], -1)
 
     def seen(self, n: int, first: int, last: int) -> slice:
-        """The slice of n tokens outside which tokens first <= i < last see none."""
+        """A slice of the n tokens that contains all those seen by tokens first <= i < last."""
         if self.window is None:
             return slice(0, last if self.masked else n)
         return slice(max(0, first + 1 - self.window), last if self.masked else min(n, last - 1 + self.window))
 
     def attend(self, query: Tensor, key: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """P and the slopes of the cap, (..., h, n, n), of `centred` queries and keys, and what sinks take, or None.
+        """P and the slopes of the cap, (..., h, n, n), and the attention to sinks, (..., h, n, 1); None if absent.
 
-        See `added_to_logits`. What sinks take, (..., h, n, 1), is of the softmax itself: 1 less the sum of a row of P
-        would have no digits where it is small.
+        From `centred` queries and keys and from `added_to_logits`. The attention to sinks comes from the softmax
+        itself: 1 minus the sum of a row of P would have no correct digits if it is small.
         """
         logits, cap_slope = self.logits(self.products(query, key), added, key.shape[-2])
         if self.sinks is None:
             return logits.softmax(-1), cap_slope, None
-        # not exp(logits - log of their sum): that has an error of eps times the logits in common to a row
+        # not exp(logits - logsumexp): its error, eps times the logits, would be common to a whole row
         whole = self.with_sinks(logits).softmax(-1)
         return whole[..., :-1], cap_slope, whole[..., -1:]
 
@@ -476,14 +478,14 @@ class Attention:
         return self.probabilities_of(*self.project(x)[:2], weights)
 
     def output_matrices(self) -> Tensor:
-        """Output matrices, shape (h, m, v); where there are none, those that put heads side by side."""
+        """Output matrices, shape (h, m, v); by default the matrices that concatenate the heads."""
         if self.output is not None:
             return self.output
         eye = torch.eye(self.output_width, dtype=self.dtype, device=self.device)
         return eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
 
     def expand_groups(self) -> "Attention":
-        """The same map with the keys and values of each head written out, where several heads share them.
+        """The same map with keys and values repeated for each of the heads that share them.
 
         Examples
         --------
@@ -497,24 +499,24 @@ class Attention:
         shared = {name: part for name, part in self._tensors().items() if AXES[name].startswith("g")}
         return self.changed(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()}, kept={})
 
-    def without_idle_biases(self) -> "Attention":
-        """The same map without the biases that change no derivative, and whose size would cost digits."""
-        return self.changed(**dict.fromkeys(self.idle_biases)) if self.idle_biases else self
+    def without_irrelevant_biases(self) -> "Attention":
+        """The same map without the biases that change no derivative but would cost digits if large."""
+        return self.changed(**dict.fromkeys(self.irrelevant_biases)) if self.irrelevant_biases else self
 
     def combine(self, heads: Tensor) -> Tensor:
-        """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""
+        """Output tokens without the output bias, shape (..., n, m), from head outputs (..., h, n, v)."""
         if self.output is None:
             return heads.movedim(-3, -2).flatten(-2)
         return torch.einsum("...hnv,hmv->...nm", heads, self.output)
 
     def combine_transposed(self, w: Tensor) -> Tensor:
-        """Transpose of `combine`: head outputs (..., h, n, v) of output tokens `w`, shape (..., n, m)."""
+        """Transpose of `combine`: cotangents of heads (..., h, n, v) from those of output tokens `w` (..., n, m)."""
         if self.output is None:
             return w.unflatten(-1, (self.heads, self.value_width)).movedim(-2, -3)
         return torch.einsum("...nm,hmv->...hnv", w, self.output)
 
     def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Output tokens, shape (..., n, m), of tokens `x`, shape (..., n, d), with optional `weights` (..., n)."""
+        """Output tokens, shape (..., n, m), at tokens `x`, shape (..., n, d), with optional `weights` (..., n)."""
         self.check_input(x, weights)
         query, key, value = self.project(x)
         out = self.combine(self.average(self.probabilities_of(query, key, weights), value))
@@ -522,7 +524,7 @@ class Attention:
 
 
 def check_attention(f, what: str) -> None:
-    """Raise one clear sentence unless `f` is an `Attention`, which `what` needs."""
+    """Raise ValueError unless `f` is an `Attention`; `what` names the caller."""
     if not isinstance(f, Attention):
         raise ValueError(
             f"{what} needs a lipnb.Attention, whose Jacobian is known in closed form, got {type(f).__name__}: a layer "

@@ -1,4 +1,4 @@
-"""The tensors and settings of attention heads, and what fits together."""
+"""The tensors and settings of attention heads, and the validation of their shapes and values."""
 
 import math
 from typing import Any
@@ -10,8 +10,9 @@ from torch import Tensor
 from lipnb.checks import number, real_tensor, require
 
 SCORES = ("dot", "l2")
-# The tensors of a map, and the names of their dimensions: heads, groups of heads that share keys (g), widths. One name
-# is one size, in the first tensor that has it. What begins with g repeats for each head where groups are expanded.
+# The tensors of a map, and the names of their dimensions: heads, groups of heads that share keys (g), widths. A name
+# stands for one size, set by the first tensor that has it. Tensors whose axes begin with g are repeated for each head
+# when groups are expanded.
 AXES = {
     "query": "h k d",
     "key": "g k d",
@@ -28,23 +29,23 @@ AXES = {
     "sinks": "h",
 }
 REQUIRED = ("query", "key", "value")
-HINTS = {  # what a sentence adds to the shape that is needed
+HINTS = {  # appended to the required shape in an error message
     "key": " with g = {h}, as query has, or fewer heads, a divisor of {h}",
     "value": " to go with key",
     "output": " to go with value",
     "relative": ", distances -w to w",
 }
-OWN_TYPE = "frequencies"  # angles are computed in their type, whatever that of the others
+KEPT_DTYPE = "frequencies"  # keeps its own type, in which angles are computed
 
 
 def _checked(name: str, tensor: Any, sizes: dict[str, int]) -> Tensor | None:
-    """The tensor if it fits the `sizes` known so far, to which it adds those it is the first to have."""
+    """The tensor, checked against the `sizes` known so far; its new dimensions are added to `sizes`."""
     if tensor is None and name not in REQUIRED:
         return None
     axes = AXES[name].split()
     known = [str(sizes.get(axis, axis)) for axis in axes]
     tensor = real_tensor(name, tensor, known)
-    if not (tensor.numel() or name == OWN_TYPE):
+    if not (tensor.numel() or name == KEPT_DTYPE):
         raise ValueError(f"{name} needs at least one head, one row and one column, got shape {tuple(tensor.shape)}.")
     fits = all(sizes.setdefault(axis, size) == size for axis, size in zip(axes, tensor.shape, strict=True))
     if not (fits and sizes["h"] % sizes.get("g", 1) == 0 and sizes.get("2w+1", 1) % 2):
@@ -54,15 +55,15 @@ def _checked(name: str, tensor: Any, sizes: dict[str, int]) -> Tensor | None:
 
 
 def checked_tensors(given: dict[str, Any]) -> dict[str, Any]:
-    """Copies of the tensors `given`, or None, for each name of `AXES`; ValueError for what does not fit."""
+    """Copies of the tensors `given`, or None, for each name of `AXES`; ValueError if they do not fit together."""
     sizes: dict[str, int] = {}
     found: dict[str, Any] = {}
     for name in AXES:
         found[name] = _checked(name, given[name], sizes)
         if name == "output":
-            sizes.setdefault("m", sizes["h"] * sizes["v"])  # without output matrices heads stand side by side
+            sizes.setdefault("m", sizes["h"] * sizes["v"])  # without output matrices heads are concatenated
     tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
-    kinds = {(tensor.dtype, tensor.device) for name, tensor in tensors.items() if name != OWN_TYPE}
+    kinds = {(tensor.dtype, tensor.device) for name, tensor in tensors.items() if name != KEPT_DTYPE}
     if len(kinds) > 1:
         raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
     if (frequencies := found["frequencies"]) is not None:
@@ -77,7 +78,7 @@ def checked_tensors(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a map `given` with its tensors, each in its type; ValueError for what makes no sense."""
+    """The settings in `given`, converted to their types; ValueError or TypeError for an invalid one."""
     score, window = given["score"], given["window"]
     scale, cap = (None if given[name] is None else float(number(name, given[name])) for name in ("scale", "cap"))
     norm_eps = float(number("norm_eps", given["norm_eps"]))

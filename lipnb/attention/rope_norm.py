@@ -1,19 +1,19 @@
-"""Rotary positions and norms of queries and keys, each with its derivative."""
+"""Rotary positions and norms of queries and keys, and their Jacobian."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Local"]
+__all__ = ["RowJacobian"]
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (n, p) each
 
 
 def rotation(frequencies: Tensor | None, n: int, dtype: torch.dtype) -> Rotation | None:
-    r"""Cosines and sines of the angles :math:`i \omega_c` of n places, (n, p) each; None without frequencies.
+    r"""Cosines and sines of the angles :math:`i \omega_c` at n positions, (n, p) each; None without frequencies.
 
-    They are computed in the type of the frequencies, as networks do, and then taken to `dtype`.
+    They are computed in the type of the frequencies, as in networks, and then converted to `dtype`.
     """
     if frequencies is None:
         return None
@@ -22,7 +22,7 @@ def rotation(frequencies: Tensor | None, n: int, dtype: torch.dtype) -> Rotation
 
 
 def turned(rows: Tensor, turn: Rotation | None) -> Tensor:
-    """Rows (..., n, k), each turned by its place in the planes of coordinates c and c + p, c < p; others stay."""
+    """Rows (..., n, k), rotated by position in the planes of coordinates c and c + p, c < p; the rest unchanged."""
     if turn is None:
         return rows
     cos, sin = turn
@@ -41,7 +41,7 @@ class Norm(NamedTuple):
     eps : float
         :math:`\epsilon`.
     joint : bool
-        Whether the mean square is that of the rows of all heads together, in place of one head's.
+        Whether the mean square is taken over the rows of all heads together instead of each head.
     """
 
     weight: Tensor
@@ -53,40 +53,40 @@ class Norm(NamedTuple):
         return rows.mean((-3, -1) if self.joint else -1, keepdim=True)
 
     def gain(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows over their lengths, and weights over these lengths; (..., h, n, k) each."""
+        """The rows y r and the factors w r, with r = 1 / sqrt(mean square + eps); (..., h, n, k) each."""
         lengths = (self.mean(rows.square()) + self.eps).rsqrt()
         return rows * lengths, self.weight[:, None, :] * lengths
 
 
 def normalised(rows: Tensor, norm: Norm | None) -> Tensor:
-    """The `norm` of rows (..., h, n, k); without one as they are."""
+    """Rows (..., h, n, k) after the `norm`; unchanged if it is None."""
     return rows if norm is None else norm.gain(rows)[1] * rows
 
 
-class Local:
-    r"""Derivative of what becomes of each projected row, at one input: one small matrix a row, never formed.
+class RowJacobian:
+    r"""Jacobian of normalisation followed by rotation, applied row by row; its (k, k) matrices are never formed.
 
     .. math::
         R_i\, DN(y_i)\, \dot y_i, \qquad
         DN(y)\, \dot y = w r \circ \big(\dot y - \hat y\, (\hat y \cdot \dot y) / k\big),
         \quad r = (|y|^2 / k + \epsilon)^{-1/2}, \quad \hat y = r y
 
-    with the rotation R of its place and the norm N of its head. Plain heads have None in its place.
+    with the rotation R of the position and the norm N of the head. Plain heads have None instead.
 
     Parameters
     ----------
     turn : tuple of Tensor (n, p), optional
         Cosines and sines, from `rotation`.
     norm : Norm, optional
-        What normalises the rows.
+        Norm of the rows.
     rows : Tensor, shape (..., h, n, k), optional
-        With a norm: the rows y, biases included.
+        The rows y, biases included; needed with a norm.
 
     Examples
     --------
     >>> import torch
-    >>> quarter = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])  # the second place turns by 90 degrees
-    >>> local = Local(quarter)
+    >>> quarter = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])  # position 1 rotates by 90 degrees
+    >>> local = RowJacobian(quarter)
     >>> local.forward(torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
     tensor([[ 1.,  2.],
             [-2.,  1.]])
@@ -101,12 +101,12 @@ class Local:
             self._at = norm.gain(rows)  # y^ and w r
 
     def _tangential(self, rows):
-        """Rows less their part along y^."""
+        """Rows minus their component along y^."""
         unit, _ = self._at
         return rows - unit * self._norm.mean(unit * rows)
 
     def value(self, rows: Tensor) -> Tensor:
-        """The queries or keys themselves, of the rows at which this is the derivative."""
+        """The queries or keys, from the `rows` at which this Jacobian is taken."""
         return turned(rows if self._at is None else self._at[1] * rows, self._turn)
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Local:
         return rows if self._at is None else self._tangential(self._at[1] * rows)
 
     def matrices(self, matrix: Tensor) -> Tensor:
-        """Derivatives of queries or keys in their tokens, (..., h, n or 1, k, d), of matrices (h, k, d)."""
+        """Jacobians of queries or keys in their tokens, (..., h, n or 1, k, d), from projections (h, k, d)."""
         some = self._at or self._turn
         if some is None:
             return matrix[:, None]
@@ -130,15 +130,15 @@ class Local:
         return self.forward(columns.expand(*columns.shape[:-2], some[0].shape[-2], -1)).movedim(0, -1)
 
     def _with(self, turn, at):
-        new = Local(turn, self._norm)
+        new = RowJacobian(turn, self._norm)
         new._at = at
         return new
 
-    def at(self, rows: slice | Tensor) -> "Local":
-        """The same for the tokens at these places of the sequence, in place of all n; a place may come again."""
+    def at(self, rows: slice | Tensor) -> "RowJacobian":
+        """The Jacobian restricted to the tokens at these positions; positions may repeat."""
         turn, at = (pair and (pair[0][..., rows, :], pair[1][..., rows, :]) for pair in (self._turn, self._at))
         return self._with(turn, at)
 
-    def restrict(self, index: Tensor) -> "Local":
-        """The same for the sequences `index` of a batch (b, h, n, k)."""
+    def restrict(self, index: Tensor) -> "RowJacobian":
+        """The Jacobian restricted to the sequences `index` of a batch (b, h, n, k)."""
         return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

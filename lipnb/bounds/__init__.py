@@ -1,20 +1,20 @@
-"""Bounds on the Lipschitz constant of attention, in the Euclidean norm unless said.
+"""Bounds on the Lipschitz constant of attention, in the Euclidean norm unless stated otherwise.
 
-Published formulas and their sharper forms, each written once, on numbers, and one module for each source:
+Published formulas and tighter forms, each written once, as a function of numbers, with one module for each source:
 
 - `castin`: sequences of n tokens, in a ball and at one input; `mean_field`: measures in a ball, in W_2;
   `mean_field_rate`: their exact exponent; `large_radius`: the limit of large tokens.
 - `yudin`: one input, from its attention matrix, and the norm of the softmax. `kim`: L2 attention on all inputs.
-- `heads`: the same for all heads with their biases, and the norm of the largest token; `norms` holds the numbers by
-  which they know a head. `rotary`: rotary positions. `layer_norm`: the norm layer before attention.
+- `heads`: these bounds for all heads with their biases, and the norm of the largest token; `norms`: the numbers of a
+  head that they need. `rotary`: rotary positions. `layer_norm`: the norm layer before attention.
 - `catalogue`: all upper bounds in one list, for scans, the survey of bounds and the verification.
 
-What `ball_upper` is made of, the least that is proved for a whole layer on a ball (`ball`): `multihead_norms`, norms of
-the maps of all heads together, and `transformer_heads`, of heads as transformers have them.
+`ball` has `ball_upper`, the least bound proved for a whole layer on a ball. It is built from `multihead_norms`, norms
+of the maps of all heads together, and `transformer_heads`, the same for heads with features of transformers.
 
-What `lipnb.certify` and `nearby_upper` (`perturbation`) are made of: `term_bounds`, each term of the Jacobian at an
-input as a norm that is computed, of a `rounded_linearization`; `columns`, some input directions exactly;
-`cholesky_certificates`, computed norms as upper bounds; `rounding`, its errors and what counts them.
+`lipnb.certify` and `nearby_upper` (`perturbation`) are built from `rounded_linearization`, attention at an input in
+float64; `term_bounds`, computed norms of each term of the Jacobian; `columns`, some input directions exactly;
+`cholesky_certificates`, computed norms as upper bounds; and `rounding`, bounds on all rounding errors.
 """
 
 from lipnb.bounds.ball import ball_upper

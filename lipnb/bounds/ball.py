@@ -1,11 +1,11 @@
-r"""The least that is proved of a layer on a ball: each row of the Jacobian through two tokens, all rows, all heads.
+r"""The least bound proved for a layer on a ball: each row of the Jacobian by two tokens, then all rows and heads.
 
-Row i of the Jacobian of a head moves the output by :math:`V (q_i + k_i + v_i)`: its own query, then keys and values of
+Row i of the Jacobian of a head moves the output by :math:`V (q_i + k_i + v_i)`: its query, then keys and values of
 the tokens it sees. The lemma behind every bound here: :math:`k_i + v_i` is at most
 :math:`(1 + \tau^2 / 2)^{1/2}` times the Euclidean norm of the *two largest* perturbations of tokens, where
 :math:`\tau = R\,|A x_i|`. The `Sizes` of
-`multihead_norms` hold the norms that enter, of one head or of several together, and `transformer_heads` those of heads
-with rotary positions, norms, caps and sinks.
+`multihead_norms` hold the required norms of one head or of several together; `transformer_heads` computes them for
+heads with rotary positions, norms, caps and sinks.
 """
 
 import math
@@ -15,19 +15,19 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
-from lipnb.bounds.heads import IN_USE, heads_on_ball
+from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
 from lipnb.bounds.mean_field_rate import log_mean_field_exact
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, head_norms, log_sum
-from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
+from lipnb.bounds.transformer_heads import range_of_relative, sizes_of_features
 from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, radius, real_tensor
 
 __all__ = ["ball_upper"]
 
-ROWS = 4096  # rows of a mask that are told apart; later rows count as if they saw so many tokens
+ROWS = 4096  # rows of a mask that are distinguished; later rows count as if they saw only this many tokens
 AVERAGES = 512  # tokens up to which the norm of their masked averages is computed
 ROUNDING = 1e-10  # relative, for the scalars after the norms
 
@@ -40,7 +40,7 @@ def ball_upper(
     ellipsoid: tuple[torch.Tensor, torch.Tensor | None] | None = None,
     log: bool = False,
 ) -> float:
-    r"""Lipschitz constant of a whole layer on sequences of n tokens in a ball: the least of all that is proved.
+    r"""Lipschitz constant of a whole layer on sequences of n tokens in a ball: the least of all proved bounds.
 
     With :math:`M_h = W_O^{(h)} W_V^{(h)}` and :math:`a_h(x) = s W_K^\top (W_Q x + b_Q)`, for any weights
     :math:`w_h > 0`,
@@ -50,22 +50,22 @@ def ball_upper(
         \sup_{|x| \le R} \big\|[\sqrt{w_h}\, a_h(x)]_h\big\|_2 + \beta, \quad
         q \ge R^2 \sup_{|C_h|_2 \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
 
-    where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations, over the
-    Euclidean norm of 2h of them together.
+    where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations, divided by
+    the joint Euclidean norm of 2h of them.
 
     Parameters
     ----------
     attention : Attention
-        With dot products; any heads, shared keys, output matrices, biases, mask and window; rotary, normalised, capped,
-        with relative positions and sinks, as for `lipnb.Attention`.
+        Map with dot-product scores; any heads, shared keys, output matrices, biases, mask and masked window; rotary
+        positions, norms, caps, relative positions and sinks.
     n : int
         Number of tokens.
     R : float
         Radius: every token has Euclidean norm at most R. With `ellipsoid` it may be `math.inf`.
     ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
-        Gain and shift, in this order, of the LayerNorm that makes the tokens (of a layer of BERT type the one at the
-        end of the layer before): they are among those that it can give, and in the ball. ``(gain, None)`` is that of an
-        RMSNorm. Derivatives are taken in all directions all the same.
+        Gain and shift, in this order, of the LayerNorm that produces the tokens (for a layer of BERT type the one at
+        the end of the previous layer): tokens are restricted to its possible outputs in the ball. ``(gain, None)``
+        stands for an RMSNorm. Derivatives are still taken in all directions.
     log : bool
         Whether to return the natural logarithm.
 
@@ -79,35 +79,35 @@ def ball_upper(
     Raises
     ------
     TypeError
-        "n must be a number ...", "R must be a number ...".
+        If n or R is not a number.
     ValueError
-        "ball_upper needs a lipnb.Attention ..." (of other maps, such as those that `lipnb.models` knows by automatic
-        differentiation alone, nothing is proved on a ball), "ball_upper knows dot-product scores only ...", "... not a
-        window on both sides ...", "R must be ...", "ellipsoid must be (gain, shift) ...", "gain must ...", "shift must
-        ...", "no bound holds with norm_eps=0 where ...".
+        If `attention` is not an `Attention` (for other maps, such as those that `lipnb.models` has by automatic
+        differentiation only, nothing is proved on a ball), has L2 scores or a window on both sides; if n or R is out of
+        range, or `ellipsoid` is not a finite gain and shift of the width of the layer; or if ``norm_eps=0`` and a
+        normalised row may vanish.
     OverflowError
-        "the bound is exp(...), beyond the largest float: use log=True."
+        If the bound exceeds the largest float: use ``log=True``.
 
     Notes
     -----
-    Ours. The least of: that bound for all heads jointly, with weights found by optimisation (any are valid); the sum
-    over heads of the bound for one head, `general_upper_optimal` with the set of tokens kept inside the norms and with
-    :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
-    largest difference of logits; either with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
-    :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
-    `heads_on_ball`, on sequences of any length; the sum of `mean_field_upper_exact`, or of the masked one.
+    Ours. The least of: the bound above for all heads jointly, with weights found by optimisation (any are valid); the
+    sum over heads of the bound for one head, `general_upper_optimal` with the set of tokens kept inside the norms and
+    with :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
+    largest difference of logits; both also with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
+    :math:`|P^{(h)} - U| \le \eta U` entry by entry, and row i of U is the average over the tokens that token i sees;
+    the sums of `heads_on_ball`, on sequences of any length; the sum of `mean_field_upper_exact`, or of the masked one.
     Exact for one token, and for R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the
-    heads, of which little is left where heads cancel; not so, at R = 0, with relative positions, with sinks, and
-    with biases that are turned or normalised.
+    heads, which may far exceed the norm of their sum if heads cancel. At R = 0 it is not exact with relative positions,
+    with sinks, and with biases that are rotated or normalised.
 
-    Relative positions change none of these proofs: they make :math:`\delta` larger, and only the sums of
-    `heads_on_ball` are left out. For all else (`lipnb.bounds.transformer_heads`) key and value terms are added,
-    not their squares.
-    Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2` stands for :math:`\|A\|_2`, or for
-    more than 512 tokens a product of norms; it is never above `rotary_upper`. Capped logits differ by at most 2 c. A
-    normalised query or key has length at most :math:`\sqrt k \max |w|` wherever tokens are, but changes by up to
-    :math:`\max |w| / \sqrt\epsilon` times its projection where that vanishes, and some token of the ball is there
-    unless biases keep it away: with the :math:`\epsilon` of networks such bounds are large, and so is the constant.
+    Relative positions change none of these proofs: they make :math:`\delta` larger, and only the last two sums are left
+    out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms are added, not their squares.
+    Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2` replaces :math:`\|A\|_2`, or for
+    more than 512 tokens a product of norms; the bound is never above `rotary_upper`. Capped logits differ by at most
+    2 c. A normalised query or key has length at most :math:`\sqrt k \max |w|` for all tokens, but its derivative is up
+    to :math:`\max |w| / \sqrt\epsilon` times that of its projection where the projection vanishes, and this happens
+    in the ball unless biases prevent it: with the :math:`\epsilon` of networks such bounds are large, and so is the
+    constant.
 
     Examples
     --------
@@ -124,12 +124,12 @@ def ball_upper(
     (1, True)
     """
     check_attention(attention, "ball_upper")
-    attention.check_plain("ball_upper", also=IN_USE)
+    attention.check_plain("ball_upper", also=TRANSFORMER_FEATURES)
     n = count(n)
     att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows, apart = rows_of(att, n), {*att.more} <= {Feature.RELATIVE}
-    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_in_use(att, regions, n)
+    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_of_features(att, regions, n)
     logs = [
         log_sum(_log_of_rows(head, rows, heads=1, apart=apart) for head in heads),
         _log_of_rows(layer, rows, heads=att.heads, apart=False),
@@ -146,7 +146,7 @@ def ball_upper(
 
 
 def _by_exact_rates(att, numbers, R, least):
-    """Logarithm of the sum over heads of the bounds with exact exponents, infinite where it is not below `least`."""
+    """Logarithm of the sum over heads of bounds with exact exponents; infinite if surely not below `least`."""
     by_norm = log_masked_sharp if att.masked else log_mean_field_optimal
     known = [
         (A * R * R, c, WV)
@@ -163,7 +163,7 @@ def _by_exact_rates(att, numbers, R, least):
 
 
 def _plain_sizes(att, regions, n):
-    """`Sizes` of each head and of the layer: what is added by distance only makes logits differ more."""
+    """`Sizes` of each head and of the layer; relative positions only increase the differences of logits."""
     added = range_of_relative(att, n).log().tolist()
     heads = [
         head._replace(spread=log_sum([head.spread, more]))
@@ -174,12 +174,12 @@ def _plain_sizes(att, regions, n):
 
 
 def _of_size_one(att):
-    """The layer with values and outputs of size one, so that no product of them underflows, and the log of the rest.
+    """The layer with values and outputs scaled to size one, so that products do not underflow, and the log scale.
 
-    Detached: NumPy and SciPy read no tensor that asks for a gradient.
+    Detached, because NumPy and SciPy cannot read tensors that require a gradient.
     """
     att = att.replace(**{name: part.detach() for name, part in att._tensors().items()})
-    # the bias of the values matters where there are sinks
+    # the bias of the values matters with sinks
     values = ("value", "value_bias") if att.sinks is not None else ("value",)
     scaled, log = {}, 0.0
     for names in (values, ("output",)):
@@ -192,7 +192,7 @@ def _of_size_one(att):
 
 
 def regions_of(att, R, ellipsoid):
-    """The sets that hold all tokens, one or two, and the radius of a ball that does."""
+    """One or two sets that contain all tokens, and the radius of a ball that does."""
     R = number("R", R)
     if ellipsoid is None and R == math.inf:
         raise ValueError("R must be a finite number, 0 or more, or ellipsoid=(gain, shift) must be given.")
@@ -207,7 +207,7 @@ def regions_of(att, R, ellipsoid):
 
 
 def _layer_norm(ellipsoid, d):
-    """Gain, shift or None, and `layer_norm_radius` of what was given as `ellipsoid`, or one sentence."""
+    """Gain, shift or None, and `layer_norm_radius` of `ellipsoid`; ValueError if it is invalid."""
     if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
         raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,), or (gain, None) for an RMSNorm.")
     gain, shift = (
@@ -221,10 +221,10 @@ def _layer_norm(ellipsoid, d):
 
 
 class Rows(NamedTuple):
-    """How many tokens rows see: `seen` of them in `times` rows, of which `column` see one and the same token.
+    """Numbers of tokens seen by rows: `times` rows see `seen` tokens, and `column` of them share one token.
 
-    No row sees more than `widest`; `uniform` bounds the norm of the averages that all rows take without logits;
-    `sinks` is 1 where all see one more, of value zero.
+    No row sees more than `widest`; `uniform` bounds the norm of the averages that all rows take at equal logits;
+    `sinks` is 1 if all rows also see a sink, of value zero.
     """
 
     n: int
@@ -237,7 +237,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(att, n):
-    """`Rows` of n tokens; beyond `ROWS` a row counts as seeing that many, which bounds from above."""
+    """`Rows` of n tokens; rows that see more than `ROWS` count as seeing `ROWS`, which gives an upper bound."""
     one, sinks = torch.ones(1, dtype=torch.float64, device="cpu"), int(att.sinks is not None)
     if not att.masked:
         return Rows(n, float(n) * one, float(n) * one, float(n) * one, n, 1.0, sinks)
@@ -250,9 +250,10 @@ def rows_of(att, n):
 
 
 def _uniform(att, n, harmonic):
-    """Norm of the averages over what each of n tokens sees under a mask: exact for few; `harmonic`: 1 + ... + 1/w.
+    """Norm of the averages over the tokens that each of n tokens sees under a mask; `harmonic` is 1 + ... + 1/w.
 
-    For many at most 2, Hardy's inequality; with a window w the first w rows at most that, all others at most 1.
+    Computed for few tokens. For many at most 2, by Hardy's inequality. With a window w its square is at most 4 for the
+    first w rows plus 1 for the others, and at most `harmonic`, the largest column sum.
     """
     if n <= AVERAGES:
         sees = (~att.hidden(n)).double()
@@ -261,20 +262,20 @@ def _uniform(att, n, harmonic):
 
 
 def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
-    """Logarithm of the bound on the Jacobian whose rows have these `Sizes`; `apart`: key and value add as squares."""
+    """Logarithm of the bound on a Jacobian with rows of these `Sizes`; `apart`: key and value add as squares."""
     scale = max(sizes[:3])
     if scale == -math.inf:
         return -math.inf
     value, key, query = (math.exp(size - scale) for size in sizes[:3])
-    n, several = rows.n, rows.seen + rows.sinks > 1  # a token that sees itself alone has no key and no query term
+    n, several = rows.n, rows.seen + rows.sinks > 1  # a token that sees only itself has no key and no query term
     if not several.any():
         return sizes.same
     delta = math.exp(min(sizes.spread, 20))  # the largest difference of logits in a row
-    most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # P_ij is at most p_i, of a row that sees so many tokens
+    most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # P_ij is at most p_i in a row that sees this many tokens
 
-    # 1. |J| <= q + (sum_i r_i^2)^(1/2) with the values and keys of row i together at most r_i. Apart,
+    # 1. |J| <= q + (sum_i r_i^2)^(1/2) with the values and keys of row i together at most r_i. With `apart`,
     #    r_i^2 = min(p_i (v^2 + k^2), v^2 + k^2 / 2); else r_i = p_i^(1/2) v + min(p_i, 1/2)^(1/2) k.
-    #    Or, for the sum, by columns: that of the p_i of all rows that see one token, times v^2 + k^2 or (v + k)^2.
+    #    Or the sum by columns: the sum of p_i over all rows that see one token, times v^2 + k^2 or (v + k)^2.
     if apart:
         free = value**2 + key**2
         squares = torch.minimum(most * (value**2 + several * key**2), value**2 + several * key**2 / 2)
@@ -285,16 +286,16 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
         kappa = value + key / math.sqrt(2)
     by_terms = query + math.sqrt(min((rows.times * squares).sum().item(), free * (rows.column * most).sum().item()))
 
-    # 2. Attention is an average of all that is seen, U, the same in all heads, and at most eta U besides:
+    # 2. Attention is the average U over all visible tokens, the same in all heads, plus at most eta U:
     #    |J| <= q + |U| (|sum_h M_h| + eta v) + k (sum_i min(p_i, 1/2) or, by columns, of p_i)^(1/2).
     eta = -math.expm1(-delta) * (rows.widest - 1) / (1 + (rows.widest - 1) * math.exp(-delta))
     averages = rows.uniform * (math.exp(sizes.same - scale) + eta * value)
     halves, columns = rows.times * several * most.clamp_max(0.5), rows.column * several * most
-    if rows.n > rows.widest:  # not the first token, whose own row has no key term, is seen most, but the second
+    if rows.n > rows.widest:  # one more row with a key term sees the second token than the first
         columns[-1] += most[-1]
     nearly_uniform = query + averages + key * math.sqrt(min(halves.sum().item(), columns.sum().item()))
 
-    # 3. Each row through the two largest perturbations of each head, kappa^2 = v^2 + k^2 / 2; a token alone has v only.
+    # 3. Each row by the two largest perturbations of each head, kappa^2 = v^2 + k^2 / 2; rows of one token have v only.
     first = value**2 - kappa**2 if not several.all() else 0.0
     few = _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)
     return scale + math.log(min(by_terms, nearly_uniform, few))

@@ -1,7 +1,7 @@
-"""Bounds of castin2024smooth on sequences of n tokens, in a ball and at an input, and sharper forms of their proofs.
+"""Bounds of castin2024smooth on sequences of n tokens, in a ball and at an input, and tighter forms of their proofs.
 
-First each formula, once, on the numbers that enter it (norms of A and V, the largest logit t); then the bounds of one
-head by its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` those on measures.
+First each formula, once, on the numbers that it needs (norms of A and V, the largest logit t); then the bounds of one
+head from its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` those on measures.
 """
 
 import math
@@ -36,7 +36,7 @@ def general_sharp(t, V_norm, n):
 
 
 def general_optimal(t, V_norm, n):
-    """`general_upper_optimal` on the same numbers; its root of a sum as a length, in which nothing overflows."""
+    """`general_upper_optimal` on the same numbers; the root of a sum is a hypot, which does not overflow."""
     rho = math.hypot(1, t / math.sqrt(2))
     by_terms = t + math.sqrt(n) * rho
     whole = math.hypot(
@@ -74,13 +74,13 @@ def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
     Returns
     -------
     float
-        An upper bound in the Euclidean norm of all coordinates, unmasked and masked alike; infinite where it leaves
-        the range of float64, as every upper bound here.
+        An upper bound in the Euclidean norm of all coordinates, unmasked and masked alike; infinite beyond the range
+        of float64, as every upper bound here.
 
     Raises
     ------
     ValueError
-        "A must be square ...", "n must be ...", "R must be ...".
+        If A is not square, V does not fit it, entries are not finite, n is not a positive integer, or R is negative.
 
     Notes
     -----
@@ -98,7 +98,7 @@ def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
 
 
 def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
-    r"""Lipschitz constant of one head in a ball: the general upper bound, sharpened.
+    r"""Lipschitz constant of one head in a ball: a tighter form of the general upper bound.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \|V\|_2 \big(t + \sqrt n\, (1 + t)\big), \qquad t = \|A\|_2 R^2 .
 
@@ -114,7 +114,7 @@ def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> f
 
     Notes
     -----
-    Ours. The proof of castin2024smooth, Thm 3.3, with the weights of the attention in the Cauchy-Schwarz inequality of
+    Ours. The proof of castin2024smooth, Thm 3.3, with attention as the weights of the Cauchy-Schwarz inequality for
     the key term, which bounds it by t in place of 2 t, and the triangle inequality in place of squares.
 
     Examples
@@ -174,7 +174,7 @@ def general_lower(A: torch.Tensor, n: int, R: float) -> float:
     Parameters
     ----------
     A : Tensor, shape (d, d)
-        With at least one real eigenvalue.
+        Matrix with at least one real eigenvalue.
     n, R
         As for `general_upper`.
 
@@ -187,7 +187,7 @@ def general_lower(A: torch.Tensor, n: int, R: float) -> float:
     Raises
     ------
     ValueError
-        As `general_upper`, and "A has no real eigenvalue ...".
+        As `general_upper`, and if A has no real eigenvalue.
 
     Notes
     -----
@@ -222,7 +222,7 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     Raises
     ------
     ValueError
-        "output must have shape (h, m, v) ...", "there must be one bound ...".
+        If `output` does not have shape (h, m, v), or `head_bounds` are not h numbers of at least 0.
 
     Notes
     -----
@@ -266,11 +266,11 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
     Raises
     ------
     ValueError
-        As `general_upper`, and "c must have shape (d,) ...".
+        As `general_upper`, and if c is not a finite vector of shape (d,).
 
     Notes
     -----
-    castin2024smooth, Thm E.3 (as recovered).
+    castin2024smooth, Thm E.3 (our reconstruction).
 
     Examples
     --------
@@ -311,7 +311,7 @@ def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: b
     Raises
     ------
     ValueError
-        As `general_upper`, and "x must have shape ...".
+        As `general_upper`, and if `x` does not hold finite tokens (..., n, d).
 
     Notes
     -----
@@ -339,7 +339,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
     .. math:: \|D_X f\|_2 \le \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 r^4 + n (4 R^2 r^2 + 1)\big)^{1/2}, \qquad
         r = \max_i |x_i - x_0|, \quad R = \max_i |A x_i|
 
-    for any :math:`x_0`; taken close to the centre of the smallest ball that holds the tokens.
+    for any :math:`x_0`; the one used is near the centre of the smallest ball that contains the tokens.
 
     Parameters
     ----------
@@ -356,11 +356,11 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
     Raises
     ------
     ValueError
-        As `general_upper`, and "x must have shape ...".
+        As `general_upper`, and if `x` does not hold finite tokens (..., n, d).
 
     Notes
     -----
-    castin2024smooth, Thm C.3, in the form that its proof gives (as recovered). With distances between tokens and
+    castin2024smooth, Thm C.3, in the form that its proof gives (our reconstruction). With distances between tokens and
     :math:`|A x_i|` alone, as in the released code, the bound fails.
 
     Examples
@@ -377,7 +377,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
 
 
 def _tokens(x, d):
-    """Tokens (..., n, d) in float64, or one sentence."""
+    """Tokens (..., n, d) in float64; ValueError if they are invalid."""
     x = as_double("x", x)
     if x.ndim < 2 or x.shape[-1] != d or not x.numel():
         raise ValueError(f"x must have shape (..., n, d) with d = {d} and n >= 1, got {tuple(x.shape)}.")

@@ -1,6 +1,6 @@
-"""The one list of upper bounds: what each is called, where it is from, what it bounds, which maps it holds for.
+"""Catalogue of all upper bounds: the name, source and scope of each, and the maps for which it holds.
 
-Scans, the survey of bounds and the verification read `CATALOGUE`, and say of a bound nothing that stands here.
+Scans, the survey of bounds and the verification read `CATALOGUE`; none of them repeats what is recorded here.
 """
 
 import math
@@ -22,7 +22,7 @@ from lipnb.bounds.castin import (
     general_upper_sharp,
     spread_upper,
 )
-from lipnb.bounds.heads import IN_USE, heads_at_input, heads_on_ball, max_token_terms, max_token_upper
+from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_at_input, heads_on_ball, max_token_terms, max_token_upper
 from lipnb.bounds.kim import l2_upper, l2_upper_sharp
 from lipnb.bounds.layer_norm import norm_layer_upper
 from lipnb.bounds.mean_field import (
@@ -49,20 +49,20 @@ CASTIN, KIM, YUDIN = "castin2024smooth", "kim2021lipschitz", "yudin2025attention
 
 @dataclass(frozen=True)
 class Case:
-    """A map at tokens, and what bounds need of the two, each computed once.
+    """A map at tokens, and the quantities that bounds need, each computed once.
 
     Attributes
     ----------
     f : callable
-        The map of tokens, mostly an `Attention`.
+        The map of tokens, usually an `Attention`.
     x : Tensor, shape (n, d)
         The tokens of one sequence.
     weights : Tensor, shape (n,), or None
         Token weights of total one.
     unfolded : Tensor, shape (h, v, d), or None
-        Of L2 attention, the value matrices before the query matrices are folded into them.
+        For L2 attention, the value matrices before the query matrices are folded into them.
     prepared : HeadNorms or None
-        Of the map, where they are known from another input.
+        Norms of the map, if known from another input.
     """
 
     f: Any
@@ -78,7 +78,7 @@ class Case:
 
     @cached_property
     def R(self) -> float:
-        """Largest token norm: the radius of the ball that bounds on a ball are taken on."""
+        """Largest token norm: the radius of the ball for bounds on a ball."""
         return self.x.double().norm(dim=-1).amax().item()
 
     @property
@@ -93,7 +93,7 @@ class Case:
 
     @property
     def c(self) -> Tensor:
-        """What the query bias adds to the rows A x, shape (d,)."""
+        """Vector that the query bias adds to the rows A x, shape (d,)."""
         bias = self.f.query_bias
         return self.x.new_zeros(self.x.shape[1]) if bias is None else self.f.scale * bias[0] @ self.f.key[0]
 
@@ -115,34 +115,34 @@ class Case:
 
 @dataclass(frozen=True)
 class Bound:
-    """One upper bound.
+    """Record of one upper bound.
 
     Attributes
     ----------
     name, key : str
-        The function in `lipnb.bounds`, or `lipnb.certify`; a short name, which tables of bounds use.
+        The function in `lipnb.bounds`, or `lipnb.certify`; a short name for tables of bounds.
     title, about : str
         A few words, and a sentence.
     scope : str
-        What it bounds: one input, a ball, measures on a ball, all inputs, or the limit of large tokens.
+        Where it holds: one input, a ball, measures on a ball, all inputs, or the limit of large tokens.
     source, statement : str
-        Bibliography key, or "ours"; which statement there, for what is published.
+        Bibliography key, or "ours"; number of the published statement.
     evaluate : callable or None
-        Of a `Case`: the bound, as it is stated. None where it needs more than the case.
+        Function of a `Case` that returns the bound as stated; None if it needs more than the case.
     of, norm : str
-        Which map it is for, as `kind_of` says; norm of inputs and outputs.
+        Kind of map, as from `kind_of`; norm of inputs and outputs.
     masks : tuple of bool
-        For which masks it holds.
+        Values of `masked` for which it holds.
     heads, biased, windows, free : bool
-        Whether it holds for several heads, with query biases, with a window; whether no number of tokens enters.
+        Whether it holds for several heads, with query biases, with a window; whether it is independent of n.
     more : tuple of str
-        Of `Attention.more` what it knows.
+        The features in `Attention.more` that it supports.
     instead : str
-        Key of what to use where it does not hold.
+        Key of the bound to use where it does not hold.
     form : str
-        How we know the form, where `seen` does not guess it.
+        How we know the form, if `seen` cannot infer it.
     column : str
-        The column that it fills in the tables of a scan, ``log10_`` left out; empty for none.
+        Its column in the tables of a scan, without ``log10_``; empty for none.
     """
 
     name: str
@@ -167,13 +167,13 @@ class Bound:
 
     @property
     def seen(self) -> str:
-        """How we know the form."""
+        """How we know the form of the bound: "ours" or "reconstructed", unless `form` is set."""
         return self.form or (OURS if self.source == OURS else REBUILT)
 
     def applies(self, f: Callable, *, layer: bool = False) -> str | None:
-        """Why the bound does not hold for a map, None where it does.
+        """Reason why the bound does not hold for a map; None if it does.
 
-        With `layer` the question is that of `log`: heads are summed, and query biases counted.
+        With `layer` this refers to `log`, where heads are summed and query biases counted.
 
         Examples
         --------
@@ -200,7 +200,7 @@ class Bound:
     def _other_mask(self, f, layer):
         if f.masked not in self.masks:
             return f"for attention {'with' if self.masks == (True,) else 'without'} a mask: use {self.instead}"
-        # the logarithm of what is at one input is taken of the attention itself, whatever it sees
+        # bounds at one input use the attention matrix itself, so a window is already included
         if f.window is not None and not self.windows and not (layer and self.scope == INPUT):
             return "for attention to all earlier tokens, without a window: use ball_upper"
         return None
@@ -213,14 +213,14 @@ class Bound:
         return None
 
     def log(self, case: Case) -> float:
-        """Natural logarithm of the bound for a whole layer, where it is for layers or has a column."""
+        """Natural logarithm of the bound for a whole layer; for bounds of layers and those with a column."""
         if self.heads and self.biased and self.evaluate is not None:
             return log_of(float(self.evaluate(case)))
         return {**case.on_ball, **case.at_input}[self.column or self.key]
 
 
 def kind_of(f: Any) -> str:
-    """What sort of map this is, in words: its own, where it has an attribute `kind`."""
+    """Kind of a map in words, such as "L2 attention"; for other maps their attribute `kind`, if any."""
     if isinstance(f, Attention):
         return L2 if f.score == "l2" else DOT if f.frequencies is None else ROTARY
     if isinstance(f, torch.nn.LayerNorm | torch.nn.RMSNorm):
@@ -237,7 +237,7 @@ def _norm_layer(layer, x):
     return norm_layer_upper(layer.weight.detach(), layer.eps, x, centred=isinstance(layer, torch.nn.LayerNorm))
 
 
-_ANY = (*IN_USE, Feature.TWO_SIDED_WINDOW)
+_ANY = (*TRANSFORMER_FEATURES, Feature.TWO_SIDED_WINDOW)
 _HEAD: dict[str, Any] = {"heads": False, "biased": False}
 _FIELD: dict[str, Any] = {**_HEAD, "windows": False, "free": True}
 _LARGEST: dict[str, Any] = {"norm": TOKEN, "free": True, "more": (Feature.SHARED_KEYS, Feature.RELATIVE)}
@@ -276,7 +276,7 @@ CATALOGUE = (
           "The least of three sums over heads.", lambda c: _exp(min(c.at_input.values()))),
     Bound("ball_upper", "ball_upper", "whole layer on a ball", BALL, OURS,
           "The least of all that is proved, heads together.",
-          lambda c: _exp(ball_upper(c.f, c.n, c.R, log=True)), more=IN_USE),
+          lambda c: _exp(ball_upper(c.f, c.n, c.R, log=True)), more=TRANSFORMER_FEATURES),
     Bound("biased_upper", "biased", "Castin, Thm E.3", BALL, CASTIN, "The general bound with query biases.",
           lambda c: biased_upper(c.A, c.V, c.n, c.R, c.c), statement="Thm E.3", heads=False),
     Bound("multi_head_upper", "multi_head", "Castin, Lemma 3.8", INPUT, CASTIN, "Heads summed, from a bound on each.",

@@ -1,14 +1,14 @@
-r"""Norms of many matrices R X that share R, from above: a guess that one Cholesky factorisation proves.
+r"""Upper bounds on norms of many matrices R X with a common R: guesses proved by one Cholesky factorisation each.
 
 With :math:`K = X X^\top` and any symmetric S,
 
 .. math:: K \preceq \lambda^2 S + \epsilon I \quad\Longrightarrow\quad
     \|R X\|_2^2 = \|R K R^\top\|_2 \le \lambda^2 \|R S R^\top\|_2 + \epsilon \|R\|_2^2 .
 
-S near :math:`(R^\top R)^{-1}` makes the bound tight; it is computed once, and no error of it matters. If the Cholesky
-factorisation of :math:`\lambda^2 S - K` comes to its end, that matrix has no eigenvalue below minus its rounding. A
-factorisation costs a third of :math:`b^3`, where products of matrices of order b cost two; K costs less where X is made
-of blocks.
+S near :math:`(R^\top R)^{-1}` makes the bound tight; it is computed once, and errors of S do not matter. If the
+Cholesky factorisation of :math:`\lambda^2 S - K` succeeds, that matrix has no eigenvalue below minus its rounding. A
+factorisation costs :math:`b^3 / 3`, a product of matrices of order b costs :math:`2 b^3`; K costs less if X consists of
+blocks.
 """
 
 import torch
@@ -19,14 +19,14 @@ from lipnb.scaling import powers_of_two
 
 SHIFT = 1e-4  # of the mean square of the singular values of R, added to its Gram matrix before that is inverted
 ROUGH = 1.03  # factor of a guess of lambda^2
-RAISED = 1.05  # and of one that failed
-CLOSE = 1.005  # the same for one matrix alone
-SMALL = 512  # its order up to which eigenvalues are computed
+RAISED = 1.05  # factor after a failed guess
+CLOSE = 1.005  # both factors for a single matrix
+SMALL = 512  # order up to which its eigenvalues are computed
 SWEEPS, VECTORS, TRIES = 8, 4, 200
 
 
 def largest_proved(gram):
-    r"""Upper bound on the largest eigenvalue of a positive semidefinite matrix (b, b): a multiple of 1 above it."""
+    r"""Upper bound on the largest eigenvalue of a positive semidefinite matrix (b, b)."""
     b = len(gram)
     trace = torch.trace(gram)
     if b <= SMALL or not trace > 0:
@@ -46,7 +46,7 @@ def largest_proved(gram):
 
 
 def sandwich(inner, gram):
-    r""":math:`\mathrm{diag}_h(C_h)\, G\, \mathrm{diag}_h(C_h)^\top`, (c, h a, h a), of C (c, h, a, k), G (h k, h k)."""
+    r"""Products :math:`\mathrm{diag}_h(C_h) G\, \mathrm{diag}_h(C_h)^\top`, (c, h a, h a); C (c, h, a, k)."""
     c, h, a, k = inner.shape
     half = inner @ gram.view(h, k, h * k)  # (c, h, a, h k)
     half = half.view(c, h * a, h, k).transpose(1, 2)  # (c, h', h a, k)
@@ -54,12 +54,12 @@ def sandwich(inner, gram):
 
 
 class Prover:
-    """Upper bounds on norms of R X, for one R (p, b)."""
+    """Upper bounds on norms of R X for one R (p, b), by Cholesky factorisations."""
 
     def __init__(self, R):
         b = R.shape[1]
         gram = R.mT @ R
-        # at least R^T R, and S its inverse, nearly
+        # at least R^T R; S is approximately its inverse
         self.gram = gram + SHIFT * torch.diagonal(gram).mean() * torch.eye(b, device="cpu").to(R)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.gram))
         self.S = (inverse + inverse.mT) / 2
@@ -68,7 +68,7 @@ class Prover:
         self.norm, self.trace = largest_singular(R), torch.trace(self.S)
 
     def guess(self, K):
-        r"""Near the largest :math:`\|R X\|^2`, (c,): powers of K times the Gram matrix of R on a few vectors."""
+        r"""Estimates of :math:`\|R X\|^2`, (c,): power iteration with K times the Gram matrix of R on a few vectors."""
         c, h, v, _ = K.shape
         g = torch.Generator(device="cpu").manual_seed(0)
         y = torch.randn(h * v, VECTORS, generator=g, dtype=K.dtype, device="cpu").to(K).expand(c, -1, -1)
@@ -80,15 +80,15 @@ class Prover:
         return size
 
     def upper(self, K, K_errors, *, at_least=None):
-        r"""(c,): upper bounds on :math:`\|R X\|`; or (), one on the largest and on the number `at_least`.
+        r"""Upper bounds on :math:`\|R X\|`, (c,); or with `at_least` one bound, (), on the largest and on this number.
 
-        K, (c, h, v, v), are the diagonal blocks of :math:`X X^\top` as computed, and there is nothing beside them;
-        `K_errors`, (c,), bounds their errors in the Frobenius norm. A LinAlgError where they are not finite.
+        K, (c, h, v, v), are the computed diagonal blocks of :math:`X X^\top`, all other blocks being zero; `K_errors`,
+        (c,), bounds their errors in the Frobenius norm. LinAlgError if entries are not finite.
         """
         size = K.abs().amax()
         if not torch.isfinite(size):
             raise torch.linalg.LinAlgError("no bound was proved: entries that are not finite.")
-        if size > 0:  # exact, and no power of K leaves the range
+        if size > 0:  # exact scaling, so that no power of K leaves the range
             unit = powers_of_two(size.sqrt())
             found = self._upper(K / unit**2, K_errors / unit**2, None if at_least is None else at_least / unit)
             return unit * found
@@ -102,7 +102,7 @@ class Prover:
         frobenius = frobenius + 2 * gamma(b * b + b) * torch.trace(self.gram) * torch.linalg.vector_norm(
             K, dim=(1, 2, 3)
         )
-        if at_least is not None:  # whose Frobenius norm is no larger need no proof; what is no number does
+        if at_least is not None:  # smaller Frobenius norms need no proof; NaN does
             larger = ~(frobenius <= at_least**2)
             if not larger.any():
                 return at_least
@@ -115,7 +115,7 @@ class Prover:
         for _ in range(TRIES):
             unproved = [i for i in unproved if self._fails(K[i], square[i])]
             if not unproved:
-                # K <= lambda^2 S + epsilon I: what the factorisation loses, and what K lacks
+                # K <= lambda^2 S + epsilon I: rounding of the factorisation, and errors of K
                 epsilon = (8 * b + 16) * UNIT * square * self.trace + K_errors
                 found = (square * self.RSR + epsilon * self.norm**2).sqrt() * (1 + 16 * UNIT)
                 break
@@ -125,7 +125,7 @@ class Prover:
         return found if at_least is None else torch.maximum(found.max(), at_least)
 
     def _fails(self, K, square):
-        """Whether this multiple of S is not seen to be above K."""
+        """Whether the factorisation does not prove that this multiple of S is above K."""
         gap = torch.mul(self.S, square)
         _blocks(gap, len(K)).sub_(K)
         return torch.linalg.cholesky_ex(gap).info != 0
@@ -137,14 +137,14 @@ def _blocks(matrix, h):
 
 
 class Computed:
-    r"""The same bounds as those of a `Prover`, from eigenvalues of :math:`R K R^\top`: tighter, and slower for many."""
+    r"""Bounds as those of a `Prover`, from eigenvalues of :math:`R K R^\top`: tighter, but slower for many matrices."""
 
     def __init__(self, R):
         self.R, self.norm_square = R, largest_singular(R) ** 2 * (1 + 4 * UNIT)
 
     def upper(self, K, K_errors, *, at_least=None):
-        r"""As `Prover.upper`: :math:`\lambda_{\max}(\hat H) + 8 (p + 1) u\, \mathrm{tr}\, \hat H` and what
-        :math:`H = R K R^\top = \sum_h R_h K_h R_h^\top` loses.
+        r"""As `Prover.upper`: the root of :math:`\lambda_{\max}(\hat H) + 8 (p + 1) u\, \mathrm{tr}\, \hat H` plus the
+        rounding of :math:`H = R K R^\top = \sum_h R_h K_h R_h^\top`.
         """
         best = self.R.new_zeros(()) if at_least is None else at_least
         p, (_, h, v, _) = len(self.R), K.shape

@@ -1,4 +1,4 @@
-"""The local constant at an input from above: some input directions exactly, from columns, all others by three terms."""
+"""Upper bound on the local constant at an input: some directions exactly, by columns, the others by three terms."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from lipnb.bounds.term_bounds import Terms, bases, three_terms
 from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular
 from lipnb.checks import at_once
 
-WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
+WORK = 1e11  # floating point operations allowed for the exact columns of each sequence by default
 MOST_COLUMNS = 1024
 
 
 class Upper(NamedTuple):
-    """An upper bound and its parts, as in `lipnb.Bracket`; `size` bounds the computed Jacobian, roughly."""
+    """An upper bound and its parts, as in `lipnb.Bracket`; `size` is a rough bound on the computed Jacobian."""
 
     upper: Tensor
     columns_norm: Tensor
@@ -27,14 +27,14 @@ class Upper(NamedTuple):
 
 
 def sizes_of_columns(attention, n, d, columns=None):
-    """Candidates (r, s): all of the columns for features, or one token direction first."""
+    """Candidates (r, s), numbers of token and feature directions taken exactly: r = 0 or 1, or (n, 0) for all."""
     if columns is None:
         m = attention.output_width
         product = 4 * attention.heads * n * n * (attention.key_width + attention.value_width) + 8 * n * d * m
         # product c + 2 n m c^2 = WORK
         columns = int(2 * WORK / (product + (product**2 + 8 * n * m * WORK) ** 0.5))
         columns = min(columns, MOST_COLUMNS)
-        if columns < min(4 * n, d):  # so few help less than they cost
+        if columns < min(4 * n, d):  # so few are not worth their cost
             columns = 0
     if columns >= n * d:
         return [(n, 0)]
@@ -42,12 +42,12 @@ def sizes_of_columns(attention, n, d, columns=None):
 
 
 def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: list[tuple[int, int]]) -> Upper:
-    """`Upper` of the best of these sizes (r, s), rounding included, where `errors` are resolved."""
+    """`Upper` for the best of these sizes (r, s), rounding included; `errors` must be resolved."""
     x = at.x
     S, Y = bases(at) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
     choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
     each = [three_terms(at, S, Y) for S, Y in choices]
-    # the part from columns is never above the constant: what remains decides
+    # the part from columns is never above the constant: choose by the other part
     best = min(range(len(each)), key=lambda i: sum(each[i]))
     terms, (S, Y) = each[best], choices[best]
     norm, columns, defect = _on_columns(at, S, Y)
@@ -55,7 +55,7 @@ def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: li
         terms, norm, columns, defect, (S, Y) = closed, torch.zeros_like(norm), 0, 0.0, (x[:, :0], x.T[:, :0])
     sizes_of_heads, relative = errors.arithmetic()
     size = MORE * sizes_of_heads.sum()
-    # line 6: the columns, each of them by gamma A; the terms, with what taking out S and Y may stretch
+    # line 6: each column errs by gamma A; the terms too, stretched by the removal of S and Y
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
     raised = torch.where(errors.raised(), sizes_of_heads, 0).sum()
     rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + raised + TINY)
@@ -66,7 +66,7 @@ def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: li
 
 
 def _on_columns(at, S, Y):
-    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
+    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from columns; their number and lack of orthonormality."""
     n, d = at.x.shape
     new = {"dtype": S.dtype, "device": S.device}
     rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n, **new)

@@ -1,4 +1,4 @@
-r"""Bounds for all heads of an attention with its biases: the formulas of one head summed, and a norm without a sum.
+r"""Bounds for all heads of an attention with biases: formulas of one head summed, and the norm of the largest token.
 
 `heads_on_ball` and `heads_at_input` have the formulas of `castin`, `mean_field` and `yudin`. `max_token_upper` and
 `max_token_terms` are in the norm of the largest token, :math:`|X|_{\infty} = \max_i |x_i|`, so that no number of
@@ -31,13 +31,16 @@ from lipnb.checks import at_once, count, radius
 
 __all__ = ["heads_at_input", "heads_on_ball", "max_token_terms", "max_token_upper"]
 
-# what a map may have that heads of the theorems have not, for what knows it all
-IN_USE = (*(Feature.SHARED_KEYS, Feature.ROTARY, Feature.NORM), *(Feature.CAP, Feature.RELATIVE, Feature.SINKS))
+# features of transformers, for functions that support them all
+TRANSFORMER_FEATURES = (
+    *(Feature.SHARED_KEYS, Feature.ROTARY, Feature.NORM),
+    *(Feature.CAP, Feature.RELATIVE, Feature.SINKS),
+)
 ON_BALL = ("general", "general_sharp", "mean_field", "mean_field_sharp", "mean_field_optimal")
 
 
 def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str, float]:
-    r"""Bounds on all sequences of n tokens in the ball of radius R, heads summed by Lemma 3.8; natural logarithms.
+    r"""Bounds on sequences of n tokens in the ball of radius R, heads summed by Lemma 3.8; natural logarithms.
 
     Parameters
     ----------
@@ -51,15 +54,15 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     Returns
     -------
     dict
-        `general`: Thm 3.3 (masked 4.3), with query biases E.3; `general_sharp`: its sharper form, ours, :math:`W_O W_V`
-        together; `mean_field`: Thm 3.5, or masked the corrected 4.4 with p = 2; `mean_field_sharp`: ours, either with
-        half the exponent; with a mask these two are for heads that see the whole past, without a window.
-        `mean_field_optimal`, without a mask alone: `lipnb.bounds.mean_field_upper_exact` as far as it knows A by its
-        norm.
+        `general`: Thm 3.3 (masked 4.3), with query biases E.3; `general_sharp`: its tighter form, ours, with the norm
+        of :math:`W_O W_V`; `mean_field`: Thm 3.5, or masked the corrected 4.4 with p = 2; `mean_field_sharp`: ours,
+        each with half the exponent; with a mask these two need heads that see the whole past, without a window.
+        `mean_field_optimal`, only without a mask: the part of `lipnb.bounds.mean_field_upper_exact` that needs only
+        the norm of A.
 
     Notes
     -----
-    castin2024smooth. A query bias adds :math:`|c| R` to the logits t: the proofs of the sharper and of the mean-field
+    castin2024smooth. A query bias adds :math:`|c| R` to the logits t: the proofs of the tighter and of the mean-field
     bounds then hold with :math:`\|A\| R^2 + |c| R` in place of t.
 
     Examples
@@ -103,15 +106,15 @@ def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> d
     Returns
     -------
     dict
-        `spread`: Thm C.3 as its proof gives it; `column`: ours, from the largest column sum of P; `yudin`: Thm 3 of
+        `spread`: Thm C.3 in the form of its proof; `column`: ours, from the largest column sum of P; `yudin`: Thm 3 of
         yudin2025attention; see `lipnb.bounds.spread_upper`, `column_upper` and `yudin_upper`. Upper bounds up to the
         rounding of the logits.
 
     Notes
     -----
-    A query bias enters these proofs in one place: the key term has :math:`A x_i + c` for :math:`A x_i`. So `spread`
-    takes :math:`\max_i |A x_i + c|`, `column` :math:`|c| R` more, and `yudin` counts half of :math:`\|X\|_2 \|A\|_2`,
-    that of the key term, as :math:`\|(A x_i + c)_i\|_2`.
+    A query bias enters these proofs in one place: the key term has :math:`A x_i + c` in place of :math:`A x_i`. So
+    `spread` takes :math:`\max_i |A x_i + c|`, `column` :math:`|c| R` more, and `yudin` counts half of :math:`\|X\|_2
+    \|A\|_2`, that of the key term, as :math:`\|(A x_i + c)_i\|_2`.
 
     Examples
     --------
@@ -157,13 +160,13 @@ def max_token_upper(attention: Attention, R: float) -> float:
     Returns
     -------
     float
-        An upper bound up to rounding, in the norm of the largest token of inputs and outputs. In the Euclidean norm of
-        all coordinates it is none: there the constant grows like the root of n.
+        An upper bound up to rounding, in the norm of the largest token of inputs and outputs. It is not an
+        upper bound in the Euclidean norm of all coordinates, in which the constant grows like the root of n.
 
     Raises
     ------
     ValueError
-        "max_token_upper knows dot-product scores only ...", "R must be ...".
+        If the map has L2 scores or features other than shared keys and relative positions, or R is out of range.
 
     Notes
     -----
@@ -179,7 +182,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     19.0
     """
     attention = plain_heads("max_token_upper", attention, also=(Feature.RELATIVE,))
-    # what is added by distance changes no derivative of the logits
+    # relative positions change no derivative of the logits
     norms, R = head_norms(attention.replace(relative=None)), radius(R)
     heads = norms.WV * (1 + 2 * norms.A * R * R + norms.c * R)
     return _joined(attention, heads).item() * (1 + 1e-12)
@@ -210,11 +213,12 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "x must hold one sequence ..."; as `max_token_upper`.
+        As `Attention.check_input` and `max_token_upper`; if `x` is not one sequence.
 
     Notes
     -----
-    Ours. budzinskiy2025numerical bounds local constants without the length too; its formulas were not seen.
+    Ours. budzinskiy2025numerical also bounds local constants independently of the length; we have not seen its
+    formulas.
 
     Examples
     --------
@@ -243,12 +247,12 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
 
 
 def _joined(attention, heads):
-    """What all heads do, of what each does at most, shape (h, ...): side by side, squares of lengths add up."""
+    """Bound on all heads from bounds on each, (h, ...): the sum, or for concatenated heads the Euclidean norm."""
     return torch.linalg.vector_norm(heads, 2 if attention.output is None else 1, dim=0)
 
 
 def rows_of_heads(P: torch.Tensor, value: torch.Tensor, width: int) -> Iterator[tuple]:
-    """Of each head h some rows at a time: h, which, their P (r, n), and v_j - o_i (r, n, v), of values (h, n, v)."""
+    """Yield blocks of rows of each head: h, row indices, P (r, n), and v_j - o_i (r, n, v); values (h, n, v)."""
     n = P.shape[-1]
     for h in range(len(P)):
         for some in torch.arange(n, device=P.device).split(at_once(n * width)):

@@ -29,11 +29,12 @@ def phi_inverse(y: float) -> float:
     Raises
     ------
     ValueError
-        "y must be ...".
+        If y is not a finite number of at least 0.
 
     Notes
     -----
-    kim2021lipschitz, Thm 3.2, with the Lambert function W. The maximum is attained where all s_j are one more.
+    kim2021lipschitz, Thm 3.2, with the Lambert function W. The maximum is attained where all :math:`s_j =
+    \varphi^{-1}(n - 1) + 1`.
 
     Examples
     --------
@@ -61,15 +62,15 @@ def l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | No
     Parameters
     ----------
     query : Tensor, shape (h, k, d)
-        Query matrices, which are the key matrices too.
+        Query matrices, also used as key matrices.
     value : Tensor, shape (h, v, d)
-        Value matrices, as `Attention.l2` takes them.
+        Value matrices, as for `Attention.l2`.
     output : Tensor, shape (h, m, v), or None
-        Output matrices; None for heads that stay side by side.
+        Output matrices; None for concatenated heads.
     n : int
         Number of tokens.
     p : {2, math.inf}
-        Norm of all coordinates, of inputs and outputs alike.
+        Norm of all coordinates, for inputs and outputs.
 
     Returns
     -------
@@ -79,11 +80,11 @@ def l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | No
     Raises
     ------
     ValueError
-        "p must be ...", "n must be ...", "query must have shape ...".
+        If p or n is out of range, or matrices do not fit together.
 
     Notes
     -----
-    kim2021lipschitz, Thm 3.2, with the corrected exponent 4, see `printed_l2_upper`. Exact norms, rounding aside.
+    kim2021lipschitz, Thm 3.2, with the corrected exponent 4, see `printed_l2_upper`. Norms are exact, rounding aside.
 
     Examples
     --------
@@ -104,7 +105,7 @@ def l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | No
 def l2_upper_sharp(
     query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int, masked: bool = True
 ) -> float:
-    r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens, Euclidean: a sharper bound.
+    r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens, Euclidean: a tighter bound.
 
     .. math:: \mathrm{Lip}_2(F) \le \tfrac 1{\sqrt k}\, g(n)
               \Big(\sum_h \|W_Q^h\|_2^4\, \|W_V^h\|_2^2\Big)^{1/2} \|W_O\|_2
@@ -134,7 +135,7 @@ def l2_upper_sharp(
 
 
 def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int) -> float:
-    """The 2-norm bound as recovered from the paper, with exponent 2 of the query norms: false where they exceed 1.
+    """Our reconstruction of the 2-norm bound as printed, with exponent 2 of the query norms: false if they exceed 1.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Ten
     Returns
     -------
     float
-        No bound: it scales like the query matrices, and the constant like their squares.
+        Not a bound: it scales like the query matrices, and the constant like their squares.
 
     Examples
     --------
@@ -156,7 +157,7 @@ def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Ten
 
 
 def l2_growth(n: int) -> float:
-    r"""Lipschitz constant of a head :math:`P X A`, A of norm 1, among n tokens, Euclidean: the bound of the theorem.
+    r"""Lipschitz constant of a head :math:`P X A`, A of norm 1, on n tokens, Euclidean: the bound of the theorem.
 
     .. math:: \sqrt n\, \big(4 \varphi^{-1}(n - 1) + 1\big)
 
@@ -183,12 +184,12 @@ def l2_growth(n: int) -> float:
 
 
 def l2_growth_sharp(n: int, masked: bool = True) -> float:
-    r"""The same, sharper, and of the right order in n: each term of the Jacobian by its own norm.
+    r"""Tighter form of `l2_growth`, of the right order in n: each term of the Jacobian is bounded separately.
 
     .. math:: \sqrt T + 2 \sqrt{\tau\, \varphi^{-1}(n - 1)} + 2 \varphi^{-1}(n - 1)
 
-    with bounds T on the attention that a token gets from all, and :math:`\tau` on the same weighted by squared
-    distances along a line: :math:`T = \sqrt n`,
+    with bounds T on the total attention that a token gets, and :math:`\tau` on the same weighted by squared distances
+    along a line: :math:`T = \sqrt n`,
     :math:`\tau = \min\big((n - 1)\, \varphi^{-1}(1), \sqrt{(n - 1) / 2}\big)` without a mask, and
     :math:`T = \min\big(\frac{n + 1}2, \sqrt{2 n - 1}\big)`,
     :math:`\tau = \min\big((n - 1)\, \varphi^{-1}(1), \sqrt{n - \frac32}\big)` with one.
@@ -198,7 +199,7 @@ def l2_growth_sharp(n: int, masked: bool = True) -> float:
     n : int
         Number of tokens.
     masked : bool
-        Whether it has to hold for masked attention too; if not, it is smaller, by a factor of :math:`2^{1/4}` at most.
+        Whether it must hold for masked attention too; if not, it is smaller, by a factor of at most :math:`2^{1/4}`.
 
     Returns
     -------
@@ -207,7 +208,7 @@ def l2_growth_sharp(n: int, masked: bool = True) -> float:
 
     Notes
     -----
-    Proved in the book, page 58, with tokens at which the constant is of this order, :math:`n^{1/4} \sqrt{\log n}`.
+    Proved on page 58 of the book, with tokens at which the constant has this order, :math:`n^{1/4} \sqrt{\log n}`.
 
     Examples
     --------
@@ -236,7 +237,7 @@ def _matrices(query, value, output):
 
 
 def _heads(query, value, output, exponent):
-    """What the weights contribute to the Euclidean bounds."""
+    """Factor of the weights in the Euclidean bounds."""
     query, value, joined = _matrices(query, value, output)
     heads = largest_singular(query) ** exponent * largest_singular(value) ** 2 / query.shape[1]
     return math.sqrt(heads.sum().item()) * largest_singular(joined).item()

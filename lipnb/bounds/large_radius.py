@@ -1,4 +1,4 @@
-"""The limit of the local constant when all tokens are scaled up: attention becomes a choice of one token each."""
+"""Limit of the local constant when all tokens are scaled up: each token then attends to a single one."""
 
 import torch
 
@@ -13,14 +13,14 @@ KNOWN = (Feature.SHARED_KEYS, Feature.ROTARY, Feature.RELATIVE)
 
 @torch.no_grad()
 def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
-    r"""The token that each token chooses in the limit of large radius: :math:`j(i) = \arg\max_j x_i^\top A^\top x_j`.
+    r"""Token attended to by each token in the limit of large radius: :math:`j(i) = \arg\max_j x_i^\top A^\top x_j`.
 
     With rotary positions the scores are :math:`s\, (R_i W_Q x_i) \cdot (R_j W_K x_j)`.
 
     Parameters
     ----------
     attention : Attention
-        Any heads, rotary positions and shared keys too; a mask, or a window, limits the choice to what a token sees.
+        Any heads, also with rotary positions and shared keys; a mask or window limits the choice to visible tokens.
         Biases and relative positions do not matter in the limit.
     x : Tensor, shape (..., n, d)
         Tokens.
@@ -32,7 +32,7 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "token ... has its largest logit at more than one token ...".
+        As `Attention.check_input`; if the map has other features, or a token has its largest logit at several tokens.
 
     Notes
     -----
@@ -75,9 +75,9 @@ def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     attention : Attention
-        Any heads, rotary positions and shared keys too, masked or not. Biases do not matter in the limit.
+        As for `chosen_tokens`.
     x : Tensor, shape (..., n, d)
-        Tokens such that each has its largest logit at one token only.
+        Tokens, each with its largest logit at a single token.
 
     Returns
     -------

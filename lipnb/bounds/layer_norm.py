@@ -1,4 +1,4 @@
-"""A LayerNorm or an RMSNorm before attention: where it puts tokens, and how much it stretches them."""
+"""A LayerNorm or RMSNorm before attention: the set of its outputs, and its Lipschitz constant."""
 
 import math
 
@@ -11,16 +11,16 @@ __all__ = ["layer_norm_radius", "norm_layer_upper"]
 
 
 def norm_ellipsoid(gain, shift):
-    r"""Centre (d,) and map (d, d) of the tokens that a LayerNorm can give, :math:`\beta + G u`, :math:`|u| \le 1`."""
+    r"""Centre (d,) and map (d, d) of the possible outputs :math:`\beta + G u`, :math:`|u| \le 1`, of a LayerNorm."""
     d = len(gain)
-    if shift is None:  # an RMSNorm takes no mean away
+    if shift is None:  # an RMSNorm subtracts no mean
         return torch.zeros_like(gain), math.sqrt(d) * gain.diag()
     # G = sqrt(d) diag(gamma) (I - 1 1^T / d)
     return shift, math.sqrt(d) * gain[:, None] * (torch.eye(d, dtype=gain.dtype, device=gain.device) - 1 / d)
 
 
 def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
-    r"""Largest norm of a token that a LayerNorm can give.
+    r"""Largest possible norm of an output token of a LayerNorm.
 
     .. math:: R_*^2 = \max_{|u| = 1} |G u + \beta|^2
         = |\beta|^2 + \min_{\lambda > h_{\max}} \Big(\lambda + \sum_k \frac{g_k^2}{\lambda - h_k}\Big),
@@ -32,18 +32,18 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
     Parameters
     ----------
     gain, shift : Tensor, shape (d,)
-        Gain :math:`\gamma` and shift :math:`\beta`, d at least 2. Without a shift (None), of an RMSNorm:
+        Gain :math:`\gamma` and shift :math:`\beta`, d at least 2. A shift of None stands for an RMSNorm:
         :math:`R_* = \sqrt d \max_k |\gamma_k|`.
 
     Returns
     -------
     float
-        It is attained, and at most :math:`\sqrt d \max_k |\gamma_k| + |\beta|`.
+        The radius; it is attained, and at most :math:`\sqrt d \max_k |\gamma_k| + |\beta|`.
 
     Raises
     ------
     ValueError
-        "gain and shift must have one shape (d,) ...".
+        If gain and shift are not finite vectors of one shape (d,), d at least 2.
 
     Notes
     -----
@@ -98,17 +98,17 @@ def norm_layer_upper(
     x : Tensor, shape (..., d), optional
         Tokens. Default: the bound for all inputs, attained at equal coordinates (RMSNorm: at 0) up to the centring.
     centred : bool
-        Whether the mean of the coordinates is taken off: True for LayerNorm, False for RMSNorm.
+        Whether the mean of the coordinates is subtracted: True for LayerNorm, False for RMSNorm.
 
     Returns
     -------
     Tensor, shape (...) or ()
-        An upper bound in the Euclidean norm, float64, up to rounding; infinite where :math:`s^2 + \epsilon` is 0.
+        An upper bound in the Euclidean norm, float64, up to rounding; infinite if :math:`s^2 + \epsilon` is 0.
 
     Raises
     ------
     ValueError
-        "gain must ...", "eps must be ...", "x must have shape ...".
+        If `gain` is not a finite vector, `eps` is negative or infinite, or `x` does not have shape (..., d).
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Bounds of castin2024smooth on measures in a ball, in the 2-Wasserstein distance, whatever the number of tokens."""
+"""Bounds of castin2024smooth on measures in a ball, in the 2-Wasserstein distance, for any number of tokens."""
 
 import math
 
@@ -28,12 +28,12 @@ def log_mean_field(t, V_norm):
 
 
 def log_mean_field_sharp(t, V_norm):
-    """The same of `mean_field_upper_sharp`."""
+    """Logarithm of `mean_field_upper_sharp` on these numbers."""
     return log_of(V_norm) + log_sum([log_of(t), math.log1p(t) + t])
 
 
 def log_mean_field_optimal(t, V_norm, log_tau=math.inf):
-    """The same of `mean_field_upper_exact`, whose logarithm of tau needs more of A than its norm."""
+    """Logarithm of `mean_field_upper_exact` on these numbers; `log_tau`, that of tau, needs more of A than its norm."""
     value = t + math.log1p(math.exp(-2 * t)) - math.log(2)  # cosh t
     key = min(t, log_sum([2 * t + math.log(27 / 64), 0]) / 2)
     apart = log_sum([min(value, log_tau), log_of(t) + min(key, log_tau)])
@@ -42,13 +42,13 @@ def log_mean_field_optimal(t, V_norm, log_tau=math.inf):
 
 
 def log_masked(t, V_norm, p=2):
-    """The same of `masked_mean_field_upper`."""
+    """Logarithm of `masked_mean_field_upper` on these numbers."""
     hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))
     return log_of(V_norm) + log_sum([log_of(t), hardy + math.log1p(2 * t) + 2 * t])
 
 
 def log_masked_sharp(t, V_norm, p=2, log_tau=math.inf):
-    """The same of `masked_mean_field_upper_sharp`; with p = 2 and the logarithm of tau, of `..._upper_exact`."""
+    """Logarithm of `masked_mean_field_upper_sharp`; with p = 2 and `log_tau`, of `masked_mean_field_upper_exact`."""
     values, keys = (2 * t / p + log_of(average) for average in _past_averages(t, p))
     past = [min(values, math.log(2) + log_tau), log_of(t) + min(math.log(2) + keys, math.log(6) / 2 + log_tau)]
     return log_of(V_norm) + log_sum([log_of(t), *past])
@@ -64,21 +64,21 @@ def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = Fal
     A, V : Tensor, shapes (d, d) and (m, d)
         As for `general_upper`.
     R : float
-        Radius of the ball that holds the supports.
+        Radius of the ball that contains the supports.
     log : bool
-        Whether to return the natural logarithm: at real radii the bound overflows.
+        Whether to return the natural logarithm: at realistic radii the bound overflows.
 
     Returns
     -------
     float
-        An upper bound in W_2, so also one for sequences of any length in the ball.
+        An upper bound in W_2, hence also for sequences of any length in the ball.
 
     Raises
     ------
     ValueError
         As `general_upper`.
     OverflowError
-        "the bound is exp(...), beyond the largest float: use log=True."
+        If the bound exceeds the largest float: use ``log=True``.
 
     Notes
     -----
@@ -112,7 +112,7 @@ def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     Notes
     -----
     Ours. In :math:`L^2(\mu)` the attention operator has norm at most
-    :math:`(\sup_j \sum_i a_i P_{ij} / a_j)^{1/2} \le e^{t}`, where the proof of castin2024smooth, Thm 3.5, pays
+    :math:`(\sup_j \sum_i a_i P_{ij} / a_j)^{1/2} \le e^{t}`, where the proof of castin2024smooth, Thm 3.5, uses
     :math:`e^{2t}`.
 
     Examples
@@ -136,7 +136,7 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
     Parameters
     ----------
     A : Tensor, shape (d, d)
-        With at least one real eigenvalue.
+        Matrix with at least one real eigenvalue.
     R, log
         As for `mean_field_upper`.
 
@@ -144,16 +144,16 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
     -------
     float
         A lower bound for every R, exceeded by the local constant at `lipnb.worst_case.two_diracs`. With another V:
-        times :math:`|V u|`, u the unit eigenvector used. 0 where :math:`\gamma` is.
+        times :math:`|V u|`, u the unit eigenvector used. 0 if :math:`\gamma = 0`.
 
     Raises
     ------
     ValueError, OverflowError
-        As `mean_field_upper`, and "A has no real eigenvalue ...".
+        As `mean_field_upper`; ValueError also if A has no real eigenvalue.
 
     Notes
     -----
-    castin2024smooth, Prop. 3.6 (as recovered). That :math:`\theta > 1` for every R is ours.
+    castin2024smooth, Prop. 3.6 (our reconstruction). That :math:`\theta > 1` for every R is ours.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float
     Raises
     ------
     ValueError
-        As `mean_field_upper`, and "p must be more than 1 ...": no bound is uniform in the measure at p = 1.
+        As `mean_field_upper`, and if p is not more than 1: at p = 1 no bound is uniform in the measure.
     OverflowError
         As `mean_field_upper`.
 
@@ -222,14 +222,15 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
     Returns
     -------
     float
-        An upper bound in the conditional distance of order p, for any law of the positions, with atoms or without;
-        so for p = 2 one for masked sequences of any length, with any weights. Never above `masked_mean_field_upper`.
+        An upper bound in the conditional distance of order p, for any law of the positions, with or without atoms;
+        hence for p = 2 also for masked sequences of any length, with any weights. Never above
+        `masked_mean_field_upper`.
 
     Notes
     -----
     Ours. A row of attention averages over the past with a density that varies by at most :math:`e^{2t}`, so it is at
     most a Hardy average (hardy1934inequalities) of the decreasing rearrangement of the perturbation. The norms of A
-    and V are rounded upwards; the rounding of the formula itself, some 1e-14, is not counted.
+    and V are rounded upwards; the rounding of the formula itself, about 1e-14, is not counted.
 
     Examples
     --------
@@ -247,9 +248,9 @@ def _past_averages(t, p):
 
     .. math:: \int_0^1 f\, dq, \qquad \int_0^1 \max(1 - 2q,\, 2\rho - 1)\, f\, dq, \qquad \eta = 1 - e^{-2t} .
 
-    Both by incomplete beta functions.
+    Both are incomplete beta functions.
     """
-    t = max(t, 1e-16)  # below it the bound stays as it is, and powers of eta would underflow
+    t = max(t, 1e-16)  # below it the bound is constant, and powers of eta would underflow
     eta, rho = -math.expm1(-2 * t), math.sqrt(0.5 / (1 / t + math.hypot(1, 1 / t)))
 
     conjugate = 1.0 if math.isinf(p) else (p - 1) / p  # 1 - 1/p, which cancels for p near 1

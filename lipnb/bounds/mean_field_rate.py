@@ -1,4 +1,4 @@
-r"""The exact exponential rate of attention on measures in a ball, for every A, and the bounds that have it. Ours.
+r"""Exact exponential rate of attention on measures in a ball, for every A, and bounds with this rate. Ours.
 
 .. math:: \gamma^*(A) = \tfrac12 \max_{|x| \le 1} \big(|A x| - x \cdot A x\big), \qquad
     \log \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \sim \gamma^* R^2 .
@@ -31,7 +31,7 @@ ROUNDING = 64 * torch.finfo(torch.float64).eps  # per dimension, of an eigenvalu
 
 
 class MeanFieldRate(NamedTuple):
-    r"""The rate :math:`\gamma^*` of a matrix, between two numbers, and where it is attained.
+    r"""The rate :math:`\gamma^*` of a matrix: lower and upper bounds, and the pair that attains it.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class MeanFieldRate(NamedTuple):
 
 
 def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
-    r"""How fast the constant on measures in a ball grows with :math:`R^2`: its exact exponent, for every A.
+    r"""Exact exponential rate in :math:`R^2` of the constant on measures in a ball, for every A.
 
     .. math:: \gamma^*(A) = \tfrac12 \max_{|x| \le 1} \big(|A x| - x \cdot A x\big)
         = \tfrac12 \min_{\mu > 0} \Big(\frac\mu2 + \lambda_{\max}^+\Big(\frac{A^\top A}{2 \mu}
@@ -66,18 +66,18 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
     Returns
     -------
     MeanFieldRate
-        Lower and upper bound, which differ by rounding, and the pair (x, y).
+        Lower and upper bounds, which differ by rounding only, and the pair (x, y).
 
     Raises
     ------
     ValueError
-        "A must be square ...".
+        If A is not a finite square matrix.
 
     Notes
     -----
     Ours. :math:`\|A\|_2 / 8 \le \gamma^* \le \|A\|_2`, never below `growth_rate`; the first is attained by positive
     semidefinite A, the second where :math:`-\|A\|_2` is an eigenvalue. The minimum is convex in :math:`1/\mu`; at its
-    least point some top eigenvector x has :math:`|A x| = \mu`, and then both sides agree.
+    minimiser some top eigenvector x has :math:`|A x| = \mu`, and then both sides agree.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
 
 
 def _between(first, second, mu, length):
-    """Points of the unit ball: two top eigenvectors, and one with |A x| = mu on the way where it passes through mu."""
+    """Points of the unit ball: two top eigenvectors, and a point between them with |A x| = mu if there is one."""
     points = [first, second]
     if not second.any():
         points.append(first * min(1.0, mu / length(first)))
@@ -161,7 +161,7 @@ def mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     Returns
     -------
     float
-        An upper bound in every width, never above `mean_field_upper_sharp`: its exponent is exact for every A, its
+        An upper bound for every width d, never above `mean_field_upper_sharp`: its exponent is exact for every A, its
         order for :math:`V = I`, and its leading constant where :math:`-\|A\|_2` is an eigenvalue of A whose
         eigenvector V stretches most.
 
@@ -188,7 +188,7 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
         \tau = \prod_j N_j^{1/2} \exp\Big(\gamma^* R^2 + 3 R^2 \big(\sum_j \sigma_j^2 / N_j^2\big)^{1/2}\Big)
 
     for any whole numbers :math:`N_j \ge 1`, with the singular values :math:`\sigma_j` of A, :math:`t = \|A\|_2 R^2` and
-    :math:`\gamma^*` from `mean_field_rate`; values and keys each by `masked_mean_field_upper_sharp` where that is less.
+    :math:`\gamma^*` from `mean_field_rate`; for values and keys separately `masked_mean_field_upper_sharp` if less.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
     Returns
     -------
     float
-        An upper bound in the conditional distance of order 2, for any law of the positions, with atoms or without, and
+        An upper bound in the conditional distance of order 2, for any law of the positions, with or without atoms, and
         for masked sequences of any length with any weights; never above `masked_mean_field_upper_sharp` with p = 2.
 
     Notes
@@ -216,9 +216,10 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
 
 
 def log_mean_field_exact(A, t, V, R, bias=0.0, masked=False):
-    """Logarithm of `mean_field_upper_exact`, or masked: the matrix A, the largest logit t, the norm of V.
+    """Logarithm of `mean_field_upper_exact`, or the masked one: the matrix A, the largest logit t, the norm V.
 
-    A query bias, whose image under the keys has the norm `bias`, is in t and makes each of two logits differ more.
+    A query bias, whose image under the keys has the norm `bias`, is included in t and adds to the differences of
+    logits.
     """
     by_norm = log_masked_sharp if masked else log_mean_field_optimal
     if not (math.isfinite(6 * t) and t):  # numbers of boxes are up to 6 t
@@ -230,7 +231,7 @@ def log_mean_field_exact(A, t, V, R, bias=0.0, masked=False):
 
 
 def log_cells(singular_values, R):
-    r"""Logarithm of what cutting the ball into boxes costs in the masked bound.
+    r"""Logarithm of the factor for cutting the ball into boxes in the masked bound.
 
     .. math:: \min_{N_1, \dots} \ 3 R^2 \Big(\sum_j (\sigma_j / N_j)^2\Big)^{1/2} + \tfrac12 \sum_j \log N_j
     """
@@ -257,11 +258,11 @@ def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     Returns
     -------
     float
-        A lower bound for every A and R, real eigenvalue or not; 0 where A is, or where V vanishes on the pair.
+        A lower bound for every A and R, with or without real eigenvalues; 0 if A = 0 or V vanishes on the pair.
 
     Notes
     -----
-    Ours. The local constant at two atoms R y and R x, whose weights are to each other as :math:`c\,
+    Ours. The local constant at two atoms R y and R x, whose weights have the ratio :math:`c\,
     e^{-2 \gamma^* R^2}` to 1. The rounding of the formula is not counted.
 
     Examples
@@ -286,13 +287,13 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
     Parameters
     ----------
     A, V, n, R
-        As for `lipnb.bounds.general_upper`; A may have no real eigenvalue.
+        As for `lipnb.bounds.general_upper`; A need not have a real eigenvalue.
 
     Returns
     -------
     float
         A lower bound; with :math:`V = I` never below `general_lower`, and of order :math:`\sqrt n` up to lengths of
-        :math:`e^{2 \gamma^* R^2}`. Up to a power of :math:`\|A\|_2 R^2` no input has that order at greater lengths.
+        :math:`e^{2 \gamma^* R^2}`. Up to a power of :math:`\|A\|_2 R^2` no input has that order for longer sequences.
 
     Notes
     -----
@@ -306,17 +307,17 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
     """
     half_gap, log_block = _at_pair(A, V, R)
     others = log_of(count(n) - 1)
-    rest = others - 2 * half_gap  # of the attention that is not paid to y, over the attention to y
+    rest = others - 2 * half_gap  # log of (1 - attention to y) / (attention to y)
     q, left = -log_sum([0, rest]), -log_sum([0, -rest])
     return answer(min(others / 2 + q + log_block(left), math.log(LARGEST)), log=False)
 
 
 def _at_pair(A, V, R):
-    r"""Half the gap of logits at the pair, and the logarithm of :math:`|V (y + c R^2 |A x| (y - x))|`, by that of c.
+    r"""Half the gap of logits at the pair, and a function of log c: log of :math:`|V (y + c R^2 |A x| (y - x))|`.
 
-    The second is a function. Logarithms, because scores and entries of V may be near the ends of float64.
+    Logarithms, because scores and entries of V may be near the limits of float64.
     """
-    norms(A, V)  # refuse what is no pair of matrices
+    norms(A, V)  # validates the matrices
     A, V, R, rate = square(A).detach(), as_double("V", V).detach(), radius(R), mean_field_rate(A)
     half_gap, (size, width) = logit_bound(rate.lower, R), (part.abs().max().item() for part in (A, V))
     if not (size and width):
@@ -333,6 +334,6 @@ def _at_pair(A, V, R):
 
 
 def _log_length(vector):
-    """Logarithm of the Euclidean length: divided by the largest entry first, since squares leave float64 early."""
+    """Logarithm of the Euclidean length, after division by the largest entry: squares may leave float64."""
     size = vector.abs().max().item()
     return log_of(size) + math.log(torch.linalg.vector_norm(vector / size).item()) if size else -math.inf

@@ -1,11 +1,11 @@
-r"""Norms of the maps of heads, one by one and together: side by side or one above the other, with weights.
+r"""Norms of the maps of heads, separately and jointly: side by side or one above the other, with weights.
 
-Of head h: :math:`M_h = W_O W_V`, :math:`a_h(x) = s W_K^\top (W_Q x + b_Q)` with linear part :math:`A_h`. With weights
+For head h: :math:`M_h = W_O W_V`, :math:`a_h(x) = s W_K^\top (W_Q x + b_Q)` with linear part :math:`A_h`. With weights
 :math:`w_h > 0` and :math:`|z_h| \le |b_h|`,
 
 .. math:: \Big|\sum_h M_h z_h\Big|^2 \le \big\|[M_h / \sqrt{w_h}]_h\big\|^2 \sum_h w_h |b_h|^2 .
 
-Any weights give a bound: those used come from a convex problem, solved roughly.
+Any weights give a bound: those used approximately solve a convex problem.
 """
 
 import math
@@ -26,28 +26,28 @@ DENSE = 64  # order up to which all eigenvalues are computed
 
 
 class Region(NamedTuple):
-    r"""A set that holds all tokens, :math:`\{\beta + G u : |u| \le 1\}`: `centre`, shape (d,), and `map`, (d, d)."""
+    r"""A set :math:`\{\beta + G u : |u| \le 1\}` that contains all tokens: `centre`, shape (d,), and `map`, (d, d)."""
 
     centre: torch.Tensor
     map: torch.Tensor
 
 
 class Sizes(NamedTuple):
-    """What bounds one row of the Jacobian; natural logarithms."""
+    """Sizes that bound one row of the Jacobian; natural logarithms."""
 
-    value: float  # of sum_h M_h v_h, for averages v_h of perturbations that have together norm at most 1
+    value: float  # of sum_h M_h v_h, for averages v_h of perturbations with joint norm at most 1
     key: float  # of the key term, before the factor 1 / sqrt(2) of two tokens
     query: float  # of sum_h M_h C_h A_h, C_h the covariances of attention
     spread: float  # of the difference of two logits of one row
-    same: float  # of sum_h M_h: the value term where all heads attend alike
+    same: float  # of sum_h M_h: the value term if all heads attend alike
 
 
 class _Factors(NamedTuple):
-    """The heads on one region, each map by a factor of few rows or columns that has its norm."""
+    """Factors of the maps of heads on one region: few rows or columns, and the same norms."""
 
     outputs: torch.Tensor  # of M G, side by side, (h, m, r)
-    above: torch.Tensor  # W_K^T by its triangle, (h, k, k), for heads one above the other
-    beside: torch.Tensor  # W_K^T as it is, (h, d, k), for heads side by side
+    above: torch.Tensor  # triangular factor of W_K^T, (h, k, k), for heads one above the other
+    beside: torch.Tensor  # W_K^T itself, (h, d, k), for heads side by side
     slopes: tuple[torch.Tensor, torch.Tensor]  # queries at the centre, s (W_Q beta + b_Q), and s W_Q G
     queries: torch.Tensor  # of G^T A, one above the other, (h, r, d)
 
@@ -67,13 +67,13 @@ def _factors(att, region):
 
 
 def wide(offset, spread, part):
-    r""":math:`[b / \sqrt{1 - p}, B / \sqrt p]`, whose norm bounds :math:`|b + B u|` over :math:`|u| \le 1`, any p."""
+    r"""Matrix :math:`[b / \sqrt{1 - p}, B / \sqrt p]`; its norm bounds :math:`|b + B u|`, :math:`|u| \le 1`, any p."""
     part = as_double("part", part).clamp(1e-12, 1 - 1e-12)
     return torch.cat([offset / (1 - part).sqrt(), spread / part.sqrt()], dim=-1)
 
 
 def shares(offset, spread):
-    """Two values of p for `wide`: the best if both are largest in one direction, and if in orthogonal ones."""
+    """Two values of p for `wide`: optimal if b and B are largest in the same direction, and in orthogonal ones."""
     b, B = offset / (offset + spread).clamp_min(1e-300), spread / (offset + spread).clamp_min(1e-300)
     return B, B**2 / (B**2 + b**2).clamp_min(1e-300)
 
@@ -93,7 +93,7 @@ def _least_norm(left, offset, spread):
 
 
 def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
-    """`Sizes` of each head alone, (h,), the tokens in all of one or more `regions`; a float64 map with dot products."""
+    """`Sizes` of each head, for tokens in the intersection of `regions`; a float64 map with dot-product scores."""
     value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()
     outputs, slopes, queries, spreads = [], [], [], []
     for region in regions:
@@ -112,13 +112,13 @@ def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
 
 
 def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
-    """`Sizes` of all heads together: the first three never more than the sums over heads of `sizes_of_heads`."""
+    """`Sizes` of all heads jointly: the first three never above the sums over heads of `sizes_of_heads`."""
     alone = sizes_of_heads(att, regions)
     if att.heads == 1:
         return alone[0]
     made = [_factors(att, region) for region in regions]
     slopes = [_slopes_together(of) for of in made]
-    # any weights give a bound: those that suit the outputs of a region and its slopes, either way
+    # any weights give a bound: those balanced for the outputs and slopes of a region, stacked either way
     weights = [
         balanced(of.outputs, slope, dim)
         for of, pair in zip(made, slopes, strict=True)
@@ -135,10 +135,10 @@ def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
 
 
 def _key_and_query(made, slopes, w):
-    r"""Logarithms of the key and of the query size of all heads, by weights w: the least over the regions.
+    r"""Logarithms of the key and query sizes of all heads with weights w: the least over the regions.
 
-    Of the key, :math:`\|[M_h G / \sqrt{w_h}]_h\|\, \sup_x \|[\sqrt{w_h}\, a_h(x)]_h\|`; of the query the same with
-    :math:`G^\top A_h` in place of the slopes, where both factors are of one region.
+    For keys :math:`\|[M_h G / \sqrt{w_h}]_h\|\, \sup_x \|[\sqrt{w_h}\, a_h(x)]_h\|`; for queries the same with
+    :math:`G^\top A_h` in place of the slopes, where both factors belong to one region.
     """
     by_output = [together(of.outputs, 1 / w, 1) for of in made]
     by_slope = [together(slope, w, dim) for pair in slopes for dim, slope in enumerate(pair)]
@@ -150,8 +150,9 @@ def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     r"""Weights (h,) that make :math:`\|[L_h / \sqrt{w_h}]_h\|_2\, \|[\sqrt{w_h} S_h]_h\|_2` small.
 
     Blocks `left` (h, m, r) are side by side, `right` (h, a, b) one above the other (`dim` 0) or side by side (1). The
-    logarithm is convex in :math:`\log w`; its slope is the difference of what head h has of the two top singular
-    vectors. The start, :math:`w_h = |L_h| / |S_h|`, gives at most :math:`\sum_h |L_h| |S_h|`: the answer is no worse.
+    logarithm is convex in :math:`\log w`; its gradient is half the difference of the squared parts of head h in the two
+    top singular vectors. The start, :math:`w_h = |L_h| / |S_h|`, gives at most :math:`\sum_h |L_h| |S_h|`, and the
+    answer is never worse.
 
     >>> eye = torch.eye(2).double()
     >>> balanced(eye[:, :, None], torch.tensor([1.0, 4.0]).double()[:, None, None] * eye[:, None], 0).tolist()
@@ -184,21 +185,21 @@ def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _gram(blocks, dim):
-    """Products of the columns of blocks side by side (1), or of the rows of blocks one above the other (0)."""
+    """Gram matrix of the columns of blocks side by side (1), or of the rows of blocks one above the other (0)."""
     wide = torch.cat([*blocks], 1) if dim else torch.cat([*blocks.mT], 1)
     return (wide.mT @ wide).numpy()
 
 
 def _top(gram, start):
-    """Largest eigenvalue and its vector of a positive semidefinite matrix, to a few digits."""
+    """Largest eigenvalue of a positive semidefinite matrix, and its eigenvector, to a few digits."""
     if len(gram) > DENSE:
         try:
             values, vectors = eigsh(gram, 1, v0=np.ones(len(gram)) if start is None else start, tol=1e-5)
             return max(values[0], 1e-300), vectors[:, 0]
         except ArpackError:
             pass
-    # the whole spectrum: asked for the last pair alone, LAPACK returned none in two of five layers whose blocks are
-    # orthogonal, where the largest eigenvalues are alike
+    # the whole spectrum: for the last pair only, LAPACK returned none in two of five layers with orthogonal blocks,
+    # where the largest eigenvalues nearly coincide
     values, vectors = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(gram)))
     return max(values[-1], 1e-300), vectors[:, -1]
 
@@ -211,10 +212,10 @@ def log_of_sum(att):
 
 
 def value_of_layer(att, alone):
-    r"""Logarithm of a bound on :math:`\sum_h M_h v_h`, averages :math:`v_h = \sum_j P^h_j \varepsilon_j`, all
-    :math:`\varepsilon_j` together of norm 1.
+    r"""Logarithm of a bound on :math:`\sum_h M_h v_h`.
 
-    With :math:`w_h = |M_h|` it is :math:`(\sum_h w_h)^{1/2}` times the norm of :math:`[M_h / \sqrt{w_h}]_h`, stacked
+    The :math:`v_h = \sum_j P^h_j \varepsilon_j` are averages of perturbations with joint norm 1. With
+    :math:`w_h = |M_h|` the bound is :math:`(\sum_h w_h)^{1/2}` times the norm of :math:`[M_h / \sqrt{w_h}]_h`, stacked
     either way, and at most :math:`\sum_h |M_h|`.
     """
     sizes = torch.tensor([head.value for head in alone], dtype=torch.float64, device="cpu")
@@ -230,7 +231,7 @@ def value_of_layer(att, alone):
 
 
 def _slopes_together(of):
-    """Slopes of all heads on a region one above the other and side by side, each with the better of `shares`."""
+    """Slopes of all heads on a region, one above the other and side by side, each with the better of `shares`."""
     offset, spread = (
         torch.tensor(together(of.above @ part, None, 0), dtype=torch.float64, device="cpu").exp() for part in of.slopes
     )
@@ -241,7 +242,7 @@ def _slopes_together(of):
 
 
 def together(blocks, weights, dim):
-    r"""Logarithm of the norm of the blocks :math:`\sqrt{w_h} B_h` one above the other (0) or side by side (1)."""
+    r"""Logarithm of the norm of blocks :math:`\sqrt{w_h} B_h` one above the other (0) or side by side (1)."""
     if weights is not None:
         blocks = weights.sqrt()[:, None, None] * blocks
     return largest_singular(torch.cat([*blocks], dim)).log().item()

@@ -1,4 +1,4 @@
-"""The numbers by which bounds on a ball know a head: the norms of A and V, the largest logit, the growth rate."""
+"""The numbers of a head that bounds on a ball need: norms of A and V, the largest logit, the growth rate."""
 
 import math
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from lipnb.checks import as_double, radius, square
 
 __all__ = ["HeadNorms", "growth_rate", "head_norms"]
 
-LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
+LEAST = 1e-300  # least value for the norm of a nonzero product: entries that underflow are smaller
 
 
 def norms(A, V):
@@ -29,7 +29,7 @@ def norms(A, V):
 
 
 def plain_heads(what: str, attention: Attention, also: tuple[Feature, ...] = ()) -> Attention:
-    """The map that `what` was given, keys written out; one sentence unless it has heads that `what` knows."""
+    """The map with expanded keys; ValueError if it has features other than `also`, which `what` supports."""
     check_attention(attention, what)
     attention = attention.expand_groups()
     attention.check_plain(what, also=also)
@@ -37,14 +37,14 @@ def plain_heads(what: str, attention: Attention, also: tuple[Feature, ...] = ())
 
 
 def check_sequence(attention: Attention, x: torch.Tensor) -> None:
-    """Raise one clear sentence unless `x` holds the tokens (n, d) of one sequence for this map."""
+    """Raise ValueError unless `x` holds the tokens (n, d) of one sequence for this map."""
     attention.check_input(x)
     if x.ndim != 2:
         raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")
 
 
 class HeadNorms(NamedTuple):
-    r"""Spectral norms of the maps of each head; the bounds know the heads by these alone.
+    r"""Spectral norms of the maps of each head, all that the bounds need.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class HeadNorms(NamedTuple):
 
 
 def head_norms(attention: Attention) -> HeadNorms:
-    """`HeadNorms` of an `Attention` with dot products; float64, up to rounding.
+    """`HeadNorms` of an `Attention` with plain heads; float64, up to rounding.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def head_norms(attention: Attention) -> HeadNorms:
     """
     att = plain_heads("head_norms", attention).to(dtype=torch.float64)
 
-    def joined(left, right, scale=1.0):  # of what does not vanish: never below `LEAST`, to which it may underflow
+    def joined(left, right, scale=1.0):  # nonzero products count at least `LEAST`, since they may underflow
         there = (left != 0).any(-1).any(-1) & (right != 0).any(-1).any(-1) & (scale != 0)
         norm = scale * largest_singular(left @ right.mT)
         return torch.where(there, norm.clamp_min(LEAST), norm)
@@ -92,17 +92,17 @@ def head_norms(attention: Attention) -> HeadNorms:
 
 
 def logit_bound(A_norm, R):
-    r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball: bounds know A and R by it; infinite beyond float64."""
+    r""":math:`t = \|A\|_2 R^2`, the bound on logits in the ball; infinite beyond float64."""
     return product(A_norm, radius(R), R)
 
 
 def product(*factors):
-    """The product of numbers, 0 or more: zero with any that is zero, infinite where it leaves the range of float64."""
+    """The product of numbers of at least 0: zero if any is zero, infinite beyond the range of float64."""
     return math.prod(map(float, factors)) if all(factors) else 0.0
 
 
 def log_of(number):
-    """The natural logarithm, minus infinity of zero."""
+    """The natural logarithm; minus infinity for zero."""
     return math.log(number) if number > 0 else -math.inf
 
 
@@ -112,7 +112,7 @@ def log_sum(logs):
 
 
 def answer(logarithm, log):
-    """The bound or its logarithm; a bound beyond the largest float is a request for `log=True`."""
+    """The bound, or with `log` its logarithm; OverflowError for a bound beyond the largest float."""
     if math.isnan(logarithm):  # zero times infinity: the map is constant
         logarithm = -math.inf
     if log:
@@ -124,7 +124,7 @@ def answer(logarithm, log):
 
 
 def growth_rate(A: torch.Tensor) -> float:
-    r"""How fast the worst inputs make the constant grow with :math:`R^2`.
+    r"""Rate at which the constant grows with :math:`R^2` at the constructed worst inputs.
 
     .. math:: \gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)
 
@@ -138,12 +138,12 @@ def growth_rate(A: torch.Tensor) -> float:
     Returns
     -------
     float
-        0 or more.
+        The rate, 0 or more.
 
     Raises
     ------
     ValueError
-        "A has no real eigenvalue ...": the constructions need a real eigenvector.
+        If A is not a finite square matrix, or has no real eigenvalue: the constructions need a real eigenvector.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-r"""How far the output can move when the tokens move by at most a given amount: bounds that are computed, at one input.
+r"""Bounds on the change of the output when the tokens move by at most a given amount, computed at one input.
 
 With :math:`\ell_{ij} = s\, q_i \cdot k_j`, :math:`b_i = s W_K^\top q_i`, :math:`a_j = s W_Q^\top k_j`,
 :math:`w_j = W_O v_j`, :math:`M = \|W_O W_V\|_2`, :math:`N = \|s W_Q^\top W_K\|_2` of a head, everything below bounds
@@ -7,24 +7,24 @@ the spread of a and w under the attention of each token, and how that attention 
 The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delta\|_F \le \epsilon`.
 
 1. *Taylor's formula.* :math:`\|f(X + \Delta) - f(X)\| \le \|J \Delta\| + \int_0^1 (1 - t) \|\ddot f(Y_t)\|\, dt`, and
-   :math:`\|J \Delta\| \le \epsilon L`, L the certified upper bound of `lipnb.bounds.columns`. The rest is what the
-   change of the Jacobian over the ball adds: with :math:`\|\ddot f(Y)\| \le H(r) \|\Delta\|^2` for all
+   :math:`\|J \Delta\| \le \epsilon L`, L the certified upper bound of `lipnb.bounds.columns`. The rest comes from
+   the change of the Jacobian over the ball: with :math:`\|\ddot f(Y)\| \le H(r) \|\Delta\|^2` for all
    :math:`\|Y - X\| \le r`, it is at most
    :math:`\epsilon^2 \sum_p H(p \epsilon / 8) \int_{(p - 1) / 8}^{p / 8} (1 - t)\, dt`.
 2. *Attention in the ball of radius r.* Logits of row i differ from those at X, up to a number for the row, by at most
    :math:`\omega_i = r\, (\mathrm{diam}(a) + \sqrt 2\, |b_i| + \sqrt 2 N r)`, as :math:`|\delta_i| \le r` and
    :math:`|\delta_j - \delta_l| \le \sqrt 2 r`. So :math:`P_{ij}(Y) \le \min(1, e^{\omega_i} P_{ij}) =: p_{ij}`.
 3. *Its spreads.* About any point, deviations under P(Y) are at most :math:`e^{\omega_i / 2}` times those under P, and
-   half the diameter; what moves adds M r or N r. With the deviations :math:`\sigma_i(X)` of w and :math:`s_i(X)` of a,
-   those at Y are at most :math:`\sigma_i = \min(e^{\omega_i / 2} \sigma_i(X), \mathrm{diam}(w) / 2) + M r` and
-   :math:`s_i = \min(e^{\omega_i / 2} s_i(X), \mathrm{diam}(a) / 2) + N r`. Slopes:
-   :math:`|b_i(Y)| \le \beta_i = |b_i| + N r`. Values: :math:`|w_j(Y) - o_i(Y)| \le D_i = \min(\max_j |w_j - o_i| +
-   (e^{\omega_i} - 1) \sigma_i(X), \mathrm{diam}(w)) + \sqrt 2 M r`, because the mean under P(Y) of the old w moves by
-   at most :math:`|e^{\omega_i} - 1|` times their mean absolute deviation in some direction.
+   half the diameter; moving the points adds M r or N r. With the deviations :math:`\sigma_i(X)` of w and :math:`s_i(X)`
+   of a, those at Y are at most :math:`\sigma_i = \min(e^{\omega_i / 2} \sigma_i(X), \mathrm{diam}(w) / 2) + M r` and
+   :math:`s_i = \min(e^{\omega_i / 2} s_i(X), \mathrm{diam}(a) / 2) + N r`. Slopes: :math:`|b_i(Y)| \le \beta_i = |b_i|
+   + N r`. Values: :math:`|w_j(Y) - o_i(Y)| \le D_i = \min(\max_j |w_j - o_i| + (e^{\omega_i} - 1) \sigma_i(X),
+   \mathrm{diam}(w)) + \sqrt 2 M r`, because the mean under P(Y) of the old w moves by at most :math:`|e^{\omega_i} -
+   1|` times their mean absolute deviation in some direction.
 4. *Second derivative of row i of one head*, :math:`\dot w_j = W_O W_V \delta_j`,
    :math:`\dot\ell_j = \delta_i \cdot a_j + b_i \cdot \delta_j`, :math:`\ddot\ell_j = 2 \delta_i^\top A^\top \delta_j`:
    :math:`2\,\mathrm{Cov}(\dot w, \dot\ell) + \mathrm{Cov}(w, \ddot\ell) + \mathrm{E}[(w - o)(\dot\ell - \mathrm{E}
-   \dot\ell)^2]`. With E the mean under :math:`p_i` its length is at most
+   \dot\ell)^2]`. With E the sum with weights :math:`p_i` its length is at most
    :math:`2\, (\mathrm{E} |\dot w|^2)^{1/2} S + 2 \sigma_i N |\delta_i| (\mathrm{E} |\delta|^2)^{1/2} + D_i S^2`, where
    :math:`S = (\delta_i^\top \mathrm{Cov}(a)\, \delta_i)^{1/2} + (\mathrm{E} (b_i \cdot \delta)^2)^{1/2}`.
 5. *As a sum over tokens.* By :math:`2 x y \le z x^2 + y^2 / z` for the two products and in :math:`S^2`, with any
@@ -38,20 +38,20 @@ The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delt
 
    The slope and the covariance in it are those at Y. By the same inequality :math:`b b^\top / \beta_i` is at most
    :math:`b_i b_i^\top / |b_i| + N r I` at X, and :math:`\mathrm{Cov}(a) / s_i` at most :math:`e^{\omega_i}
-   \mathrm{Cov}_X(a) / (s_i - N r) + N r I` where :math:`s_i - N r = e^{\omega_i / 2} s_i(X)`; where it is half the
-   diameter, at most :math:`s_i I`. The norms in step 6 are of the matrices with these in their places.
+   \mathrm{Cov}_X(a) / (s_i - N r) + N r I` where :math:`s_i - N r = e^{\omega_i / 2} s_i(X)`; if it is half the
+   diameter, at most :math:`s_i I`. The norms in step 6 are those of the matrices after these substitutions.
 6. *All rows and heads.* :math:`\sum_i \big(\sum_j \delta_j^\top K_{ij} \delta_j\big)^2`, K now summed over heads, is
-   convex in the matrices :math:`\delta_j \delta_j^\top`, positive semidefinite and of trace
-   :math:`\|\Delta\|^2` together: it is largest where one token j moves. With :math:`k_{ij} \ge \|K_{ij}\|_2`, the sum
+   convex in the matrices :math:`\delta_j \delta_j^\top`, positive semidefinite and of total trace
+   :math:`\|\Delta\|^2`: it is largest if one token j moves. With :math:`k_{ij} \ge \|K_{ij}\|_2`, the sum
    of the norms of its parts,
 
    .. math:: H(r) = \max_j \min\Big(\sum_i k_{ij}^2,\ \Big\|\sum_i k_{ij} K_{ij}\Big\|_2\Big)^{1/2} .
 
 7. *Rounding.* M, N, :math:`|b_i|`, spreads, diameters and distances are computed as upper bounds with their rounding,
-   and so is :math:`p_{ij}`, from probabilities that may be larger by their error. Step 5 takes any positive weights,
-   those computed too. :math:`\sum_i k_{ij} K_{ij} = F^\top F + c I` with rows of F that are known up to the errors of
-   :math:`W_O W_V`, of b and of a: the Frobenius norm of all of them is added to the norm of F. What is left are sums
-   and products of positive numbers: `MORE`.
+   and so is :math:`p_{ij}`, from probabilities enlarged by their errors. Step 5 holds for any positive weights, so
+   for the computed ones. :math:`\sum_i k_{ij} K_{ij} = F^\top F + c I` with rows of F that are known up to the errors
+   of :math:`W_O W_V`, of b and of a: the Frobenius norm of all these errors is added to the norm of F. The remaining
+   operations are sums and products of positive numbers: `MORE`.
 """
 
 import math
@@ -61,7 +61,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.attention.features import alive
+from lipnb.attention.features import active_heads
 from lipnb.attention.units import in_units
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
@@ -75,9 +75,9 @@ from lipnb.spectral.answer import table_of
 
 __all__ = ["Nearby", "nearby_upper"]
 
-PARTS = 8  # of the way to the end of a ball, each with the second derivative at its end
-WORK = 1e11  # floating point operations that the norms of columns of the second derivative may cost, all together
-STEEPEST = 700.0  # change of the logits beyond which its exponential leaves float64
+PARTS = 8  # parts of the radius, each with the bound on the second derivative at its outer end
+WORK = 1e11  # floating point operations allowed for all norms of columns of the second derivative together
+MAX_CHANGE = 700.0  # change of the logits beyond which its exponential leaves float64
 
 
 class Nearby(NamedTuple):
@@ -90,11 +90,11 @@ class Nearby(NamedTuple):
     taylor : Tensor, shape (r,)
         First order at the input, from its certified constant, plus bounds on the second derivative on the way.
     outputs : Tensor, shape (r,)
-        Every output is a mean of values: what all attention there is could change.
+        Bound for any change of attention, since every output is a mean of values.
     general : Tensor, shape (r,)
-        Radius times the general bound on all tokens as large as those of the ball, summed over heads.
+        Radius times the general bound for all tokens as large as those of the ball, summed over heads.
     local : Tensor, shape ()
-        Bound on the local constant at the input that `taylor` starts from: `upper` of `lipnb.certify`, or smaller.
+        Bound on the local constant at the input, used by `taylor`: `upper` of `lipnb.certify`, or smaller.
     """
 
     jacobian: torch.Tensor
@@ -105,7 +105,7 @@ class Nearby(NamedTuple):
 
     @property
     def table(self) -> Any:
-        """As a pandas table, a row for each radius."""
+        """The bounds as a pandas table, one row for each radius."""
         return table_of(self)
 
     @property
@@ -123,12 +123,12 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
         \qquad \text{for all } \|\Delta\|_F \le \epsilon ,
 
     where L bounds the local constant at X (as `lipnb.certify` does), G the Jacobian and H the second derivative in
-    balls, and O is what outputs can differ as means of values. The integral is bounded by a sum.
+    balls, and O the difference of outputs as means of values. The integral is bounded by a sum.
 
     Parameters
     ----------
     attention : Attention
-        Any heads, biases, projection and mask.
+        Plain heads with dot-product scores; any biases, shared keys, output matrices and mask.
     x : Tensor, shape (n, d)
         Tokens of one sequence. Computed in float64 whatever their type.
     radii : Tensor, shape (r,)
@@ -137,22 +137,22 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     Returns
     -------
     Nearby
-        `jacobian`, `taylor`, `outputs`, `general`, each of shape (r,), and `best`; upper bounds, rounding
-        included; infinite where float64 resolves nothing, and where a bound leaves its range.
+        Upper bounds, rounding included; infinite if numbers at the input leave the range of float64, and for a bound
+        beyond it.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "nearby_upper knows dot-product scores only ..."; "x must hold one sequence ...";
-        "radii must be ...".
+        As `Attention.check_input`; if the map has L2 scores or features other than shared keys, `x` is not one
+        sequence, or radii are not finite numbers of at least 0 in shape (r,).
 
     Notes
     -----
-    Ours, proved in the book. Costs what `lipnb.certify` does, and some norms of (d, d) matrices for each radius; for
-    long and wide inputs these are replaced by sums of norms. Rounding: probabilities, values and keys with their
-    distances from the truth, see `lipnb.bounds.rounding`; spreads are taken about the mean of each row, with the
-    largest probabilities that the truth may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as
-    recovered), with Lemma 3.8.
+    Ours, proved in the book. The cost is that of `lipnb.certify` plus some norms of (d, d) matrices for each radius;
+    for long and wide inputs sums of norms replace them. Rounding: probabilities, values and keys with bounds on their
+    errors, see `lipnb.bounds.rounding`; spreads are taken about the mean of each row, with the largest probabilities
+    allowed by these errors. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, our reconstruction), with
+    Lemma 3.8.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     radii = as_double("radii", radii).to(x.device)
     if radii.ndim != 1 or not len(radii) or not torch.isfinite(radii).all() or not (radii >= 0).all():
         raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1: [0.1] for one.")
-    if not alive(attention).any():
+    if not active_heads(attention).any():
         none = torch.zeros_like(radii)
         return Nearby(none, none, none, none, radii.new_zeros(()))
     unknown = torch.full_like(radii, torch.inf)
@@ -180,14 +180,14 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
         if not sums_counted(at):
             return nothing
         J, taylor, outer, general, L = _in_units(at, x, eps)
-    except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
+    except torch.linalg.LinAlgError:  # numbers that are not finite, or no convergence
         return nothing
     J, taylor, outer, general = (_out_of_units(one, outputs) for one in (J, taylor, outer, general))
     return Nearby(J, taylor, outer, general, _out_of_units(L, outputs - tokens))
 
 
 def _in_units(at, x, eps):
-    """The four bounds, each (r,), and the local one, before units and the last rounding."""
+    """The four bounds, each (r,), and the local one, in the units of `at` and before the last rounding."""
     errors = RoundingErrors(at)
     head = _heads(at, errors)
     M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
@@ -195,7 +195,7 @@ def _in_units(at, x, eps):
     column = MORE * head.P.sum(1).amax(-1)[:, None]
     n = len(x)
     omega = _logit_change(eps, diam_a, beta, N)  # (h, r)
-    grow = torch.where(omega < STEEPEST, omega.exp() * MORE, torch.inf)
+    grow = torch.where(omega < MAX_CHANGE, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
     spread_w, spread_a = (
         _spread_in_ball(sigma, diam, omega) + norm * eps
@@ -217,14 +217,14 @@ def _in_units(at, x, eps):
 
 
 def _logit_change(r, diam_a, beta, N):
-    """omega of step 2: how far logits of a row can change, up to a number for the row, in a ball of radius r."""
+    """omega of step 2: bound on the change of logits of a row, up to a number for the row, in a ball of radius r."""
     return MORE * r * (diam_a + 2**0.5 * beta + 2**0.5 * N * r)
 
 
 def _spread_in_ball(sigma, diameter, omega):
-    """Step 3: spreads min(e^(omega / 2) sigma, diameter / 2) of points that stay, where logits change by omega."""
-    grown = sigma * MORE * (omega.clamp_max(STEEPEST) / 2).exp()
-    return torch.where(omega < STEEPEST, torch.minimum(grown, diameter / 2), diameter / 2)
+    """Step 3: spreads min(e^(omega / 2) sigma, diameter / 2) of fixed points when logits change by omega."""
+    grown = sigma * MORE * (omega.clamp_max(MAX_CHANGE) / 2).exp()
+    return torch.where(omega < MAX_CHANGE, torch.minimum(grown, diameter / 2), diameter / 2)
 
 
 def _remainder(head, eps):
@@ -242,7 +242,7 @@ def _remainder(head, eps):
 
 
 def _second_derivative(head, r, most):
-    """H(r) of step 6; for at most this many tokens j by the norm of a matrix, those of the largest sums."""
+    """H(r) of step 6; by the norm of a matrix for at most `most` tokens j, those with the largest sums."""
     ball = _in_ball(head, r)
     if ball is None:
         return torch.full_like(r, torch.inf)
@@ -258,11 +258,11 @@ def _second_derivative(head, r, most):
 
 
 class _Ball(NamedTuple):
-    r"""What steps 2 to 5 make of a ball of radius r, each (h, n): of head and row i.
+    r"""Quantities of steps 2 to 5 for a ball of radius r, each (h, n): for head and row i.
 
-    m, zeta, sigma and beta are those of the proof; grow, `e^omega`; p, (h, n, n), the probabilities; `spread_a`, the
-    part of s_i that is not N r; `along` and `own` the factors M + D zeta / m of slopes and M m + D zeta of Cov(a); k,
-    (n, n), summed over heads.
+    m, zeta, sigma and beta are those of the proof; grow, `e^omega`; p, (h, n, n), the probabilities; `spread_a`, s_i
+    without N r; `along` and `own` the factors M + D zeta / m of slopes and M m + D zeta of Cov(a); k, (n, n), summed
+    over heads.
     """
 
     grow: torch.Tensor
@@ -277,10 +277,10 @@ class _Ball(NamedTuple):
 
 
 def _in_ball(head, r):
-    """`_Ball` of this radius; None where some logits change too much."""
+    """`_Ball` of this radius; None if some logits change too much."""
     M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
     omega = _logit_change(r, diam_a, head.beta, N)  # step 2
-    if not (omega < STEEPEST).all():
+    if not (omega < MAX_CHANGE).all():
         return None
     grow = omega.exp() * MORE
     p = (MORE * grow[..., None] * head.P).clamp_max(1)
@@ -299,7 +299,7 @@ def _in_ball(head, r):
 
 
 def _norm_at_token(head, ball, r, j):
-    r"""Step 6, one token j: a bound on :math:`\|\sum_i k_{ij} K_{ij}\|_2^{1/2} = (\|F\|_2^2 + c)^{1/2}` of step 7."""
+    r"""Step 6 for a token j: bound on :math:`\|\sum_i k_{ij} K_{ij}\|_2^{1/2} = (\|F\|_2^2 + c)^{1/2}` of step 7."""
     N, m, k = head.N[:, None], ball.m, ball.k
     weights = k[:, j] * ball.p[..., j]  # k_ij p_ij, (h, i)
     # rows of F: zeta / (M m) (W_O W_V)^T W_O W_V, and (M + D zeta / m) b b^T / |b|
@@ -309,7 +309,7 @@ def _norm_at_token(head, ball, r, j):
     known = head.sigma_a[:, j] * ball.grow[:, j].sqrt() <= ball.spread_a[:, j] * MORE
     own = k[j, j] * ball.own[:, j]
     by_key = torch.where(known, own * ball.grow[:, j] / ball.spread_a[:, j], 0).sqrt()
-    # c: what stands with I
+    # c: the coefficient of I
     c = (weights * (ball.along * N * r + ball.sigma * N / m)).sum()
     c_own = own * torch.where(known, head.N * r, ball.spread_a[:, j] + head.N * r)
     c = c + (c_own + k[j, j] * (ball.sigma * N * m)[:, j]).sum()
@@ -332,13 +332,13 @@ def _norm_at_token(head, ball, r, j):
 
 
 def _out_of_units(bound, power):
-    """A bound in units as a bound: rounding of what was done with positive numbers, underflow, and the units."""
+    """Convert a bound from units: enlarge it for rounding of positive numbers and underflow, then rescale."""
     bound = torch.where(torch.isnan(bound), torch.inf, bound)
     return torch.nextafter(shifted(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
 
 
 class _Heads(NamedTuple):
-    """What each head has at the input, upper bounds with their rounding, each at least `TINY`."""
+    """Quantities of each head at the input: upper bounds with their rounding, each at least `TINY`."""
 
     M: torch.Tensor  # |W_O W_V|, (h,)
     N: torch.Tensor  # |s W_Q^T W_K|, (h,)
@@ -347,14 +347,14 @@ class _Heads(NamedTuple):
     sigma_w: torch.Tensor  # spreads of w and a under row i, (h, n)
     sigma_a: torch.Tensor
     beta: torch.Tensor  # |b_i|, (h, n)
-    farthest: torch.Tensor  # max_j |w_j - o_i| of what row i sees, (h, n)
+    farthest: torch.Tensor  # max_j |w_j - o_i| over the tokens that row i sees, (h, n)
     P: torch.Tensor  # attention, (h, n, n)
-    maps: torch.Tensor  # W_O W_V up to a rotation, (h, p, d): no bound, `maps_error` (h,) away from the truth
+    maps: torch.Tensor  # W_O W_V up to a rotation, (h, p, d): not a bound, in error by up to `maps_error`, (h,)
     maps_error: torch.Tensor
-    slopes: torch.Tensor  # b_i, (h, n, d): no bound, `slopes_error` (h, n) away
+    slopes: torch.Tensor  # b_i, (h, n, d): not a bound, in error by up to `slopes_error`, (h, n)
     slopes_error: torch.Tensor
-    centred_a: Callable[[int], torch.Tensor]  # from a token j, rows P_jl^(1/2) (a_l - mean), (h, n, d): no bound,
-    centred_error: torch.Tensor  # all together (h,) away
+    centred_a: Callable[[int], torch.Tensor]  # for token j, rows P_jl^(1/2) (a_l - mean), (h, n, d): not a bound,
+    centred_error: torch.Tensor  # in error by up to this for all rows together, (h,)
 
 
 def _heads(at, errors):
@@ -388,9 +388,9 @@ def _heads(at, errors):
 
 
 def _norms(at, errors, factor, matrix, points, points_error, unit=1.0):
-    """Of the map factor times matrix, and of the points z_j = factor times point j, in this unit.
+    """Norms of the map, factor times matrix, and of the points z_j = factor times point j, in this unit.
 
-    Its norm and error, (h,), the diameter and the spreads of z, (h,) and (h, n), the error of z, (h,), and the map.
+    Norm and error of the map, (h,), diameter and spreads of z, (h,) and (h, n), error of z, (h,), and the map.
     """
     frobenius, longest = length(factor, (-2, -1)), length(points).amax(-1)
     gamma_n = gamma(16 * (len(at.x) + sum(matrix.shape) + at.attention.output_width) + 256)
@@ -410,8 +410,8 @@ def _spread(at, errors, points, error):
 
     .. math:: \mathrm{Var}_P(z) \le \sum_j P_j (z_j - c)^2 \quad \text{for any } c,
 
-    so that the computed mean of a row may take the place of c: no difference of second moments, which would lose the
-    variance of nearly hard attention.
+    so that c may be the computed mean of a row. A difference of second moments would lose the variance of nearly hard
+    attention.
     """
     found = []
     step = at_once(points.numel())
@@ -423,7 +423,7 @@ def _spread(at, errors, points, error):
 
 
 def _farthest(at, errors, diameter):
-    """How far at most another attention to the same values could move each row of each head, (h, n)."""
+    """Bound on the move of each row of each head under any other attention to the same values, (h, n)."""
     w = torch.einsum("hmv,hjv->hjm", at.output, at.value)
     distance = torch.cdist(at.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
     longest = length(w).amax(-1)[:, None]
@@ -437,7 +437,7 @@ def _farthest(at, errors, diameter):
 
 
 def _general(at, x, M, N, eps):
-    """The general bound of each head, from the norms of its maps, on tokens as large as any in the balls, summed."""
+    """Sum over heads of the general bound, from norms of their maps, for tokens as large as any in the balls."""
     att, largest = at.attention, length(x).max() * MORE
     bias = 0 * M[:, 0]
     if att.query_bias is not None:

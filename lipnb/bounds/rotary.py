@@ -1,10 +1,11 @@
-r"""Bounds for attention with rotary positions, for which none was published: the proofs that survive the rotation.
+r"""Bounds for attention with rotary positions, by proofs that survive the rotation; none was published.
 
-Tokens at places i and j meet as :math:`s\, \tilde q_i \cdot \tilde k_j` with :math:`\tilde q_i = R_i (W_Q x_i + b_Q)`
-and :math:`\tilde k_j = R_j (W_K x_j + b_K)`. There is no one matrix A, so :math:`\|A\|_2` is replaced by norms that a
-rotation keeps. Networks compute cosines and sines in float32: their :math:`R_i` are rotations to seven digits only, and
-:math:`g = \max_i \|R_i\|_2`, next to 1, is taken of the very numbers that the map has. `RotaryNorms` is what
-`lipnb.bounds.ball_upper` takes in place of :math:`\|A\|_2`: the norms at all distances :math:`i - j`.
+Tokens at positions i and j have the logit :math:`s\, \tilde q_i \cdot \tilde k_j` with
+:math:`\tilde q_i = R_i (W_Q x_i + b_Q)` and :math:`\tilde k_j = R_j (W_K x_j + b_K)`. A single matrix A does not exist,
+so :math:`\|A\|_2` is replaced by norms that rotations preserve. Networks compute cosines and sines in float32: their
+:math:`R_i` are rotations to seven digits only, and :math:`g = \max_i \|R_i\|_2`, close to 1, is computed from the
+numbers of the map itself. `RotaryNorms` replaces :math:`\|A\|_2` in `lipnb.bounds.ball_upper`: norms at all distances
+:math:`i - j`.
 """
 
 import math
@@ -22,12 +23,12 @@ from lipnb.checks import count, radius
 
 __all__ = ["rotary_terms", "rotary_upper"]
 
-PLACES = 512  # tokens up to which queries and keys meet at each distance in turn
-AT_ONCE = 16  # distances whose norms are computed together
+PLACES = 512  # tokens up to which each distance is treated separately
+AT_ONCE = 16  # number of distances whose norms are computed together
 
 
 def _checked(attention, what):
-    """The map in float64, or one sentence unless it is plain but for rotary positions and shared keys."""
+    """The map in float64; ValueError unless rotary positions, and possibly shared keys, are its only features."""
     check_attention(attention, what)
     if attention.frequencies is None or not {*attention.more} <= {Feature.ROTARY, Feature.SHARED_KEYS}:
         raise ValueError(
@@ -38,9 +39,9 @@ def _checked(attention, what):
 
 
 def _sizes(att, n):
-    """Norms of W_Q, W_K, W_O W_V and of the biases of queries and keys, (h,) each, and g of n places."""
+    """Norms of W_Q, W_K, W_O W_V and of the biases of queries and keys, (h,) each, and g for n positions."""
     times = att.heads // att.groups
-    value = triangle(att.value.mT).mT.repeat_interleave(times, 0)  # (h, v, v), of the same products
+    value = triangle(att.value.mT).mT.repeat_interleave(times, 0)  # (h, v, v), with the same norms of products
     joint = largest_singular(value) if att.output is None else largest_singular(att.output @ value)
     blank = torch.zeros_like(joint)
     query_bias = blank if att.query_bias is None else torch.linalg.vector_norm(att.query_bias, dim=-1)
@@ -68,7 +69,7 @@ def rotary_upper(attention: Attention, n: int, R: float) -> float:
     Parameters
     ----------
     attention : Attention
-        With `frequencies`; any heads and biases, shared keys, masked or not.
+        Map with `frequencies`; any heads and biases, shared keys, masked or not.
     n : int
         Number of tokens.
     R : float
@@ -83,7 +84,7 @@ def rotary_upper(attention: Attention, n: int, R: float) -> float:
     Raises
     ------
     ValueError
-        "rotary_upper is for rotary positions, with or without shared keys, got ...", "n must be ...", "R must be ...".
+        If the map has no rotary positions or features other than these and shared keys, or n or R is out of range.
 
     Notes
     -----
@@ -91,7 +92,7 @@ def rotary_upper(attention: Attention, n: int, R: float) -> float:
     covariance under :math:`P_i` of :math:`x_j`, of spread at most R, and :math:`\tilde k_j`, of spread at most
     :math:`g (\|W_K\| R + |b_K|)`, times :math:`s R_i W_Q`. The key term is
     :math:`\sum_j P_{ij} (x_j - m_i)\, s\, \tilde q_i \cdot R_j W_K \varepsilon_j`: Cauchy-Schwarz with weights
-    :math:`P_{ij}`. No rotation makes a norm larger than g times.
+    :math:`P_{ij}`. A rotation enlarges a norm by at most a factor g.
 
     Examples
     --------
@@ -121,7 +122,7 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     Parameters
     ----------
     attention : Attention
-        With `frequencies`; any heads and biases, shared keys, masked or not.
+        Map with `frequencies`; any heads and biases, shared keys, masked or not.
     x : Tensor, shape (n, d)
         Tokens of one sequence; computed in float64.
 
@@ -133,7 +134,8 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     Raises
     ------
     ValueError
-        "rotary_terms is for rotary positions, with or without shared keys, got ..."; as `Attention.check_input`.
+        As `Attention.check_input`; if the map has no rotary positions or features other than these and shared keys, or
+        `x` is not one sequence.
 
     Notes
     -----
@@ -154,7 +156,7 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     check_sequence(attention, x)
     x = x.double()
     _, K, WV, *_, gain = _sizes(att, len(x))
-    query, key, value = att.project(x)  # the scale is in the query
+    query, key, value = att.project(x)  # scale folded into the query
     P = att.probabilities_of(query, key)
     key, value = (part.repeat_interleave(att.heads // att.groups, 0) for part in (key, value))
     eye = torch.eye(att.value_width, dtype=x.dtype, device=x.device).expand(att.heads, -1, -1)
@@ -174,16 +176,16 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
 class RotaryNorms:
     r"""Norms of rotary queries against keys among n tokens: :math:`|L^\top R_j^\top R_i Z|` where token i sees token j.
 
-    Two bounds are proved. For any plane-wise weights D, which rotations leave alone, it is at most
-    :math:`g^2 |D^{-1} L|\, |D Z|`. And it is at most the largest :math:`|L^\top R_m Z|` over distances m (each in turn
-    up to `PLACES` tokens), and :math:`\eta\, |D^{-1} L|\, |D Z|` more. Cosines and sines are those of the network: g,
+    Two bounds are proved. For any plane-wise weights D, which commute with rotations, the norm is at most
+    :math:`g^2 |D^{-1} L|\, |D Z|`. And it is at most the largest :math:`|L^\top R_m Z|` over distances m (computed
+    for up to `PLACES` tokens) plus :math:`\eta\, |D^{-1} L|\, |D Z|`. Cosines and sines are those of the network: g,
     `gain`, is the largest length of such a pair, and :math:`\eta` how far :math:`R_j^\top R_i` is from
-    :math:`R_{i - j}` in any plane. Without rotary positions it is :math:`|L^\top Z|`.
+    :math:`R_{i - j}` in any plane. Without rotary positions the norm is :math:`|L^\top Z|`.
 
     >>> from lipnb import Attention
     >>> eye = torch.eye(2).double()
     >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.tensor([torch.pi / 2]).double())
-    >>> left, right = eye[None, :, :1], eye[None, :, 1:]  # two axes that a quarter turn brings together
+    >>> left, right = eye[None, :, :1], eye[None, :, 1:]  # two axes that a quarter turn aligns
     >>> [round(RotaryNorms(f, n).log_norms(left, right).exp().item(), 6) for n in (1, 2)]
     [0.0, 1.0]
     """
@@ -206,7 +208,7 @@ class RotaryNorms:
         self._tables = torch.cat([cos[:reach], cos[ahead]]), torch.cat([sin[:reach], -sin[ahead]])
 
     def log_norms(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Logarithms of the bounds, shape (h,), on maps L of keys (h, k, a) and Z of queries (h, k, b)."""
+        """Logarithms of the bounds, shape (h,), for maps L of keys (h, k, a) and Z of queries (h, k, b)."""
         sizes = [part.abs().amax().clamp_min(1e-300) for part in (left, right)]
         left, right = triangle((left / sizes[0]).mT), triangle((right / sizes[1]).mT).mT
         return self._norms(left, right).log() + sizes[0].log() + sizes[1].log()
@@ -221,7 +223,7 @@ class RotaryNorms:
         return torch.minimum(self.gain**2 * by_planes, at_distances + self._off * by_planes)
 
     def _largest(self, left, right):
-        """The largest norm over all distances, in the order of an upper bound until no later one can be larger."""
+        """The largest norm over all distances, in decreasing order of an upper bound, until no other can be larger."""
         columns = right.mT[:, None].expand(-1, len(self._tables[0]), -1)
         matrices = left @ turned(columns, self._tables).movedim(0, -1)  # (distances, a, b)
         upper = largest_singular_of_each(matrices, lot=10**12)
@@ -233,17 +235,17 @@ class RotaryNorms:
         return best
 
     def bounding(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        r"""F, (h, r, b), with :math:`|L^\top R_j^\top R_i Z y| \le |F y|` for every y; L (h, k, a), Z (h, k, b)."""
+        r"""Map F, (h, r, b), with :math:`|L^\top R_j^\top R_i Z y| \le |F y|` for all y; L (h, k, a), Z (h, k, b)."""
         if self._weights is None:
             return triangle(left.mT) @ right
         return self.gain**2 * largest_singular(left / self._weights)[:, None, None] * self._weights * right
 
 
 def _plane_weights(att):
-    """Positive weights of the coordinates of queries and keys, (h, k), the same for both of a plane that is turned."""
+    """Positive weights of the coordinates of queries and keys, (h, k), equal within each plane of rotation."""
     p, k = len(att.frequencies), att.key_width
     planes = torch.stack([torch.arange(p, device="cpu"), torch.arange(p, 2 * p, device="cpu")], 1).flatten()
-    # those that stay follow two by two, the last one once more where they are odd
+    # unrotated coordinates follow in pairs, the last one repeated if their number is odd
     order = torch.cat([planes, torch.arange(2 * p, k, device="cpu"), torch.arange(k - k % 2, k, device="cpu")])
     found = torch.ones(att.heads, k, dtype=torch.float64, device="cpu")
     for h, (query, key) in enumerate(zip(att.query[:, order], att.key[:, order], strict=True)):

@@ -1,37 +1,38 @@
-r"""Rounding, counted: computed norms as upper bounds, and how far the linearization that float64 has is from the truth.
+r"""Bounds on all rounding errors: norms as upper bounds, and the distance of the float64 linearization from the truth.
 
-Lines 1 to 8 are those of the proof in the book, "Rounding, line by line" (notebooks/62_certified_bracket.py), where
-stands what is assumed of float64 and the libraries. With :math:`u = 2^{-53}` a sum of c products errs by at most
+Lines 1 to 8 are those of the proof in the book, "Rounding, line by line" (notebooks/62_certified_bracket.py), which
+lists the assumptions on float64 and the libraries. With :math:`u = 2^{-53}` a sum of c products errs by at most
 :math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any order (higham2002accuracy, section
 3.1); hats are computed. Everything is counted to every order.
 
-1. *Units*, of `in_units`, in which nothing overflows and what underflow takes from logits and result is at most `TINY`.
-   Heads that it raises: `RoundingErrors.raised`. A norm that squares its entries would lose more, all of a vector below
-   :math:`2^{-537}`: those that are factors of a bound divide by the largest entry first (`length`).
-2. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
-   :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`. Rows that are normalised or turned:
-   `RowErrors`, lines 2a to 2d.
+1. *Units* of `in_units`, in which nothing overflows and underflow changes logits and result by at most `TINY`.
+   `RoundingErrors.raised` marks the heads that `in_units` raises. A norm that squares its entries would lose more,
+   namely entire vectors below :math:`2^{-537}`: norms that are factors of a bound first divide by the largest entry
+   (`length`).
+2. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and likewise :math:`r^v`;
+   :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`. Rows that are normalised or
+   rotated: `RowErrors`, lines 2a to 2d.
 3. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
    :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
    (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
    the difference, exp, sum and quotient together :math:`\gamma_{n+16}`: :math:`t_{ij}`. A cap c has slopes in [0, 1]
    and values in [-c, c]: an error t of the product becomes at most
    :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)` moves by at
-   most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs :math:`8 u |B|`. A sink is
-   one more column, whose logit is given.
+   most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. Relative positions B add :math:`8 u |B|`. A sink is one more
+   column, whose logit is given.
 4. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
    :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
    :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
-   -T_i`). So :math:`|\hat P_{ij} - P_{ij}| \le \hat P_{ij} (e^{t_{ij} + T_i} - 1) =: E_{ij}`, and as rows add up to
-   one, the largest entry of a row changes by no more than all others together: this is hard attention, where
-   :math:`E_{ij}` is below :math:`e^{-\text{gap}}` though the errors of the logits are large. With weights
+   -T_i`). So :math:`|\hat P_{ij} - P_{ij}| \le \hat P_{ij} (e^{t_{ij} + T_i} - 1) =: E_{ij}`, and since
+   rows sum to one, the largest entry of a row changes by no more than all others together: this covers hard attention,
+   where :math:`E_{ij}` is below :math:`e^{-\text{gap}}` although the errors of the logits are large. With weights
    :math:`\sqrt{a_i / a_j}` multiplies both sides.
 5. *Jacobian*, for any P within E: `RoundingErrors.jacobian_error`.
 6. *Its arithmetic*: `RoundingErrors.arithmetic`, in the key term `lipnb.bounds.term_bounds`.
 7. *Norms*: `lipnb.bounds.upper_norms`, `lipnb.bounds.cholesky_certificates`.
-8. *The bounds themselves*, sums of positive numbers over tokens, heads or one width: up to `MOST` of them have relative
-   errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. Larger sums are refused (`sums_counted`); a
-   `length`, of matrices too, counts its own.
+8. *The bounds themselves*, sums of positive numbers over tokens, heads or one width: with up to `MOST` terms their
+   relative errors are below :math:`2^{-32}`, and they are enlarged by `MORE`. Larger sums are refused (`sums_counted`);
+   `length`, also of matrices, counts its own rounding.
 """
 
 import math
@@ -40,27 +41,27 @@ import torch
 
 from lipnb.attention import Feature
 from lipnb.attention.rope_norm import normalised
-from lipnb.attention.units import FAINTEST
+from lipnb.attention.units import MAX_GAP
 from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, length
 
 MOST = 2**20
-MORE = 1 + 2.0**-32  # sums of so many positive numbers: gamma of 2^20 is about 2^-33
-TINY = 2.0**-300  # what underflow takes of logits and result: line 1; TINY^2 of a row, TINY^3 of a probability
-FARTHEST = 2.0**400  # of lengths that norms divide by: squares beyond it, or below its inverse, are not trusted
-LARGEST = 2.0**150  # of the probabilities with the root of the weights
+MORE = 1 + 2.0**-32  # for sums of up to MOST positive numbers: gamma of 2^20 is about 2^-33
+TINY = 2.0**-300  # loss of logits and result by underflow: line 1; TINY^2 for a row, TINY^3 for a probability
+FARTHEST = 2.0**400  # limit for divisors of norms and their inverses: beyond it, squares are not trusted
+LARGEST = 2.0**150  # limit for probabilities times the root of the weights
 
 
 def sums_counted(at):
-    """Whether no sum that `MORE` stands for has more than `MOST` numbers."""
+    """Whether no sum that relies on `MORE` has more than `MOST` terms."""
     att = at.attention
     return max(at.n, at.heads, att.width, att.key_width, att.value_width) <= MOST
 
 
 def orthogonality(basis):
-    r"""How far the columns of `basis` B (n, r) are from orthonormal, at most: :math:`\|B^\top B - I\|_F`.
+    r"""Upper bound on the deviation :math:`\|B^\top B - I\|_F` of the columns of `basis` B (n, r) from orthonormality.
 
-    The computed Gram matrix errs by at most :math:`\gamma_n |B|^\top |B|`, whose Frobenius norm is at most that of B
-    squared; the difference from I by a unit of each.
+    The computed Gram matrix errs by at most :math:`\gamma_n |B|^\top |B|`, whose Frobenius norm is at most the square
+    of that of B; the difference from I errs by one unit of each of the two.
     """
     n, r = basis.shape
     if r == 0:
@@ -70,10 +71,11 @@ def orthogonality(basis):
 
 
 class RowErrors:
-    r"""Rounding of the rows that become queries (without their scale) or keys, and of their derivatives.
+    r"""Rounding of the rows of queries (without their scale) or keys, and of their derivatives.
 
-    A row :math:`y = W x + b` becomes :math:`R\, N(y)`, or one of the two, or stays. The rotation R is the table of
-    cosines and sines that the map itself has, exact by definition, and not quite orthogonal. Lines of the book; with
+    A row :math:`y = W x + b` becomes :math:`R\, N(y)`, with one or both of R and N, or is used unchanged. The rotation
+    R has the cosines and sines of the map itself, exact by definition, and is not quite orthogonal. Lines of the book;
+    with
     :math:`N(y) = w \circ r y`, :math:`r = (|y|^2 / K + \epsilon)^{-1/2}`, :math:`u = r y`, errors
     :math:`|\hat y - y| \le r^y` and :math:`\eta = |r^y| / \sqrt K`:
 
@@ -86,16 +88,17 @@ class RowErrors:
     - *2d.* R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
       err by :math:`\gamma_8 |R| |y|`.
 
-    Made of `at`, the `name` "query" or "key", and the tokens (n, d) that the rows are made of.
+    The arguments are `at`, the `name` "query" or "key", and the tokens (n, d) of the rows.
 
     Attributes
     ----------
     error : Tensor, shape (h, n, k)
-        Entrywise, of the finished rows: :math:`r^q / |s|` or :math:`r^k`.
+        Entrywise errors of the finished rows: :math:`r^q / |s|` or :math:`r^k`.
     identity : bool
-        Whether the finished rows are the rows: no norm, no rotation.
+        Whether the finished rows are the projected rows, without norm and rotation.
     derivative, derivative_error : Tensor, shape (h,)
-        Largest norm of the derivative of a finished row in its token, true or computed; and of its error.
+        Largest norm of the derivative of a finished row in its token, true or computed, and of the error of this
+        derivative.
     absolute_in_row, absolute_in_token : Tensor, shape (h,)
         Largest norm of the derivative of a finished row in its row, and in its token, with all numbers replaced by
         their absolute values.
@@ -130,7 +133,7 @@ class RowErrors:
         self.absolute_in_token = MORE * self.absolute_in_row * length(matrix, (-2, -1))
 
     def _normalise(self, rows, norm):
-        """Errors of normalised rows; the norm of the derivative of N, and its error, (h,) each."""
+        """Set errors of normalised rows; return the norm of the derivative of N, and that of its error, (h,) each."""
         dims, K = ((-3, -1), rows.shape[-3] * rows.shape[-1]) if norm.joint else ((-1,), rows.shape[-1])
 
         def root_mean_square(tensor):  # (h or 1, n, 1)
@@ -151,7 +154,7 @@ class RowErrors:
 
     @staticmethod
     def _turned(sizes, turn):
-        """Positive rows under the absolute values of the rotation."""
+        """Apply the absolute values of the rotation to positive rows."""
         cos, sin = (part.abs() for part in turn)
         p = cos.shape[-1]
         first, second, rest = sizes.split([p, p, sizes.shape[-1] - 2 * p], -1)
@@ -159,18 +162,18 @@ class RowErrors:
 
 
 class RoundingErrors:
-    r"""Distances of a `RoundedLinearization` from the truth: :math:`r^q, r^k, r^v`, E and what follows from them.
+    r"""Distances of a `RoundedLinearization` from the truth: :math:`r^q, r^k, r^v`, E and derived bounds.
 
     Attributes
     ----------
     E, Et : Tensor, shape (h, n, n)
-        Entrywise, of `P` and `Pt`: line 4.
+        Entrywise errors of `P` and `Pt`: line 4.
     e : Tensor, shape (h, n)
         Row sums of E.
     capped_E, capped_Et : Tensor, shape (h, n, n)
-        Entrywise, of `capped_P` and `capped_Pt`: E and Et without a cap.
+        Entrywise errors of `capped_P` and `capped_Pt`; without a cap E and Et.
     query, key, value : Tensor, shape (h, n, k) or (h, n, v)
-        Entrywise, :math:`r^q`, :math:`r^k` and :math:`r^v`: line 2.
+        Entrywise errors :math:`r^q`, :math:`r^k` and :math:`r^v`: line 2.
     slope, longest_slope : Tensor, shape (h, n)
         Largest length of the error of a slope :math:`b_{ij} = (M^k_j)^\top q_i`, and of the slope, true or computed.
     """
@@ -196,7 +199,7 @@ class RoundingErrors:
         )
 
     def _slopes(self):
-        """Bounds on the errors of slopes, and on slopes."""
+        """Bounds on the lengths of errors of slopes, and of slopes, (h, n) each."""
         at, att = self.at, self.at.attention
         if at.fixed_keys:  # |W_K^T|(r^q + gamma |q|)
             by_query = torch.einsum("hnk,hkd->hnd", self.query, att.key.abs())
@@ -222,7 +225,7 @@ class RoundingErrors:
         return MORE * (0.77 * t / self.at.attention.cap).clamp_max(1) + 32 * UNIT
 
     def _logit_errors(self):
-        """Bounds t on the errors of the logits below the largest of their rows, exp and sum included, as `logits`."""
+        """Bounds t, shaped like `logits`, on the errors of logits minus the largest of their row, with exp and sum."""
         at, att = self.at, self.at.attention
         n, t = at.n, self._product_errors()
         if att.cap is not None:  # min(t + 2 u |logit|, 2 c) + 16 u c
@@ -241,7 +244,7 @@ class RoundingErrors:
         return torch.cat([t, MORE * sink[..., None]], -1)
 
     def _probability_errors(self, t):
-        """E and Et, from the errors t of the logits, a column for sinks among them."""
+        """E and Et, from the errors t of the logits, both with the column of sinks if any."""
         at = self.at
         seen = torch.isfinite(at.logits)
         log_sum = at.logits.logsumexp(-1, keepdim=True)
@@ -254,14 +257,14 @@ class RoundingErrors:
             return torch.where(seen, MORE * torch.where(exponent_error < 0.5, near, far) + TINY**3, 0)
 
         E = error(at.P_with_sink, at.logits - log_sum, exponent_error).clamp_max(1)
-        # rows add up to one: the largest entry changes by no more than all others together
+        # rows sum to one: the largest entry changes by no more than all others together
         top = at.logits.argmax(-1, keepdim=True)
         others = MORE * E.scatter(-1, top, 0).sum(-1, keepdim=True) + gamma(at.n + 16)
         at_top = torch.minimum(others, E.gather(-1, top))
         E = E.scatter(-1, top, at_top)
         if at.log_weights is None:
             return E, E
-        # with weights sqrt(a_i / a_j) multiplies both sides; `rounding` is that of its logarithm, added to the logit
+        # with weights sqrt(a_i / a_j) multiplies both sides; `rounding`: that of its logarithm, added to the logit
         half = at.log_root_ratio().expand_as(E)
         log_Pt = at.logits + half - log_sum
         rounding = 16 * UNIT * (torch.where(seen, at.logits.abs(), 0) + half.abs() + at.log_size + log_sum)
@@ -278,10 +281,10 @@ class RoundingErrors:
         return known and bool((self.e <= 0.5).all() and torch.isfinite(self.Et).all() and (self.at.Pt <= LARGEST).all())
 
     def lengths(self):
-        r"""(h,) each: :math:`\nu, \kappa, \alpha, \delta\alpha`.
+        r"""The bounds :math:`\nu, \kappa, \alpha, \delta\alpha`, (h,) each.
 
-        The largest lengths of values, of keys and of :math:`s (M^q_i)^\top k_j`, errors included, and of the errors of
-        the last.
+        They bound the lengths of values, of keys and of :math:`s (M^q_i)^\top k_j`, errors included, and of the errors
+        of the last.
         """
         at, att = self.at, self.at.attention
         nu, kappa = (
@@ -299,7 +302,7 @@ class RoundingErrors:
         return nu, kappa, MORE * (abs(att.scale) * M * kappa + error), error
 
     def jacobian_error(self):
-        r"""Line 5: a bound on the norm of the change of the Jacobian from the linearization to the truth.
+        r"""Line 5: a bound on the norm of the difference between the Jacobians of the linearization and of the truth.
 
         With :math:`\nu = \max |v_j|`, :math:`\rho = \max |r^v_j|`, :math:`e_i = \sum_l E_{il} \le 1/2`: the mean moves
         by :math:`|\hat o_i - o_i| = |\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l| \le \nu e_i + \rho`, so
@@ -312,8 +315,8 @@ class RoundingErrors:
             |\hat C_i - C_i| &\le 5 \nu e_i \alpha + (\nu e_i + 2 \rho) \alpha + 2 \nu\, \delta\alpha,
 
         :math:`\alpha` and :math:`\delta\alpha` the largest :math:`|s W_Q^\top k_j|` and its error; the value term moves
-        by :math:`\|E\|_F \|W_V\|`. The query term is block diagonal, the largest block counts; :math:`\|W_O\|`
-        multiplies all.
+        by :math:`\|E\|_F \|W_V\|`. The query term is block diagonal, so that its largest block counts; :math:`\|W_O\|`
+        multiplies everything.
         """
         at, att = self.at, self.at.attention
         nu, _, alpha, alpha_error = self.lengths()
@@ -327,13 +330,13 @@ class RoundingErrors:
         return MORE**4 * (largest_singular(at.output) * (value + length(key) + query.amax(-1))).sum()
 
     def arithmetic(self):
-        r"""Line 6: numbers (h,) that bound the computed Jacobian of each head, and its arithmetic's :math:`\gamma_c`.
+        r"""Line 6: bounds (h,) on the computed Jacobian of each head, and :math:`\gamma_c` for its arithmetic.
 
-        Every number replaced by its absolute value or a factor by its Frobenius norm, which no orthogonal
+        Every number is replaced by its absolute value, or a factor by its Frobenius norm, which no orthogonal
         transformation changes: :math:`\|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
-        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. Returned with
-        :math:`\gamma_c`: c counts all sums on the way from the linearization to a norm, and eight units for each row of
-        a factorisation.
+        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. In
+        :math:`\gamma_c`, c counts all sums from the linearization to a norm, and eight units for each row of a
+        factorisation.
         """
         at, att = self.at, self.at.attention
 
@@ -355,7 +358,7 @@ class RoundingErrors:
         return MORE**4 * heads, gamma(count)
 
     def raised(self):
-        """Line 1: which heads `in_units` may have raised, boolean (h,): any share of them may be true, or none."""
+        """Line 1: mask (h,) of heads that `in_units` may have raised: their true size may be anything down to zero."""
         at = self.at
         sizes = at.attention.value.abs().amax((1, 2)) * at.output.abs().amax((1, 2))
-        return sizes <= 2.0**-FAINTEST
+        return sizes <= 2.0**-MAX_GAP

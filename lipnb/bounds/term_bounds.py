@@ -1,20 +1,20 @@
-r"""The three terms of the Jacobian at an input, each as an upper bound that is computed, not searched for.
+r"""Computed upper bounds on the three terms of the Jacobian at an input.
 
 Block (i, j) of the Jacobian of multi-head attention, with :math:`z_{ij} = P_{ij}(v_j - o_i)`,
 :math:`b_i = s W_K^\top q_i` and :math:`C_i = \sum_l P_{il} (v_l - o_i) k_l^\top`, is
 
 .. math:: J_{ij} = \sum_h W_O^{(h)} \Big[ P_{ij} W_V + z_{ij} b_i^\top + \delta_{ij}\, s\, C_i W_Q \Big],
 
-values, keys and queries. Here the norms are those of :math:`J\,(E \otimes F)`, where :math:`E = I - S S^\top` and
-:math:`F = I - Y Y^\top` remove some token directions and some feature directions (none, by default). Steps are those
-of the proof in the book, notebooks/62_certified_bracket.py.
+the terms of values, keys and queries. Norms here are those of :math:`J\,(E \otimes F)`, where :math:`E = I - S S^\top`
+and :math:`F = I - Y Y^\top` remove some token directions and some feature directions (none, by default). Steps are
+those of the proof in the book, notebooks/62_certified_bracket.py.
 """
 
 from typing import NamedTuple
 
 import torch
 
-from lipnb.attention import Local
+from lipnb.attention import RowJacobian
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, RowErrors, orthogonality
@@ -24,12 +24,12 @@ from lipnb.scaling import powers_of_two
 
 __all__ = ["Terms", "three_terms"]
 
-DEAR = 5e8  # matrices times order^3 from which norms are proved by a factorisation, not computed
-FEW = 4  # of them proved together
-LEADING = 4  # token directions, at most, that the value term treats exactly
-BALANCED = 4  # times that weights of tokens are brought nearer to their best
-FARTHEST = 1e3  # that one is from another
-AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
+DEAR = 5e8  # number of matrices times order^3 from which norms are proved by a factorisation, not computed
+FEW = 4  # number of matrices proved together
+LEADING = 4  # most token directions that the value term treats exactly
+BALANCED = 4  # iterations that improve the weights of tokens
+FARTHEST = 1e3  # largest ratio of weights of tokens
+AT_ONCE = 16  # number of diagonal blocks whose spectral norms are computed together
 
 
 class Terms(NamedTuple):
@@ -38,7 +38,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     query, key, value : Tensor, shape ()
-        What moves when only the queries, only the keys, only the values do; up to rounding, which `certify` adds.
+        Norms of the Jacobian when only queries, only keys or only values change; up to rounding, which `certify` adds.
     """
 
     query: torch.Tensor
@@ -47,10 +47,10 @@ class Terms(NamedTuple):
 
 
 def bases(at):
-    """Orthonormal token directions, columns of (n, n), and feature directions, of (d, d), the weightiest first.
+    """Orthonormal token directions, columns of (n, n), and feature directions, of (d, d), the most important first.
 
-    S: the right singular directions of the attention matrices, each with the size of its value map. Y: of the slopes
-    b_i, each with the size of its z_i, and of the query terms. Any orthonormal directions give valid bounds.
+    S: joint right singular directions of the attention matrices, weighted by the size of their value maps. Y: those of
+    the slopes b_i, weighted by the size of z_i, and of the query terms. Any orthonormal directions give valid bounds.
     """
     att = at.attention
     size = torch.linalg.matrix_norm(at.output) * torch.linalg.matrix_norm(att.value)
@@ -87,14 +87,14 @@ def three_terms(at: RoundedLinearization, S: torch.Tensor | None = None, Y: torc
     :math:`\varepsilon_j` of tokens move output i by
     :math:`\sum_{jh} W_O z_{ij} / T_{ij} \cdot T_{ij}\, b_{ij} \cdot \varepsilon_j`, at most :math:`\rho_i` times the
     root of :math:`\sum_{jh} (T_{ij}\, b_{ij} \cdot \varepsilon_j)^2`; summed over i that is the square of one norm for
-    each token j. Without S and Y the weights are nearly the best for Frobenius norms. Where keys are one matrix times
-    the tokens, one weight for all j is tried too, with Z E for Z. :math:`W_O W_V F = L_h M_h`. The value term is also
-    bounded with some leading token directions treated exactly, and the smaller of the two bounds is kept.
+    each token j. Without S and Y the weights are nearly the best for Frobenius norms. If keys are one matrix times
+    the tokens, one weight for all j is tried too, with Z E in place of Z. :math:`W_O W_V F = L_h M_h`. The value term
+    is also bounded with some leading token directions treated exactly, and the smaller of the two bounds is kept.
 
     Parameters
     ----------
     at : RoundedLinearization
-        Of an attention and an input.
+        Linearization of an attention at an input.
     S : Tensor, shape (n, r), optional
         Orthonormal token directions to leave out.
     Y : Tensor, shape (d, s), optional
@@ -103,7 +103,7 @@ def three_terms(at: RoundedLinearization, S: torch.Tensor | None = None, Y: torc
     Returns
     -------
     Terms
-        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.rounding`.
+        Upper bounds up to rounding; `lipnb.certify` adds a bound on it, see `lipnb.bounds.rounding`.
 
     Examples
     --------
@@ -128,17 +128,17 @@ def three_terms(at: RoundedLinearization, S: torch.Tensor | None = None, Y: torc
 
 
 def _without(rows, Y):
-    """`rows` (..., d) with the directions Y taken out."""
+    """`rows` (..., d) without their components along Y."""
     return rows - (rows @ Y) @ Y.T
 
 
 def _norms(R, count):
-    """What bounds norms of R X, for so many X."""
+    """The `Prover` or `Computed` for norms of R X, whichever is cheaper for `count` matrices X."""
     return Prover(R) if count * max(R.shape) ** 3 > DEAR and R.any() else Computed(R)
 
 
 def _query(at, Y, norms):
-    """Step 3: the largest diagonal block."""
+    """Step 3: bound on the largest diagonal block."""
     W = torch.linalg.qr(_without(at.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
     if isinstance(norms, Prover) and not at.attention.joint_norm:
         return _largest_proved(at, W, norms)
@@ -158,7 +158,7 @@ def _largest_proved(at, W, prover):
 
 
 def _largest_block(at, blocks):
-    """Largest norm of one matrix for each token, in the order of Frobenius norms until no later one can be larger."""
+    """Largest norm of one matrix per token, in decreasing order of Frobenius norms, until no other can be larger."""
     frobenius = []
     for rows in at.row_blocks():
         N = blocks(rows)
@@ -174,7 +174,11 @@ def _largest_block(at, blocks):
 
 
 def _key(at, S, Y, norms):
-    """Step 4: one weight for all tokens j, where keys are one matrix times them; one for each, where S mixes none."""
+    """Step 4: the smaller of two bounds, with one weight for all tokens j, and with one for each.
+
+    The first needs keys that are one matrix times the tokens; the second cannot use S, and is left out if the first
+    can.
+    """
     found = []
     if S.shape[1] == 0 or not at.fixed_keys:
         found.append(_weighted(at, S[:, :0], Y, norms, each=True))
@@ -190,7 +194,7 @@ def _weighted(at, S, Y, norms, *, each):
 
     with D_j the derivative of key j in its row. With :math:`(W_K F)^\top = Q R` the norm is that of
     :math:`\rho_i T_{ij}\, q_i^\top D_j R^\top`, from the Gram matrices :math:`\sum_{ih} (\rho_i T_{ij})^2 D_j^\top q_i
-    q_i^\top D_j` of small order. `each`: a weight for each token j; else one for all.
+    q_i^\top D_j` of small order. `each`: one weight for each token j; else one for all.
     """
     att = at.attention
     gamma_n = gamma(16 * (at.heads_per_key * at.n + sum(at.R.shape) + sum(att.key.shape)) + 256)
@@ -198,17 +202,19 @@ def _weighted(at, S, Y, norms, *, each):
     rho_T = T.movedim(1, 0) * _rho(at, T, S, norms, gamma_n)[:, None]  # rho_i T_ij, (h, i, j or 1)
     if at.hidden is not None and each:
         rho_T = rho_T.masked_fill(at.hidden, 0)
-    unit = rho_T.amax()  # put back in the last line
+    unit = rho_T.amax()  # multiplied again in the last line
     squares = (rho_T / torch.where(unit > 0, unit, 1)).square()
     W = _without(att.key[:: at.heads_per_key].flatten(0, 1), Y)  # W_K F, (g k, d), each key once
     R = triangle(W.mT)
     norm = at.norms["key"]
-    # a norm of all heads joins their blocks; one of keys wider than tokens may leave what R sends to nearly nothing
+    # a joint norm couples the blocks of all heads; with keys wider than tokens a norm may leave vectors that R nearly
+    # annihilates
     joined = norm is not None and (norm.joint or len(W) > att.width)
     if joined:
         maps, c, factor = R.mT.unflatten(0, (-1, att.key_width)), None, torch.eye(len(R), device="cpu").to(R)
     else:
-        # R X = (R / c)(c X), columns alike in size: small keys of large queries cost no digits, zero keys nothing
+        # R X = (R / c)(c X), columns of similar size: small keys of large queries lose no digits, zero keys are
+        # harmless
         maps, c = None, _powers(length(R, 0)).unflatten(0, (-1, att.key_width))  # c (g, k)
         factor = R * torch.where(c > 0, 1 / torch.where(c > 0, c, 1), 0).flatten()
     gram_errors, rows_error = _key_rounding(at, Y, squares, c, gamma_n)
@@ -225,11 +231,12 @@ def _weighted(at, S, Y, norms, *, each):
 def _key_rounding(at, Y, squares, c, gamma_n):
     r"""Rounding of the Gram matrices, by token j, and of the rows :math:`\rho_i T_{ij} q_i^\top D_j W_K F` themselves.
 
-    Both from :math:`\sum_{ih} (\rho_i T_{ij})^2 |q_i|^2 |X|^2`, X what stands behind the queries with all numbers
-    positive: :math:`D_j W_K F` (of the rows, and where c is None), c D_j. Of the rows it is a square: its root counts.
+    Both from :math:`\sum_{ih} (\rho_i T_{ij})^2 |q_i|^2 |X|^2`, where X is the factor after the queries in absolute
+    values: :math:`D_j W_K F` for the rows, and for the Gram matrices if c is None, else c D_j. For the rows the sum is
+    a square: its root counts.
     """
     errors = RowErrors(at, "key", at.key_tokens)
-    projection = 1 + 2 * Y.shape[1] ** 0.5  # by which computed directions Y may stretch what they are taken out of
+    projection = 1 + 2 * Y.shape[1] ** 0.5  # factor by which removing computed directions Y may stretch
     query_squares = length(at.query).square()[..., None] * squares  # |q_i|^2 (rho_i T_ij)^2
     in_token = projection * errors.absolute_in_token
     X = in_token if c is None else c.amax(-1).repeat_interleave(at.heads_per_key) * errors.absolute_in_row
@@ -239,15 +246,15 @@ def _key_rounding(at, Y, squares, c, gamma_n):
 
 
 def _powers(sizes):
-    """The powers of two next to positive numbers, 2^-900 at least, and zero for zero."""
+    """The powers of two just above positive numbers, at least 2^-900; zero for zero."""
     return torch.where(sizes > 0, powers_of_two(sizes, least=-900), 0)
 
 
 def _grams(at, squares, tokens, maps=None):
-    r"""Gram matrices of the rows :math:`(\rho_i T_{ij}) q_i^\top D_j`, for these tokens j: blocks (j, g, k, k).
+    r"""Gram matrices of the rows :math:`(\rho_i T_{ij}) q_i^\top D_j`, for these tokens j, in blocks (j, g, k, k).
 
-    `squares`, (h, i, j or 1): of :math:`\rho_i T_{ij}`. With `maps`, the matrices of keys (g, k, p): of the rows times
-    them, (j, 1, p, p).
+    `squares`, (h, i, j or 1), are those of :math:`\rho_i T_{ij}`. With `maps`, matrices of keys (g, k, p), Gram
+    matrices of the rows times these maps, (j, 1, p, p).
     """
     k, by_head = at.query.shape[-1], []
     for head_squares, query in zip(squares, at.query, strict=True):
@@ -258,7 +265,7 @@ def _grams(at, squares, tokens, maps=None):
         return grams.movedim(0, 1)
     shared, norm = slice(None, None, at.heads_per_key), at.norms["key"]
     norm = norm and norm._replace(weight=norm.weight[shared])
-    D = Local(at.turn, norm, at.rows["key"][shared]).at(tokens)
+    D = RowJacobian(at.turn, norm, at.rows["key"][shared]).at(tokens)
     if maps is not None:
         D_maps = D.matrices(maps)  # D_j R^T, (g, j, k, p)
         return (D_maps.mT @ grams @ D_maps).sum(0)[:, None]
@@ -279,7 +286,7 @@ def _weights(at, Y, each, gamma_n):
     if not each:
         z = length(z)[..., None]
     slope = length(_without(at.slope, Y))[..., None]
-    if each and at.norms["key"] is not None:  # slopes at token j in place of token i
+    if each and at.norms["key"] is not None:  # slopes at token j instead of token i
         gain = at.norms["key"].gain(at.rows["key"])[1].abs().amax(-1)
         slope = slope / gain[..., None] * gain[:, None]
     outputs, slope = _positive(output_norm * z, (0, 2), 1e-16), _positive(slope, (0, 1, 2), 1e-8)
@@ -298,14 +305,14 @@ def _weights(at, Y, each, gamma_n):
 
 
 def _gaps(at, size):
-    """|v_j - o_i|, (h, n, n), roughly: from squares, whose root resolves no more than half the digits."""
+    """Approximate |v_j - o_i|, (h, n, n): from squares, whose root resolves at most half the digits."""
     squares = at.value.square().sum(-1)[:, None] + at.mean.square().sum(-1)[..., None] - 2 * at.mean @ at.value.mT
-    # at most (1 - P) times what values differ by
+    # at most (1 - P) times the largest difference of values
     return torch.minimum(torch.maximum(squares.clamp_min(0).sqrt(), 1e-7 * size), size * (1 - at.P))
 
 
 def _rho(at, T, S, norms, gamma_n):
-    r"""(n,): :math:`\rho_i = \|[W_O z_{ij} / T_{ij}]_{(j,h)} E\|` of weights T, (n, h, n or 1)."""
+    r"""Bounds (n,) on :math:`\rho_i = \|[W_O z_{ij} / T_{ij}]_{(j,h)} E\|` for weights T, (n, h, n or 1)."""
     size = 3 * length(at.value).amax(-1) * length(at.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
     rho = []
     for rows in at.row_blocks():
@@ -320,13 +327,13 @@ def _rho(at, T, S, norms, gamma_n):
 
 
 def _positive(numbers, dim, least):
-    """Numbers over the largest of these dimensions, and kept away from zero: weights must be positive."""
+    """Numbers divided by the largest over these dimensions, at least `least`: weights must be positive."""
     top = numbers.amax(dim, keepdim=True)
     return (numbers / torch.where(top > 0, top, 1)).clamp_min(least)
 
 
 def _value(at, S, Y):
-    """Step 5, two ways, the smaller: all heads' P E at once, and that after the leading token directions."""
+    """Step 5, the smaller of two bounds: with P E of all heads, and with leading token directions treated exactly."""
     W = _without(at.attention.value, Y)  # W_V F
     L, M, LM_error = _balanced_factors(at.output, W)
     P = at.Pt - (at.Pt @ S) @ S.T
@@ -352,9 +359,10 @@ def _value(at, S, Y):
 
 
 def _balanced_factors(output, W):
-    r"""L (h, m, p) and M (h, d, p), columns of like length, with :math:`W_O W_V F = L M^\top` up to the error, (h,).
+    r"""L (h, m, p) and M (h, d, p), columns of similar length, with :math:`W_O W_V F = L M^\top` up to the error, (h,).
 
-    From singular vectors, of which nothing is assumed: the error is that of the product, and what computing it loses.
+    Nothing is assumed of the singular vectors: the error is that of the product, plus the rounding of its
+    computation.
     """
     Q1, R1 = torch.linalg.qr(output)
     Q2, R2 = torch.linalg.qr(W.mT)
@@ -367,7 +375,7 @@ def _balanced_factors(output, W):
 
 
 def _on_tokens(columns, L, M):
-    r"""Norm of :math:`\sum_h c_h \otimes L_h M_h^\top`, from above; columns c (h, n, r), L (h, m, p), M (h, d, p).
+    r"""Upper bound on the norm of :math:`\sum_h c_h \otimes L_h M_h^\top`; c (h, n, r), L (h, m, p), M (h, d, p).
 
     Block (a, b) of its Gram matrix is :math:`\sum_{hg} (c_h^\top c_g)_{ab}\, M_h L_h^\top L_g M_g^\top`.
     """

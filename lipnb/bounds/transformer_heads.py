@@ -1,15 +1,15 @@
-r"""What bounds one row of the Jacobian of heads as transformers have them: rotary, normalised, capped, with sinks.
+r"""Sizes of one row of the Jacobian for heads with rotary positions, norms, capped logits and sinks.
 
-With changes :math:`\dot q_i, \dot k_j` of queries and keys, row i moves, beside its values, by
+With changes :math:`\dot q_i, \dot k_j` of queries and keys, row i moves, in addition to its value term, by
 
 .. math:: M \sum_j P_{ij}\, \kappa'_{ij}\, (x_j - m_i)\,
     \big( q_i^\top R_i^\top R_j\, \dot k_j + \dot q_i^\top R_i^\top R_j\, k_j \big), \qquad |\kappa'_{ij}| \le 1 .
 
 Two facts hold for any probabilities P and numbers :math:`\tau_j`: for tokens :math:`\beta + G u`, :math:`|u| \le 1`,
 the sum :math:`\sum_j P_{ij} (u_j - \bar u) \tau_j` is at most the root of :math:`\sum_j P_{ij} \tau_j^2`, and at most
-:math:`1 / \sqrt 2` times that of the two largest :math:`\tau_j^2`. So the proofs for plain heads remain, but for what
-they gain where all keys are read along one direction, and seen from their mean: turns, caps and sinks tell a constant
-from none.
+:math:`1 / \sqrt 2` times that of the two largest :math:`\tau_j^2`. So the proofs for plain heads still hold, except for
+the gain when all keys are read along one direction and measured from their mean. Rotations, caps and sinks are not
+invariant to adding a constant, so that gain is lost.
 """
 
 import math
@@ -35,12 +35,12 @@ from lipnb.bounds.upper_norms import largest_singular, triangle
 
 
 class Projection(NamedTuple):
-    """Queries (scale folded in), or keys, of the heads for tokens in a region, before their places turn them."""
+    """Queries (scale folded in), or keys, of the heads for tokens in a region, before rotation."""
 
-    change: torch.Tensor  # a change of the token times this, (h, r, d); where rows are normalised, no more than this
-    reach: torch.Tensor  # where they are: this times vectors of length at most 1, (h, k, c)
-    offset: torch.Tensor  # before norms they are at offset + spread u, (h, k, 1) and (h, k, d),
-    spread: torch.Tensor  # one u of length at most 1 for all heads
+    change: torch.Tensor  # map of changes of the token, (h, r, d); for normalised rows a bound on it
+    reach: torch.Tensor  # the rows are this times vectors of length at most 1, (h, k, c)
+    offset: torch.Tensor  # before norms the rows are offset + spread u, (h, k, 1) and (h, k, d),
+    spread: torch.Tensor  # with one u of length at most 1 for all heads
 
 
 def _projection(att, name, region):
@@ -56,7 +56,7 @@ def _projection(att, name, region):
         return Projection(scale * matrix, least_wide(offset, spread), offset, spread)
     largest = scale * weight.abs().amax(1)[:, None, None]  # max |w|
     eye = torch.eye(att.key_width, dtype=torch.float64, device="cpu")
-    if att.joint_norm:  # one mean square: the rows of all heads are one
+    if att.joint_norm:  # one mean square: the rows of all heads count as one row
         matrix, offset, spread = (part.flatten(0, 1).expand(att.heads, -1, -1) for part in (matrix, offset, spread))
     width = matrix.shape[1]
     # |offset| - |spread| <= |y| <= |offset| + |spread|
@@ -78,7 +78,7 @@ def _norm(matrices):
 
 
 def _outputs(att, region):
-    """M G, (h, m, c): what all tokens differ by in the outputs, and from 0, which is what a sink gives."""
+    """M G, (h, m, c): range of the values of all tokens in the outputs; with sinks 0, the value of a sink, included."""
     spread = att.value @ region.map
     if att.sinks is None:
         return att.output_matrices() @ triangle(spread.mT).mT
@@ -90,7 +90,7 @@ def _outputs(att, region):
 
 
 def range_of_relative(att: Attention, n: int) -> torch.Tensor:
-    """(h,): by how much what is added to the logits of a row by distance can differ, among n tokens."""
+    """Range, (h,), of the relative positions added to the logits of a row, among n tokens."""
     if Feature.RELATIVE not in att.more:
         return torch.zeros(att.heads, dtype=torch.float64, device="cpu")
     farthest = min(n if att.window is None else min(n, att.window), att.bias_reach + 1) - 1
@@ -98,19 +98,19 @@ def range_of_relative(att: Attention, n: int) -> torch.Tensor:
     return biases.amax(1) - biases.amin(1)
 
 
-def sizes_in_use(att: Attention, regions: list[Region], n: int) -> tuple[list[Sizes], Sizes]:
-    """`Sizes` of each head alone, (h,), and of all together, of n tokens in all `regions` (one or more).
+def sizes_of_features(att: Attention, regions: list[Region], n: int) -> tuple[list[Sizes], Sizes]:
+    """`Sizes` of each head, (h,), and of all jointly, for n tokens in the intersection of `regions`.
 
-    The map is in float64, with dot products and keys for each head, and has whatever else it has. The key sizes are for
-    a triangle inequality with the value sizes, not for the sum of their squares. Raises ValueError where a normalised
-    row may vanish.
+    Expects float64, dot-product scores and expanded keys; any other feature is allowed. The key sizes are for a
+    triangle inequality with the value sizes, not for the sum of their squares. Raises ValueError if ``norm_eps=0`` and
+    a normalised row may vanish.
     """
     turns = RotaryNorms(att, n)
     outputs = [_outputs(att, region) for region in regions]
     projections = [(_projection(att, "query", region), _projection(att, "key", region)) for region in regions]
 
     def least(log_norms):
-        """The least over the regions, (h,)."""
+        """The least of these logarithms over the regions, (h,)."""
         return torch.stack([log_norms(att, turns, query, key) for query, key in projections]).amin(0)
 
     value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()  # |M|
@@ -123,32 +123,32 @@ def sizes_in_use(att: Attention, regions: list[Region], n: int) -> tuple[list[Si
 
 
 def _log_key_term(att, turns, query, key):
-    r"""(h,): logarithm of a bound on :math:`q_i^\top R_i^\top R_j \dot k_j`, for changes of tokens of length 1."""
+    r"""Logarithms (h,) of bounds on :math:`q_i^\top R_i^\top R_j \dot k_j`, for changes of tokens of length 1."""
     if att.key_norm is None:
         return turns.log_norms(key.change, query.reach)
     return _log_product(turns, key.change, query.reach)
 
 
 def _log_query_term(att, turns, query, key):
-    r"""(h,): the same of :math:`\dot q_i^\top R_i^\top R_j k_j`."""
+    r"""Logarithms (h,) of bounds on :math:`\dot q_i^\top R_i^\top R_j k_j`, for changes of tokens of length 1."""
     if att.query_norm is None:
         return turns.log_norms(key.reach, query.change)
     return _log_product(turns, key.reach, query.change)
 
 
 def _log_product(turns, left, right):
-    """Where one of them changes in a direction that is not known: the product of the norms, |R_i^T R_j| <= g^2."""
+    """Logarithms of products of norms, if one factor has an unknown direction: |R_i^T R_j| <= g^2."""
     return largest_singular(left).log() + largest_singular(right).log() + 2 * math.log(turns.gain)
 
 
 def _log_differences(att, turns, query, key):
-    """(h,): by how much logits of a row can differ before anything is added to them, twice their largest."""
+    """Logarithms (h,) of bounds on the difference of logits of a row before added terms: twice the largest."""
     logits = turns.log_norms(key.reach, query.reach)
     return math.log(2) + (logits if att.cap is None else logits.clamp_max(math.log(att.cap)))
 
 
 def _sizes_together(att, turns, outputs, projections, alone):
-    """`Sizes` of all heads together: the first three never more than the sums over heads."""
+    """`Sizes` of all heads jointly: the first three never above the sums over heads."""
     if att.heads == 1:
         return alone[0]
     value = value_of_layer(att, alone)
@@ -167,7 +167,7 @@ def _sizes_together(att, turns, outputs, projections, alone):
 
 
 def _slopes_together(turns, query, key):
-    """Slopes of all heads one above the other, as maps of one vector of length 1."""
+    """Slopes of all heads, one above the other, as maps of one vector of length at most 1."""
     offset, spread = (
         torch.tensor(together(turns.bounding(key.change, part), None, 0), dtype=torch.float64, device="cpu").exp()
         for part in (query.offset, query.spread)
@@ -177,6 +177,6 @@ def _slopes_together(turns, query, key):
 
 
 def _log_weighted_product(output, blocks):
-    r"""Logarithm of :math:`\|[M_h / \sqrt{w_h}]_h\|\, \|[\sqrt{w_h} B_h]_h\|`, blocks above each other."""
+    r"""Logarithm of :math:`\|[M_h / \sqrt{w_h}]_h\|\, \|[\sqrt{w_h} B_h]_h\|`, blocks one above the other."""
     w = balanced(output, blocks, 0)
     return together(output, 1 / w, 1) + together(blocks, w, 0)

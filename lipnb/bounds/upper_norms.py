@@ -1,4 +1,4 @@
-r"""Lengths and spectral norms in float64 as upper bounds: the rounding of their own computation is counted.
+r"""Lengths and spectral norms in float64 as upper bounds: the rounding of their computation is counted.
 
 With :math:`u = 2^{-53}` a sum of c products errs by at most :math:`\gamma_c = c u / (1 - c u)` times the sum of the
 absolute products, in any order (higham2002accuracy, section 3.1).
@@ -13,15 +13,15 @@ EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed,
 
 
 def gamma(count):
-    r""":math:`\gamma_c = c u / (1 - c u)`, the relative error of a sum of `count` products."""
+    r"""The relative error :math:`\gamma_c = c u / (1 - c u)` of a sum of `count` products."""
     return count * UNIT / (1 - count * UNIT)
 
 
 def length(tensor, dim=-1):
-    """Upper bound on the Euclidean length over one dimension or several, its own rounding counted, however many.
+    """Upper bound on the Euclidean length over one or several dimensions, with its rounding, for any number of entries.
 
-    Divided by the largest entry first, so that squares cannot underflow. Of c entries the quotients err by a unit each,
-    the sum of squares by c units, the root by half of both, the product by a unit.
+    Entries are first divided by the largest, so that squares cannot underflow. For c entries each quotient errs by a
+    unit, the sum of squares by c units, the root by half of both, the product by a unit.
     """
     if not tensor.numel():
         return torch.linalg.vector_norm(tensor, dim=dim)
@@ -31,7 +31,7 @@ def length(tensor, dim=-1):
 
 
 def triangle(matrix):
-    """R of matrix = Q R: :math:`|M y| = |R y|`."""
+    """The triangular factor R of M = Q R, for which :math:`|M y| = |R y|`."""
     return torch.linalg.qr(matrix, mode="r").R
 
 
@@ -39,7 +39,7 @@ def largest_eigenvalue(gram):
     """The largest eigenvalue of positive semidefinite matrices (..., b, b), up to rounding."""
     try:
         return torch.linalg.eigvalsh(gram)[..., -1]
-    except torch.linalg.LinAlgError:  # an iteration without end, seen once in 100,000 cases; the trace is no smaller
+    except torch.linalg.LinAlgError:  # no convergence, seen once in 100,000 cases; the trace is an upper bound
         trace = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)
         if not torch.isfinite(trace).all():
             raise
@@ -73,12 +73,12 @@ def largest_singular(matrix):
 
 
 def largest_singular_of_each(matrices, lot=None):
-    r"""(c,): upper bounds on the norms of matrices (c, a, b), from a trace of powers where that is much cheaper.
+    r"""Upper bounds on the norms of matrices (c, a, b), shape (c,), from a trace of powers if that is much cheaper.
 
     .. math:: \|M\|_2 \le \big(\mathrm{tr}\,(M^\top M)^4\big)^{1/8} = \|(M^\top M)^2\|_F^{1/4} ,
 
-    above the norm by at most the eighth root of the rank. The choice counts `lot` matrices, or these c: with a lot the
-    answer for a matrix does not depend on how many others come along.
+    above the norm by at most a factor, the eighth root of the rank. The choice assumes `lot` matrices, by default c;
+    with a given lot the bound of a matrix does not depend on the number of others.
     """
     c, a, b = matrices.shape
     if b > a:

@@ -1,4 +1,4 @@
-"""The local bound of yudin2025attention, from the attention matrix at the input, and with the norm of the softmax."""
+"""Local bounds of yudin2025attention from the attention matrix at the input, and with the norm of the softmax."""
 
 import math
 
@@ -11,24 +11,24 @@ from lipnb.checks import as_double, number
 
 __all__ = ["softmax_norm", "without_query_bias", "yudin_upper", "yudin_upper_sharp"]
 
-SUM = 2**-8  # rounding of sums of probabilities in bfloat16
-HALVINGS = 60  # of the interval that holds the norm of the softmax: to the last digit of float64
+SUM = 2**-8  # allowed excess of sums of probabilities: rounding in bfloat16
+HALVINGS = 60  # halvings of the interval of the softmax norm: to the last digit of float64
 
 
 def attention_at(att, x):
-    """Attention matrices (..., h, n, n) at tokens, and the :math:`A x_i + c` in coordinates that keep lengths."""
+    """Attention matrices (..., h, n, n) at tokens, and :math:`A x_i + c` in coordinates that preserve lengths."""
     query, key, _ = att.project(x)
     return att.probabilities_of(query, key), query @ triangle(att.key.mT).mT  # |W_K^T q| = |R q|
 
 
 def g_1(P):
-    """:math:`g_1` of each row, from its two largest entries, the second 0 where there is one token."""
+    """The :math:`g_1` of each row, from its two largest entries; with one token the second counts as 0."""
     first, second = torch.nn.functional.pad(P, (0, 1)).topk(2, dim=-1).values.unbind(-1)
     return first * (1 - first + second)
 
 
 def yudin(P, rows, tokens, A_norm, keys, V_norm):
-    """Both forms, of heads: bounds `rows` on the softmax, norms of X and A, of the A x_i + c as rows, and of V."""
+    """Both forms for heads: bounds `rows` on the softmax, norms of X and A, of the matrix of A x_i + c, and of V."""
     return V_norm * (largest_singular(P) + rows.amax(-1) * tokens * (tokens * A_norm + keys))
 
 
@@ -58,7 +58,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "this bound is for attention without query biases ...".
+        As `Attention.check_input`; if the map has a nonzero query bias, L2 scores or features other than shared keys.
 
     Notes
     -----
@@ -104,13 +104,13 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     -------
     Tensor, shape of the batch
         An upper bound on the norm, float64, up to the rounding of the logits; without query biases never above
-        `yudin_upper` but for rounding. The softmax gains little: in 100,000 random rows :math:`g_1` was at most 1.12
+        `yudin_upper`, rounding aside. The exact norm gains little: in 100,000 random rows :math:`g_1` was at most 1.12
         times the norm.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "yudin_upper_sharp knows dot-product scores only ...".
+        As `Attention.check_input`; if the map has L2 scores or features other than shared keys.
 
     Notes
     -----
@@ -133,7 +133,7 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
 
 
 def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tuple[Attention, torch.Tensor]:
-    r"""The same map without a query bias, on tokens with one constant coordinate more.
+    r"""Rewrite a map without query bias, on tokens with one additional constant coordinate.
 
     .. math:: W_Q x + b_Q = (W_Q, b_Q / t)\,(x, t), \qquad \|D_x f\|_2 \le \|D_{(x, t)} f'\|_2 .
 
@@ -144,12 +144,12 @@ def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tu
     x : Tensor, shape (..., n, d)
         Tokens.
     size : float
-        The constant t, positive and finite. Bounds depend on it; each is valid.
+        The constant t, positive and finite. Bounds depend on it; all are valid.
 
     Returns
     -------
     Attention, Tensor
-        The map f' of width d + 1 and its tokens, shape (..., n, d + 1); the arguments where there is no query bias.
+        The map f' of width d + 1 and its tokens, shape (..., n, d + 1); the arguments if there is no query bias.
 
     Notes
     -----
@@ -194,29 +194,29 @@ def softmax_norm(p: torch.Tensor) -> torch.Tensor:
         p_{(2)} \le \lambda \le p_{(1)},
 
     with the two largest entries :math:`p_{(1)} \ge p_{(2)}`. It is at most :math:`g_1(p) = p_{(1)} (1 - p_{(1)} +
-    p_{(2)})`, and that at most 1/2; all three are equal where two entries are 1/2.
+    p_{(2)})`, and that at most 1/2; all three are equal if two entries are 1/2.
 
     Parameters
     ----------
     p : Tensor, shape (..., n)
-        Probabilities; zeros are welcome, as are rows that sum to less than one, as with sinks.
+        Probabilities; zeros are allowed, as are rows that sum to less than one, as with sinks.
 
     Returns
     -------
     Tensor, shape (...)
-        An upper bound, float64, above the norm by rounding only: at most some :math:`10^{-14} p_{(1)}` for n up to a
-        hundred. It holds for the p that is given, whatever its sum; how p was computed is not counted.
+        An upper bound, float64, above the norm by rounding only: at most about :math:`10^{-14} p_{(1)}` for n up to a
+        hundred. It holds for the given p, whatever its sum; rounding in the computation of p is not counted.
 
     Raises
     ------
     ValueError
-        "p must hold probabilities ...".
+        If p does not hold probabilities, with sums of at most 1 up to rounding.
 
     Notes
     -----
     yudin2025attention states :math:`g_1`, nair2025softmax the 1/2. The equation is that of golub1973modified for a
     matrix of rank one taken from a diagonal one; its left side increases between :math:`p_{(2)}` and :math:`p_{(1)}`,
-    and where it is 1 or more, :math:`\lambda` has been passed. An error of relative size u in each of its terms moves
+    and where it is 1 or more, the point is at or above :math:`\lambda`. A relative error u in each of its terms moves
     its root by at most :math:`u\, p_{(1)}`, because :math:`|p_j - \lambda| \le p_{(1)}`.
 
     Examples
@@ -233,7 +233,7 @@ def softmax_norm(p: torch.Tensor) -> torch.Tensor:
         middle = (low + high) / 2
         gaps = p - middle[..., None]
         passed = torch.where(gaps == 0, 0, p.square() / gaps).sum(-1) >= 1
-        # at an entry of p, and where no float lies between, the upper end stays
+        # at an entry of p, or if no float lies between, the upper end is kept
         inside = (low < middle) & (middle < high)
         high = torch.where(passed & inside, middle, high)
         low = torch.where(~passed & inside, middle, low)

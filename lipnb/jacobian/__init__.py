@@ -1,6 +1,6 @@
-"""Jacobians of attention at an input: closed form, and the autodiff twin for any differentiable map.
+"""Jacobians at an input: attention in closed form, and any differentiable map by automatic differentiation.
 
-Both give the two products that a solver needs, and a dense matrix that tests and small cases compare with.
+Both give the two products that a solver needs, and a dense matrix for tests and small cases.
 """
 
 from lipnb.jacobian.autodiff import AutodiffJacobian

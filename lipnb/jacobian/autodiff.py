@@ -1,4 +1,4 @@
-"""Jacobian of any differentiable map of tokens, by automatic differentiation: the slow twin."""
+"""Jacobian of any differentiable map of tokens, by automatic differentiation: the slow reference implementation."""
 
 import math
 import re
@@ -17,13 +17,13 @@ from lipnb.threads import Shared, turn
 
 __all__ = ["AutodiffJacobian", "bilinear_form", "plain_kernels"]
 
-PROBE = 0x5EED_0F_A_920BE  # seed of the vectors that products are compared on
-ROUNDING = 256  # units of rounding by which two ways to a product may differ
-LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those that float32 has a part in are not
-SINGLE = 1e-4  # and those in float32, up to this, where sharp attention cancels; those that TF32 has a part in are not
-KINKS = 4  # how often as far from a product as from each other slopes of the map's values must be to speak against it
+PROBE = 0x5EED_0F_A_920BE  # seed of the vectors on which products are compared
+ROUNDING = 256  # units of rounding by which two computations of a product may differ
+LINEAR = 1e-11  # relative linearity of products in float64; products with a float32 part are not as linear
+SINGLE = 1e-4  # the same for float32, where sharp attention cancels; products with a TF32 part are not as linear
+KINKS = 4  # slopes of the map's values count against a product if this many times farther from it than from each other
 FAR = (1 / 64, 1 / 32, 1 / 16, 1 / 4, 1)  # steps of slopes far from x, as shares of its largest entry
-FARTHER = 0.9  # of the distance of near slopes: a far one that is closer to the product may be that of a quantised map
+FARTHER = 0.9  # share of the distance of near slopes: a far slope closer to the product may be that of a quantised map
 
 
 @contextmanager
@@ -45,7 +45,7 @@ _uncompiled = Shared(lambda: torch.compiler.set_stance("force_eager"))
 def plain_kernels() -> Iterator[None]:
     """Run the block with PyTorch's plain attention and layers, uncompiled: fused ones lack derivatives.
 
-    Inference mode, in which nothing is recorded, is left for as long.
+    Inference mode, which records no graph, is off inside.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -57,34 +57,31 @@ def plain_kernels() -> Iterator[None]:
 
 PRETRAINED = "; of a network in a folder lipnb.models.load(folder) gives model.attention(layer) and model.network()"
 FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
-ONCE = (
-    "torch::autograd::Error",
-    "torch::autograd::NotImplemented",
-)  # PyTorch's nodes for a derivative that is not there
+ONCE = ("torch::autograd::Error", "torch::autograd::NotImplemented")  # PyTorch's nodes for a missing derivative
 UNLIKE = (
     "the values of this map around x do not change as its reverse mode says, and it has no forward mode to compare "
-    "with: the backward pass of an autograd function of its own is not the derivative of its forward pass, or a part "
-    "is cut off by detach(), or rounds. Mend that backward pass; where another derivative is meant, give the function "
-    "a jvp as well, or write a straight-through estimator as z + (rounded(z) - z).detach()."
+    "with: the backward pass of a custom autograd function is not the derivative of its forward pass, or a part "
+    "is cut off by detach(), or rounds. Correct that backward pass; if another derivative is intended, give the "
+    "function a jvp as well, or write a straight-through estimator as z + (rounded(z) - z).detach()."
 )
 DISAGREE = (
     "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() to leave it "
-    "out), a backward hook changes gradients, an autograd function of its own has two different derivatives, it "
-    "draws random numbers, or its derivative is what rounding leaves where all of it cancels (its constant is then 0)."
+    "out), a backward hook changes gradients, a custom autograd function has two different derivatives, it "
+    "draws random numbers, or its derivative cancels and leaves only rounding (its constant is then 0)."
 )
 MIXES = (
-    "the map mixes the sequences of its batch: moving one of them moves the output of another, so that none has a "
-    "Jacobian of its own. The leading dimensions of x are the batch, and each tensor of a list comes as a batch: give "
-    "batch_first=True to nn.MultiheadAttention, call .eval() on a module with batch norm, take means over dim=-2, not "
-    "dim=0; or give one sequence (n, d) at a time."
+    "the map mixes the sequences of its batch: the output of one depends on the input of another. The leading "
+    "dimensions of x are the batch, as are those of each tensor of a list, and must be independent: use "
+    "batch_first=True in nn.MultiheadAttention, call .eval() on a module with batch norm, take means over dim=-2, not "
+    "dim=0, or give one sequence (n, d) at a time."
 )
 
 
 class AutodiffJacobian:
     """Jacobian of any differentiable map of tokens at an input, by automatic differentiation.
 
-    The slow twin of `AttentionJacobian`, and the only route for maps without a closed form here. A batch is
-    treated as independent sequences, so the map must not mix them.
+    The slow reference implementation of `AttentionJacobian`, and the only route for maps without a closed form. A
+    batch is treated as independent sequences, so the map must not mix them.
 
     Parameters
     ----------
@@ -96,30 +93,30 @@ class AutodiffJacobian:
     Attributes
     ----------
     precision : torch.dtype
-        In which `f` computes, by measurement: that of `x`, or a lower one whose rounding its products show, because of
-        ``torch.autocast``, of ``torch.set_float32_matmul_precision``, of a part of `f` in that type, or of large
-        numbers that cancel in `f`. The digits of TF32 are those of float16.
+        Measured precision of `f`: that of `x`, or a lower one whose rounding shows in its products, because of
+        ``torch.autocast``, ``torch.set_float32_matmul_precision``, a part of `f` in that type, or large numbers that
+        cancel in `f`. TF32 has as many digits as float16 and is reported as such.
 
     Raises
     ------
     ValueError
-        "x must have shape (..., n, d)", "the map must return ...", "autograd finds no way from the map's output to its
-        input": all of it is cut off, as by ``detach``. A map that detaches a part is differentiated without that part,
-        and nothing says so. "The map mixes the sequences of its batch", found by moving some of them; "the map gives
-        two different outputs for one input"; "the map gives NaN at this input"; "reverse mode fails on this map"; "the
-        map does not take tokens of shape ...", of any error that its first run raises, which is chained to it.
-        "Forward and reverse mode disagree", "the values of this map around x do not change as its reverse mode says".
+        If `f` is not a map of tokens or fails in its first run (that error is chained), does not return one real tensor
+        (..., n, m), gives NaN or two different outputs for `x`, or mixes the sequences of its batch (tested with
+        cotangents of half a batch); if reverse mode fails, or autograd finds no path from output to input, as after
+        ``detach`` of everything. A map that detaches only a part is differentiated without that part, and no error
+        tells. If forward and reverse mode disagree, or the values of `f` around `x` contradict its reverse mode (see
+        Notes).
 
     Notes
     -----
-    Products are those of the backward passes that `f` has. A straight-through estimator is differentiated as its
-    surrogate, and a wrong backward pass is found by two comparisons along one random direction, in `dense`, by
-    `lipnb.block_norms` and by the solvers: with forward mode, to the square root of the rounding; with two values of
-    `f` near x, where `f` has no forward mode, to its cube root (6e-6 in float64, 5e-3 in float32) and where kinks,
-    jumps or the curvature of `f` do not hide it. What changes that direction by less passes.
+    Products use the backward passes of `f`. A straight-through estimator is differentiated as its surrogate. Wrong
+    backward passes are detected along one random direction, in `dense`, in `lipnb.block_norms` and in the solvers: by
+    comparison with forward mode, up to the square root of the rounding unit; without forward mode, by comparison with
+    two values of `f` near x, up to its cube root (6e-6 in float64, 5e-3 in float32), unless kinks, jumps or the
+    curvature of `f` hide the error. Errors that change the product with this direction by less are not detected.
 
-    Fused kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention (`plain_kernels`). Where
-    forward mode is missing all the same, reverse mode twice gives its products: see `RecordedJacobian`.
+    Fused kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention (`plain_kernels`). If
+    forward mode is still missing, reverse mode twice gives the products: see `RecordedJacobian`.
 
     Examples
     --------
@@ -134,13 +131,13 @@ class AutodiffJacobian:
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         check_map(f)
         _check_input(x)
-        self.f, self.batch_shape = (lambda tokens: f(tokens.clone())), x.shape[:-2]  # a map may change what it is given
+        self.f, self.batch_shape = (lambda tokens: f(tokens.clone())), x.shape[:-2]  # a map may modify its argument
         with torch.enable_grad(), plain_kernels():
             self.x = x.detach().clone()
             self._input = self.x.clone().requires_grad_()
             out = _first_run(self.f, self._input, PRETRAINED if isinstance(f, torch.nn.Module) else "")
             _check_output(out, x)
-            self._output = out.to(x.dtype)  # torch.autocast hands out another type
+            self._output = out.to(x.dtype)  # torch.autocast may return another type
         self._out_shape = out.shape
         self._check_reverse()
         self._check_same()
@@ -153,7 +150,7 @@ class AutodiffJacobian:
         return (*self.batch_shape, math.prod(self._out_shape[-2:]), math.prod(self.x.shape[-2:]))
 
     def _pulled(self, w):
-        """`vjp`, or None where the output does not depend on the input."""
+        """`vjp`, or None if the output does not depend on the input."""
         if not self._output.requires_grad:
             return None
         with plain_kernels():
@@ -165,13 +162,13 @@ class AutodiffJacobian:
         Raises
         ------
         ValueError
-            "neither forward mode nor reverse mode twice ...": one of them is needed; `vjp` and `dense` need none.
-            "u must have shape ...".
+            If neither forward mode nor reverse mode twice goes through the map (`vjp` and `dense` need neither), or if
+            `u` does not fit.
         """
         check_vector("u", u, self.x.shape, self.x, several=False)
         try:
             return self._pushed(u)
-        except Exception as error:  # whatever a map raises that has no forward mode
+        except Exception as error:  # a map without forward mode may raise anything
             found = self._twice()
             if isinstance(found, Exception):
                 raise _no_products(error, found) from error
@@ -184,7 +181,7 @@ class AutodiffJacobian:
             return torch.func.jvp(lambda x: self.f(x).to(self.x.dtype), (self.x,), (u,))[1]
 
     def _twice(self):
-        """A cotangent and its pullback, with their graph; or the error of a map that cannot be differentiated twice."""
+        """A cotangent and its pullback, with their graph; or the exception if reverse mode twice fails."""
         try:
             with torch.enable_grad(), plain_kernels():
                 w = torch.ones_like(self._output).requires_grad_()
@@ -209,32 +206,32 @@ class AutodiffJacobian:
             return torch.stack([self.vjp(one) for one in w])
 
     def dense(self) -> Tensor:
-        """The matrix, shape (..., n m, n d), one row at a time by reverse mode; refused when it is too large."""
+        """The matrix, shape (..., n m, n d), one row at a time by reverse mode; ValueError if it is too large."""
         refuse_large_dense(self.shape)
         rows = torch.zeros(self._out_shape, dtype=self.x.dtype, device=self.x.device).flatten(-2)
         dense = []
         for i in range(rows.shape[-1]):
             rows.zero_()[..., i] = 1
-            # a copy: what comes back may be the very tensor that went in
+            # a copy: the result may be the input tensor itself
             dense.append(self.vjp(rows.unflatten(-1, self._out_shape[-2:])).flatten(-2).clone())
         matrix = torch.stack(dense, dim=-2)
         self.check_product((matrix @ self.probe.flatten(-2)[..., None])[..., 0])
         return matrix
 
-    # what is asked of a map before any of its products is believed: each check is one sentence to who gave it
+    # checks of a map before its products are used, each with its own error message
 
     @property
     def probe(self) -> Tensor:
-        """The vector, shape (..., n, d), whose product the two modes are compared on."""
+        """The vector, shape (..., n, d), on which the two modes are compared."""
         return self._probe(self.x.shape, 0)
 
     def _probe(self, shape, place):
-        """A random tensor of this shape, the same each time, another at each place."""
+        """A random tensor of this shape, reproducible, and different for each `place`."""
         generator = torch.Generator().manual_seed(PROBE + place)
         return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(self.x)
 
     def _check_reverse(self):
-        """Reverse mode goes through the map, and no sequence reaches another; find `precision` on the way."""
+        """Check that reverse mode works and sequences do not mix; measure `precision` on the way."""
         w, apart, triple = self._probe(self._out_shape, 1), None, None
         try:
             back = self._pulled(w)
@@ -256,23 +253,23 @@ class AutodiffJacobian:
         self.gap, self.precision = _precision(apart, triple)
 
     def _pulled_apart(self, w, back):
-        """The pullback `back` of w, made of halves of the batch alone; None where a half reaches the other.
+        """The pullback `back` of w, computed from separate halves of the batch; None if one half affects the other.
 
-        Two sequences differ in some bit of their numbers: once for each bit, cotangents of half the batch are pulled.
+        Two sequences differ in some bit of their indices: for each bit, cotangents of each half are pulled back alone.
         """
         b = self.batch_shape.numel()
         number = torch.arange(b, device=self.x.device).view(*self.batch_shape, 1, 1)
         for bit in range((b - 1).bit_length()):
             half = (number >> bit) % 2 == 0
             one, other = self._pulled(torch.where(half, w, 0)), self._pulled(torch.where(half, 0, w))
-            mixed = torch.where(half, other, one)  # of sequences that bore no cotangent: zero, whatever rounds
+            mixed = torch.where(half, other, one)  # at sequences without a cotangent: exactly zero
             if (torch.isfinite(mixed) & (mixed != 0)).any():
                 return None
             back = torch.where(half, one, other)
         return back
 
     def _check_number(self, product):
-        """No product is NaN; what overflows is found by the solvers."""
+        """Raise ValueError if a product is NaN; solvers detect overflow."""
         if torch.isnan(product).any():
             raise ValueError(
                 (
@@ -286,12 +283,12 @@ class AutodiffJacobian:
             )
 
     def _check_alone(self):
-        """The sequence of a batch of one, as of a list, is mapped as it is beside another."""
+        """Check that the only sequence of a batch has the same output in a batch of two."""
         beside = self.x + self._probe(self.x.shape, 3) * self.x.abs().max().clamp_min(1)
         try:
             with torch.no_grad(), plain_kernels():
                 both = self.f(torch.cat([self.x, beside]))
-        except Exception:  # a map may know that it has one sequence
+        except Exception:  # a map may accept a single sequence only
             return
         once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
         if both.shape != (2 * len(once), *once.shape[1:]):
@@ -301,11 +298,11 @@ class AutodiffJacobian:
             raise ValueError(MIXES)
 
     def _check_same(self):
-        """A second run of the map gives the same."""
+        """Check that a second run of the map gives the same output."""
         with torch.no_grad(), plain_kernels():
             again = self.f(self.x)
         once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
-        finite = torch.isfinite(once)  # where it is not, the products will say so
+        finite = torch.isfinite(once)  # elsewhere the products will fail
         size = torch.where(finite, once, 0).abs().max().item()
         if not torch.allclose(again.to(once)[finite], once[finite], rtol=near, atol=near * size):
             raise ValueError(
@@ -314,14 +311,14 @@ class AutodiffJacobian:
             )
 
     def check_product(self, own: Tensor) -> None:
-        """Forward mode, or the map's values where it has none, gives `own`, the product of `probe` by reverse mode.
+        """Compare `own`, the product of `probe` by reverse mode, with forward mode, or else with values of the map.
 
         `own` has shape (..., n m).
         """
         probe = self.probe
         try:
             image = self._pushed(probe).flatten(-2)
-        except Exception:  # whatever a map raises that has no forward mode
+        except Exception:  # a map without forward mode may raise anything
             self._check_values(probe, own.unflatten(-1, self._out_shape[-2:]))
             return
         unit = torch.maximum(own.abs().amax(-1), image.abs().amax(-1))[..., None].double()
@@ -333,14 +330,14 @@ class AutodiffJacobian:
         eps = torch.finfo(self.precision).eps
         allowed = eps**0.5 * (length(own) + length(image))
         if (length(own - image) > allowed).any():
-            # where all cancels, a product is rounding alone, and no longer linear: a sum of two shows how much it is
+            # if all cancels, a product is pure rounding and not linear: the sum of two products measures it
             beside = self._probe(self.x.shape, 4)
             both = self._pushed(beside).flatten(-2) + image - self._pushed(probe + beside).flatten(-2)
             outputs, tokens = (part.detach().abs().max().double() for part in (self._output, self.x))
             slope = outputs / tokens.clamp_min(torch.finfo(self.x.dtype).tiny)
             largest = eps**0.5 * slope * torch.linalg.vector_norm(probe.double()) / unit[..., 0]
             allowed = allowed + torch.minimum(ROUNDING * length(both), largest)
-        # tokens moved by their own size would move these outputs by less than they are rounded to
+        # moving tokens by their own size would change these outputs by less than their rounding
         moved, tokens = torch.linalg.vector_norm(probe.double()), self.x.detach().abs().max().double()
         least = eps * moved * self._output.detach().abs().double().flatten(-2)
         apart = own - image
@@ -349,11 +346,11 @@ class AutodiffJacobian:
             raise ValueError(DISAGREE)
 
     def _check_values(self, u, image):
-        """The map's values beside x change along u as `image`, the product with u, says, in each sequence.
+        """Compare values of the map near x, along u, with `image`, the product with u, in each sequence.
 
-        Two values tell where the map is smooth. Where they do not, slopes to both sides, at two distances, tell how far
-        kinks, jumps and rounding move a slope; and slopes far away tell whether the map is a quantised one, whose
-        reverse mode is meant to be that of the map without its steps.
+        Two values suffice if the map is smooth. Otherwise slopes on both sides, at two distances, show how far kinks,
+        jumps and rounding move a slope, and slopes far away show whether the map is quantised, so that its reverse mode
+        is intentionally that of the map without steps.
         """
         eps, size = torch.finfo(self.precision).eps, self.x.abs().amax((-2, -1), keepdim=True)
         if self.precision.itemsize < torch.float32.itemsize:
@@ -361,13 +358,13 @@ class AutodiffJacobian:
         try:
             with torch.no_grad(), plain_kernels():
                 wrong = self._unlike(u, image.double(), eps ** (1 / 3), torch.where(size > 0, size, 1))
-        except Exception:  # a map may know no other input
+        except Exception:  # a map may accept no other input
             return
         if wrong:
             raise ValueError(UNLIKE)
 
     def _unlike(self, u, image, near, size):
-        """Whether slopes of the map along u, at distances `near` times `size` and less, all speak against `image`."""
+        """Whether slopes of the map along u, at distances up to `near` times `size`, contradict `image`."""
         once, unit, other = self._output.double(), size / u.abs().amax((-2, -1), keepdim=True), _lengths(image)
 
         def slopes(share):
@@ -382,14 +379,14 @@ class AutodiffJacobian:
         apart, most = _lengths(slope - image), torch.maximum(_lengths(slope), other)
         moved = _lengths(torch.cat([wide, close]) - slope).amax(0)
         settled = (KINKS * moved <= torch.minimum(_lengths(slope), apart)) & (apart > near * most)
-        # values that stay the same, as those of a quantised map between two of its steps, say nothing; nor does what a
-        # step would change by less than the values are rounded to
+        # constant values, as of a quantised map between two steps, are no evidence; neither are changes below the
+        # rounding of the values
         rounded = KINKS * torch.finfo(self.precision).eps * _lengths(once) / (near / 8 * unit[..., 0, 0])
         settled &= (_lengths(slope) > 0) & (apart > rounded)
         if not settled.any():
             return False
         far = torch.stack([slopes(share).mean(0) for share in FAR])
-        # the slopes of a smooth map leave the one at x by a power of the distance, those of a quantised one in jumps
+        # slopes of a smooth map deviate from that at x by a power of the distance, those of a quantised map in jumps
         bend = _lengths(far[:3] - slope)
         growth = bend[1:] / bend[:-1]
         jumps = ~((growth > 1.2) & (growth < 16)).all(0)
@@ -398,21 +395,22 @@ class AutodiffJacobian:
 
 
 class RecordedJacobian(AutodiffJacobian):
-    r"""The same Jacobian for many products, along one recorded run; products over `unit` neither over- nor underflow.
+    r"""`AutodiffJacobian` for many products, from one recorded run; products over `unit` neither over- nor underflow.
 
-    *What is recorded.* One run of `f` at x, and one reverse pass through it, :math:`J^\top w` as a function of w.
+    *The record.* One run of `f` at x, and one reverse pass through it, :math:`J^\top w` as a function of w.
 
-    *Why it may be replayed.* x stays, so J stays. The reverse pass is linear in w, so its derivative in w is J at
-    whichever w it was recorded, and gives the forward product
+    *Why it can be replayed.* x is fixed, so J is fixed. The reverse pass is linear in w, so its derivative in w,
+    recorded at any w, gives the forward product
 
     .. math:: J u = \nabla_w \langle J^\top w, u \rangle .
 
-    A forward-mode product runs `f` again beside its tangent: on transformers that took three to four times as long.
+    A forward-mode product runs `f` again together with its tangent: on transformers that took three to four times as
+    long.
 
-    *When not.* Where `f` cannot be differentiated twice; and where the replayed product of a random vector differs from
-    that of forward mode, in any sequence, by more than 256 units of rounding of `precision` (or its square root, where
-    that is less): a backward pass of its own need not be linear. Forward mode is then used throughout. Where forward
-    mode is missing, the record is compared with reverse mode and with the values of `f` beside x.
+    *When it is not used.* If `f` cannot be differentiated twice; or if the replayed product of a random vector differs
+    from that of forward mode, in any sequence, by more than 256 units of rounding of `precision` (or the square root of
+    this unit, if that is less): a custom backward pass need not be linear. Forward mode is then used throughout. If
+    forward mode is missing, the record is compared with reverse mode and with values of `f` near x.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
@@ -420,7 +418,7 @@ class RecordedJacobian(AutodiffJacobian):
         probe, image, missing = self.probe, None, None
         try:
             image = self._pushed(probe)
-        except Exception as error:  # whatever a map raises that has no forward mode
+        except Exception as error:  # a map without forward mode may raise anything
             missing = error
         record = self._twice()
         if isinstance(record, Exception):
@@ -429,7 +427,7 @@ class RecordedJacobian(AutodiffJacobian):
             record = None
         replayed = None if record is None else _derivative(record[1], record[0], probe)
         image = replayed if image is None else image
-        assert image is not None  # else there was an error
+        assert image is not None  # otherwise an error was raised above
         self._check_number(image)
         self.unit = _unit(image)
         self._record = None if replayed is None or not self._same(replayed, image) else record
@@ -437,20 +435,20 @@ class RecordedJacobian(AutodiffJacobian):
             self._check_modes(probe, image)
         if missing is not None:
             self._check_values(probe, image)
-        # a convolution on a GPU may round to TF32 on one of the two ways alone
+        # a convolution on a GPU may round to TF32 in only one of the two computations
         once = image if self._record is None else replayed
         found = (self.gap, self.precision), _precision(once, self.jvp(3 * probe))
         self.gap, self.precision = max(found, key=lambda one: torch.finfo(one[1]).eps)
 
     def _same(self, replayed, image):
-        """Whether two products of the probe are the same, up to rounding, in each sequence."""
+        """Whether two products of the probe agree up to rounding in each sequence."""
         scale = self.unit.to(image)[..., None, None]
         gap, long = (torch.linalg.vector_norm(part / scale, dim=(-2, -1)) for part in (replayed - image, image))
         rounding = torch.finfo(self.precision).eps
         return (gap <= min(ROUNDING * rounding, rounding**0.5) * long).all()
 
     def _check_modes(self, probe, image):
-        """Reverse mode is the transpose of forward mode, as far as one vector shows."""
+        """Check on one vector that reverse mode is the transpose of forward mode."""
         scale = self.unit.to(image)[..., None, None]
         image = image / scale
         back = self.vjp(image) / scale
@@ -467,12 +465,12 @@ class RecordedJacobian(AutodiffJacobian):
 
 
 def bilinear_form(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, u: Tensor) -> Tensor:
-    r""":math:`\langle u, (D_X f)\, v \rangle` of each sequence, with its gradient in x and in what `f` is made of.
+    r"""The form :math:`\langle u, (D_X f)\, v \rangle` of each sequence, differentiable in x and parameters of `f`.
 
-    Shape of the batch, of x and v (..., n, d) and u (..., n, m). Reverse mode goes twice through one run: of what an
-    autograd function gives in forward mode, PyTorch records no gradient. One more reverse pass, of which nothing is
-    kept, shows that there is one. Its own u requires a gradient, without which PyTorch takes a function that can be
-    differentiated only once for a constant.
+    Shape of the batch, from x and v (..., n, d) and u (..., n, m). Reverse mode goes twice through one run, because
+    PyTorch records no gradient of the forward mode of an autograd function. One more reverse pass, whose result is
+    discarded, tests that the gradient exists. A copy of u requires a gradient, without which PyTorch would treat a
+    function that can be differentiated only once as constant.
     """
     tokens, u = x.clone() if x.requires_grad else x.detach().clone().requires_grad_(), u.clone().requires_grad_()
     try:
@@ -480,7 +478,7 @@ def bilinear_form(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, u: Tensor
             (back,) = torch.autograd.grad(f(tokens.clone()).to(x.dtype), tokens, u, create_graph=True)
         form = (back * v).sum((-2, -1))
         nodes = list(_nodes(form))
-        if any(node.name() in ONCE for node in nodes):  # it raises where it is reached, and not where it is passed by
+        if any(node.name() in ONCE for node in nodes):  # it raises an error only if it is reached
             raise NotImplementedError("an operation in it can be differentiated only once")
         if form.requires_grad:
             torch.autograd.grad(form.sum(), tokens, retain_graph=True, allow_unused=True)
@@ -492,7 +490,7 @@ def bilinear_form(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, u: Tensor
             "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or switch checkpoints off."
         ) from error
     if x.requires_grad:
-        return form + (0 * x).sum((-2, -1))  # of a linear map the gradient in x is 0, and it is there
+        return form + (0 * x).sum((-2, -1))  # for a linear map the gradient in x is 0, but defined
     leaves = (node.variable for node in nodes if hasattr(node, "variable"))
     if all(leaf is tokens or leaf is u for leaf in leaves):
         raise ValueError(
@@ -515,21 +513,22 @@ def _nodes(tensor):
 
 
 def check_map(f):
-    """Raise one sentence for what is no map of tokens, with the map that was likely meant."""
+    """Reject common mistakes, and name the map that was probably meant."""
     kind = type(f).__name__
     if isinstance(f, torch.nn.MultiheadAttention):
         raise ValueError(
-            "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
-            "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
+            "nn.MultiheadAttention takes queries, keys and values and has two outputs, so it is not a map of tokens: "
+            "with one made with batch_first=True, and in .eval(), give "
+            "f = lambda x: mha(x, x, x, need_weights=False)[0]."
         )
-    if (instead := getattr(f, "not_a_map", None)) is not None:  # the sentence of an object that has maps to give
+    if (instead := getattr(f, "not_a_map", None)) is not None:  # message of an object that contains maps
         raise ValueError(instead)
     if not callable(f):
         raise ValueError(f"f must be an Attention or a callable, got {kind}: the map comes first, then the tokens.")
 
 
 def _check_input(x):
-    """Tokens are finite numbers of a type with enough digits, shape (..., n, d)."""
+    """Raise ValueError unless `x` holds finite tokens (..., n, d) of at least 32 bits."""
     if isinstance(x, torch.Tensor):
         as_tensor("x", x)
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
@@ -543,25 +542,25 @@ def _check_input(x):
 
 
 def _first_run(f, tokens, instead):
-    """The map's output, or one sentence for whatever the first run of it raises."""
+    """The output of the map; an exception of its first run becomes a ValueError with advice."""
     try:
         return f(tokens)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and _raised_by(error).startswith(("lipnb.", "lipscan.")):  # a sentence of ours
+        if isinstance(error, ValueError) and _raised_by(error).startswith(("lipnb.", "lipscan.")):  # ours already
             raise
         raise ValueError(_first_error(f, tokens, error, instead)) from error
 
 
 def _raised_by(error):
-    """The module whose code raised an error."""
+    """Name of the module whose code raised an error."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "")
 
 
 def _first_error(f, tokens, error, instead):
-    """The sentence for the error of a map's first run, and what to give in its place, some of it known already."""
+    """Message for an error in the first run of a map, with advice; `instead` is appended to some messages."""
     short, said = _short(error), str(error)
     if isinstance(error, TypeError) and "required positional argument" in said:
         return (
@@ -595,7 +594,7 @@ def _first_error(f, tokens, error, instead):
 
 
 def _runs(f, tokens):
-    """Whether a map takes these tokens (..., n, d) to some (..., n, m)."""
+    """Whether a map accepts these tokens (..., n, d) and returns an output (..., n, m)."""
     try:
         with torch.no_grad(), plain_kernels():
             out = f(tokens)
@@ -606,7 +605,7 @@ def _runs(f, tokens):
 
 
 def _check_output(out, x):
-    """The output is one real tensor of the batch and dimensions of x."""
+    """Raise ValueError unless the output is one real tensor with the batch and dimensions of x."""
     fits = isinstance(out, torch.Tensor) and out.shape[:-2] == x.shape[:-2] and out.ndim == x.ndim
     if not fits or out.is_complex() or not out.numel():
         got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
@@ -620,27 +619,27 @@ def _unit(image):
     """Powers of two near the sizes of products (..., n, m), shape of the batch, float64."""
     size = image.abs().amax((-2, -1)).double()
     size = torch.where((size > 0) & torch.isfinite(size), size, 1)
-    far = exponent(torch.finfo(image.dtype).max) - 8  # a power of two that the type has, and its inverse
+    far = exponent(torch.finfo(image.dtype).max) - 8  # both this power of two and its inverse are representable
     return powers_of_two(size, -far, far)
 
 
 def _lengths(parts):
-    """Lengths of parts (..., n, m)."""
+    """Euclidean lengths, shape of the batch, of tensors (..., n, m)."""
     return torch.linalg.vector_norm(parts, dim=(-2, -1))
 
 
 def _derivative(out, x, w):
-    """Gradient of <w, out> in x along a graph that stays."""
+    """Gradient of <w, out> in x; the graph is retained."""
     with plain_kernels():  # a checkpoint runs the map again
         (found,) = torch.autograd.grad(out, x, w, retain_graph=True)
     return found
 
 
 def _precision(back, triple):
-    """How far products with w and 3 w, (..., n, d), are from 1 to 3, relatively, and the type that rounds so."""
+    """Relative nonlinearity of products with w and 3 w, (..., n, d), and the type that rounds so."""
     dtype, limits = back.dtype, torch.finfo(back.dtype)
     size = back.double().abs().amax((-2, -1))
-    # numbers that nearly leave the range are rounded otherwise, and those that left it are NaN
+    # numbers near the limits of the range round differently, and those beyond it are NaN
     counted = (size > limits.tiny / limits.eps) & torch.isfinite(triple).all(-1).all(-1) & torch.isfinite(size)
     unit = torch.where(counted, size, 1)[..., None, None]
     once, thrice = (torch.where(counted[..., None, None], part.double() / unit, 0) for part in (back, triple))
@@ -654,7 +653,7 @@ def _precision(back, triple):
 
 
 def _no_products(forward, twice):
-    """The error of a map that has neither of the two ways to a product with the Jacobian."""
+    """Error for a map without forward mode and without reverse mode twice."""
     return ValueError(
         f"neither forward mode ({_short(forward)}) nor reverse mode twice ({_short(twice)}) goes through this map: "
         "ask for method='dense', which takes reverse mode alone, or write the part that lacks them in other operations "

@@ -1,4 +1,4 @@
-"""The cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
+"""Cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
 
 from dataclasses import replace
 
@@ -22,19 +22,20 @@ class CachedGram(GramOperator):
         \dot o = t v + P \dot v - \mathrm{rowsum}(t)\, o,
 
     and transposed, with :math:`z = P \circ (g v^\top - \mathrm{rowsum}(g \circ o))`, the cotangents of q, k and v are
-    :math:`z k`, :math:`z^\top q` and :math:`P^\top g`. L2 scores take :math:`2s\, k_j \cdot \dot k_j` off column j of
-    the product in t: a column of ones beside q, and these numbers beside :math:`\dot k`. Between the two, :math:`J^\top
-    J` has the output matrices and their transpose. One product takes ``16 n d^2 + 16 n^2 d`` floating point operations
-    when all widths are d; values and output matrices are kept divided by powers of two, whose product is `unit`.
+    :math:`z k`, :math:`z^\top q` and :math:`P^\top g`. L2 scores subtract :math:`2s\, k_j \cdot \dot k_j` from
+    column j of the product in t, by a column of ones next to q, and these numbers next to :math:`\dot k`. Between
+    tangents and cotangents, :math:`J^\top J` applies the output matrices and their transpose. One product takes ``16 n
+    d^2 + 16 n^2 d`` floating point operations when all widths are d; values and output matrices are kept divided by
+    powers of two, whose product is `unit`.
 
-    Queries and keys that are normalised or turn with their places do so by a `lipnb.attention.Local` after the
-    projection, and before it in the transpose; the slopes of a cap multiply t and z. The r queries that share a key
-    stand one under another: what follows takes them for r n rows against n columns, and sums over them by itself.
+    Norms and rotations of queries and keys act by a `lipnb.attention.RowJacobian` after the projection, and before it
+    in the transpose; the slopes of a cap multiply t and z. The r query heads that share a key head are stacked:
+    products treat them as r n rows against n columns, and thereby sum over them.
 
     Parameters
     ----------
     at : Linearization
-        Of a batch (b, n, d).
+        Linearization of a batch (b, n, d).
     """
 
     name = "cached"
@@ -49,7 +50,7 @@ class CachedGram(GramOperator):
         self._view()
 
     def _place(self, at):
-        """Put queries and keys into the matrices that are multiplied; `at` keeps views of them."""
+        """Copy queries and keys into the matrices to be multiplied; `at` keeps views of them."""
         att, (b, h, n, k) = at.attention, at.query.shape
         g, self.dtype = att.groups, att.dtype
         self.sizes = (b, h, g, n, k, att.value_width, att.width)
@@ -65,7 +66,7 @@ class CachedGram(GramOperator):
         self.offset = None if at.offset is None else self._flat(at.offset)
 
     def _flat(self, rows):
-        """(b g, n, .) of keys and values, (b g, r n, .) of what there is for each query."""
+        """Reshape keys and values to (b g, n, .), and tensors of queries to (b g, r n, .)."""
         return rows.reshape(self.sizes[0] * self.sizes[2], -1, rows.shape[-1])
 
     def _make_buffers(self):
@@ -85,7 +86,7 @@ class CachedGram(GramOperator):
         }
 
     def restrict(self, index: Tensor) -> "CachedGram":
-        """The same products for the sequences `index` of the batch; a smaller batch costs less."""
+        """The operator of the sequences `index` of the batch; a smaller batch costs less."""
         new, b = object.__new__(CachedGram), self.sizes[0]
         new.weights, new.unit, new.near_hard = self.weights, self.unit, self.near_hard
         new._place(self.at.restrict(index))
@@ -94,7 +95,7 @@ class CachedGram(GramOperator):
         return new
 
     def _view(self):
-        """Make the views that each product needs, once: (b, h or g, n, width) of buffers and of what is multiplied."""
+        """Make the views used by each product, once: (b, h or g, n, width) of buffers and of multiplied matrices."""
         b, h, g, n, k, v, _ = self.sizes
         buffers = self._buffers
         parts = buffers["projected"].view(b, n, -1).split([h * k, g * k, g * v], dim=-1)
@@ -109,7 +110,7 @@ class CachedGram(GramOperator):
         self._head, self._joined = buffers["head"].view(b, h, n, v), buffers["joined"].view(b, n, h, v).transpose(1, 2)
 
     def tangent(self, u):
-        """Head output tangents, shape (b g, r n, v), of token tangents `u`, shape (b n, d), in units of the values."""
+        """Tangents of head outputs, shape (b g, r n, v), in units of values, from tangents `u` of tokens (b n, d)."""
         k, buffers, P = self.sizes[4], self._buffers, self.probabilities
         torch.mm(u, self.weights.projection, out=buffers["projected"])
         of_query, of_key = self.at.of_query, self.at.of_key
@@ -131,7 +132,7 @@ class CachedGram(GramOperator):
         return out if taken is None else out.addcmul_(total, taken, value=-1)
 
     def cotangent(self, w):
-        """Token cotangents, shape (b n, d), of head output cotangents `w`, shape (b g, r n, v)."""
+        """Cotangents of tokens, shape (b n, d), from cotangents `w` of head outputs, shape (b g, r n, v)."""
         b, _, g, _, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
         z = torch.bmm(w, self.values.mT, out=buffers["square"])
@@ -156,7 +157,7 @@ class CachedGram(GramOperator):
         return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
 
     def join(self, heads):
-        """Heads side by side: (b g, r n, v) to (b n, h v)."""
+        """Concatenate heads: (b g, r n, v) to (b n, h v)."""
         self._joined.copy_(heads.view_as(self._head))
         return self._buffers["joined"]
 
@@ -167,10 +168,10 @@ class CachedGram(GramOperator):
         return self._buffers["head"]
 
     def heuristic_start(self) -> Tensor:
-        """Unit vectors, shape (b, n d), which the top right singular vectors of trained layers often are not far from.
+        """Unit vectors, shape (b, n d), often near the top right singular vectors of trained layers.
 
-        Each token as far as it is attended to, in the direction that values stretch most: for attention to one token
-        alone, held fixed, this is the top singular vector. Nothing is proved of it elsewhere.
+        Each token is weighted by the attention it receives, in the direction that values stretch most: if all attend to
+        one token and attention is held fixed, this is the top singular vector. Nothing is proved in other cases.
         """
         b, h, g, n, *_, d = self.sizes
         rows = self.probabilities.view(b, h, n, n).sum(1, dtype=torch.float64)
@@ -182,16 +183,16 @@ class CachedGram(GramOperator):
         return (attended[..., None] * self.weights.steepest(g)).to(self.dtype).view(b, n * d)
 
     def jvp(self, u: Tensor) -> Tensor:
-        """J u / `unit`, shape (b n, m), of `u`, shape (b n, d)."""
+        """J u / `unit`, shape (b n, m), for `u`, shape (b n, d)."""
         joined = self.join(self.tangent(u))
         return joined.clone() if self.weights.output is None else joined @ self.weights.output.mT
 
     def vjp(self, w: Tensor) -> Tensor:
-        """J^T w / `unit`, shape (b n, d), of `w`, shape (b n, m); overwritten by the next product."""
+        """J^T w / `unit`, shape (b n, d), for `w`, shape (b n, m); overwritten by the next product."""
         return self.cotangent(self.part(w if self.weights.output is None else w @ self.weights.output))
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, n d), of `u`, shape (b, n d); overwritten by the next product.
+        """M^T M u / `unit`^2, shape (b, n d), for `u`, shape (b, n d); overwritten by the next product.
 
         M is the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.
         """

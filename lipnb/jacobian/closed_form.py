@@ -1,4 +1,4 @@
-"""Jacobian of an attention map at an input, in closed form: products, and the dense matrix."""
+"""Jacobian of an attention map at an input, in closed form: products and the dense matrix."""
 
 from functools import cached_property
 from threading import Lock
@@ -29,13 +29,13 @@ class AttentionJacobian:
 
     The products never form these blocks: with :math:`t = P \circ (\dot q k^\top + q \dot k^\top)` and head output
     :math:`o`, the tangent of the head is :math:`t v + P \dot v - \mathrm{rowsum}(t)\, o`. Probabilities, queries,
-    keys and values are computed once, here; then each product costs :math:`O(h n^2 k + h n k d)`, nearly all of it
-    in matrix multiplications.
+    keys and values are computed once, on construction; each product then costs :math:`O(h n^2 k + h n k d)`, nearly all
+    of it in matrix multiplications.
 
     Parameters
     ----------
     attention : Attention
-        The map, any heads, biases and mask.
+        The map; any heads, biases, features and mask.
     x : Tensor, shape (..., n, d)
         Tokens; leading dimensions are a batch of independent sequences.
     weights : Tensor, shape (n,) or (..., n), optional
@@ -69,12 +69,12 @@ class AttentionJacobian:
         check_attention(attention, "AttentionJacobian")
         attention.check_input(x, weights)
         check_precision(x)
-        self._lock = Lock()  # products share buffers, and threads a Jacobian
+        self._lock = Lock()  # products share buffers, and threads may share a Jacobian
         self.x = x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         flat = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
         with torch.no_grad(), gemm.full_precision(x.dtype, x.device):
-            # of the map as it is now, whatever becomes of its tensors
+            # a copy of the map, so that later changes of its tensors have no effect
             self.attention = attention.changed(**{name: part.clone() for name, part in attention._tensors().items()})
             self._at = Linearization.of(self.attention, self.x.reshape(-1, self.n, self.d), flat)  # of a flat batch
 
@@ -95,7 +95,7 @@ class AttentionJacobian:
         return self.x.dtype
 
     def operator(self) -> CachedGram:
-        """The `CachedGram` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
+        """A new `CachedGram` as used by `jvp`, `vjp` and `gram`, with separate buffers, for flat batches."""
         with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
             return CachedGram(self._at)
 
@@ -104,7 +104,7 @@ class AttentionJacobian:
         return self.operator()
 
     def _each(self, name, product, u, width):
-        """`product` for each perturbation in `u`, shape (..., *batch, n, width), as (..., *batch, n, other width)."""
+        """Apply `product` to each perturbation in `u`: (..., *batch, n, width) to (..., *batch, n, other width)."""
         check_vector(name, u, (*self.batch_shape, self.n, width), self.x, several=True)
         rows = u.detach().reshape(-1, self.batch_shape.numel() * self.n, width)
         with self._lock, torch.no_grad(), gemm.full_precision(self.dtype, u.device):
@@ -143,7 +143,7 @@ class AttentionJacobian:
         return self._each("w", lambda one: self._products.vjp(one) * self._products.unit, w, width)
 
     def gram(self, u: Tensor) -> Tensor:
-        r"""The product :math:`J^\top J u`, cheaper than `jvp` then `vjp`; with token weights, in the norm they define.
+        r"""The product :math:`J^\top J u`, cheaper than `jvp` and `vjp`; with token weights, in the weighted norm.
 
         .. math::
             M^\top M u, \qquad M = D_a^{1/2} J D_a^{-1/2} \quad (M = J \text{ without weights}).
@@ -165,7 +165,7 @@ class AttentionJacobian:
         return self._each("u", product, u, self.d)
 
     def dense(self) -> Tensor:
-        r"""The matrix itself, block by block from the lemma (not by products): `Linearization.blocks`.
+        r"""The matrix, from the blocks of the lemma (not from products): `Linearization.blocks`.
 
         Returns
         -------
@@ -176,24 +176,24 @@ class AttentionJacobian:
         Raises
         ------
         ValueError
-            "a dense Jacobian of shape ... would hold ... entries": use the products.
+            If the matrix would take more than 2 GiB in float64: use the products.
         """
         refuse_large_dense(self.shape)
         with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
             return self._at.blocks().reshape(self.shape)
 
     def linear_operator(self) -> LinearOperator:
-        """The same products for SciPy: ``scipy.sparse.linalg.svds`` and the like, of one sequence.
+        """The Jacobian of one sequence as a SciPy operator, for ``scipy.sparse.linalg.svds`` and the like.
 
         Returns
         -------
         scipy.sparse.linalg.LinearOperator, shape (n m, n d)
-            On flat NumPy vectors, and on matrices of such columns.
+            Operator on flat NumPy vectors, and on matrices with such columns.
 
         Raises
         ------
         ValueError
-            "a linear operator is of one sequence": take one of the batch.
+            If the batch has more than one sequence: take one of them.
 
         Examples
         --------

@@ -1,9 +1,9 @@
-"""Float32 products of the package itself in full precision, whatever PyTorch is set to around them.
+"""Full precision for the package's own float32 products, independent of PyTorch's settings.
 
 PyTorch lets a program lower the precision of all its float32 products (``torch.autocast``,
-``torch.set_float32_matmul_precision``, ``torch.backends``). Inside `full_precision` such settings are off. What is set
-for the whole process is put back when no thread is inside any more; where it was inherited from the setting of all
-backends, it is set to the same.
+``torch.set_float32_matmul_precision``, ``torch.backends``). Inside `full_precision` such settings are off. Settings of
+the whole process are restored when the last thread leaves; one inherited from the setting of all backends is then
+set explicitly to the same value.
 """
 
 import threading
@@ -19,7 +19,7 @@ _PLACES = {"cpu": "mkldnn", "cuda": "cuda"}
 
 
 def _settings():
-    """What float32 products may be rounded to, by place: "none", "ieee", "bf16" or "tf32"."""
+    """Allowed precision of float32 products by backend: "none", "ieee", "bf16" or "tf32"."""
     if hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):
         return {place: getattr(torch.backends, name).matmul.fp32_precision for place, name in _PLACES.items()}
     legacy = {"highest": "ieee", "high": "tf32", "medium": "bf16"}  # before PyTorch 2.9: one setting for all
@@ -34,7 +34,7 @@ def _set(place, precision):
 
 
 class _Process:
-    """Full float32 in the whole process while any thread is inside; the last one out puts back what was set before."""
+    """Full float32 precision in the whole process while any thread is inside; the last one out restores settings."""
 
     def __init__(self):
         self.lock, self.inside, self.before = threading.Lock(), 0, None
@@ -56,7 +56,7 @@ class _Process:
                     self.before = None
 
     def _put(self, precision):
-        """Set this precision, or with None what was set before, where that is lower than float32."""
+        """Set this precision, or with None the former one, in backends whose former one is lower than float32."""
         for place, before in self.before.items():
             if before in LOWER:
                 _set(place, precision or before)
@@ -66,13 +66,13 @@ _process = _Process()
 
 
 def _autocast(device):
-    """The type of this device, if ``torch.autocast`` is on for it; else None."""
+    """The type of this device if ``torch.autocast`` is on for it; else None."""
     kind = torch.device(device).type
     return kind if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) else None
 
 
 def lowered(device: torch.device | str) -> bool:
-    """Whether PyTorch is set to round float32 products on `device` to less, outside `full_precision`."""
+    """Whether PyTorch lowers the precision of float32 products on `device`, outside `full_precision`."""
     with _process.lock:  # another thread may be inside, or on its way in
         around = _process.before or _settings()
     return _autocast(device) is not None or any(now in LOWER for now in around.values())
@@ -80,9 +80,9 @@ def lowered(device: torch.device | str) -> bool:
 
 @contextmanager
 def full_precision(dtype: torch.dtype, device: torch.device | str) -> Iterator[None]:
-    """Run the block with products of `dtype` in full, whatever PyTorch is set to around it; for own products only.
+    """Run the block with products of `dtype` in full precision, whatever PyTorch's settings.
 
-    A map that a user gives runs outside, since it is measured as it is.
+    For products of the package only: a user's map runs outside, since it is measured as it computes.
     """
     if dtype == torch.float64:  # nothing lowers it
         yield

@@ -1,4 +1,4 @@
-"""The Jacobian of attention at an input: all that it is made of, its plain products and its blocks."""
+"""The Jacobian of attention at an input: its ingredients, its plain products and its blocks."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -6,57 +6,58 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Local
+from lipnb.attention import Attention, RowJacobian
 from lipnb.attention.heads import check_attention
 from lipnb.checks import at_once
 
 __all__ = ["Linearization", "infinity_norm"]
 
-NEAR_HARD = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
+NEAR_HARD = 1e-5  # rounding of the logits from which row sums are subtracted entry by entry
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Projected:
-    """Queries, keys and values at tokens (..., n, d), and how they depend on them: a `Linearization` without P.
+    """Queries, keys and values at tokens (..., n, d), with their derivatives: a `Linearization` without P.
 
     Attributes
     ----------
     attention : Attention
-        The map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
+        The map without the biases that change no derivative: added to a bias of 1e6, float32 tokens would lose all
+        digits.
     query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
-        Queries (slope folded in) and keys, both centred, and values.
-    of_query, of_key : Local or None
-        Derivatives of queries and of keys in their projections: normalised, and turned by their places. None where
-        they are the projections.
+        Queries (slope folded in) and keys, both centred for L2 scores, and values.
+    of_query, of_key : RowJacobian or None
+        Jacobians of queries and of keys in their projections, through norms and rotations; None if they are the
+        projections themselves.
     added : Tensor, shape (..., h or 1, 1, n), or None
-        What each key adds to its logits.
+        Terms added to the logits of each key.
     root : Tensor, shape (..., n, 1), or None
-        Square roots of the token weights, for the norm that goes with them.
+        Square roots of the token weights, for the weighted norm.
     sink_bias : Tensor, shape (h, 1, v), or None
-        The bias of values beside sinks, which `value` is without.
+        The bias of values with sinks; `value` does not include it.
     """
 
     attention: Attention
     query: Tensor
     key: Tensor
     value: Tensor
-    of_query: Local | None
-    of_key: Local | None
+    of_query: RowJacobian | None
+    of_key: RowJacobian | None
     added: Tensor | None
     root: Tensor | None
     sink_bias: Tensor | None
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
-        """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
-        attention = attention.without_idle_biases()
+        """Make it at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        attention = attention.without_irrelevant_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
         added = None
         if attention.score == "l2":
             query, key = attention.centred(query, key)
         if attention.score == "l2" or weights is not None:
             added = attention.added_to_logits(key, weights)
-        bias = attention.value_bias  # there beside sinks alone
+        bias = attention.value_bias  # kept only with sinks
         if bias is not None:
             value = torch.einsum("...nd,hkd->...hnk", x, attention.value)
             bias = bias.repeat_interleave(attention.heads // attention.groups, 0)[:, None]
@@ -73,16 +74,16 @@ class Projected:
         )
 
     def restrict(self, index: Tensor) -> Self:
-        """Of the sequences `index` of a batch alone."""
+        """The part for the sequences `index` of a batch."""
         some: dict[str, Any] = {}
         for name, one in vars(self).items():
             if one is not None and name not in ("attention", "sink_bias"):
-                some[name] = one.restrict(index) if isinstance(one, Local) else one[index]
+                some[name] = one.restrict(index) if isinstance(one, RowJacobian) else one[index]
         return replace(self, **some)
 
     @property
     def near_hard(self) -> bool:
-        """Whether logits are so large that row sums must be taken off t and z themselves, which takes one pass more.
+        """Whether logits are so large that row sums must be subtracted from t and z themselves, in one more pass.
 
         For nearly hard attention ``t v - rowsum(t) o`` is a small difference of numbers as large as the logits.
         """
@@ -92,10 +93,10 @@ class Projected:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Linearization(Projected):
-    r"""Queries, keys, values, attention and head outputs at tokens (..., n, d), and how they depend on them.
+    r"""Linearization of attention at tokens (..., n, d): queries, keys, values, P, head outputs and derivatives.
 
-    The products of every route are made of these, and so is the matrix. `jvp` and `vjp` here are the plain ones, as
-    the formulas have them; `lipnb.jacobian.cached` writes the same into buffers, `lipnb.jacobian.streamed` by tiles.
+    The products of every route are built from these, and so is the matrix. `jvp` and `vjp` here follow the formulas
+    directly; `lipnb.jacobian.cached` computes the same in buffers, `lipnb.jacobian.streamed` by tiles.
 
     Attributes
     ----------
@@ -106,10 +107,10 @@ class Linearization(Projected):
     cap_slope : Tensor, shape (..., h, n, n), or None
         Slopes of the cap of the logits; None without a cap.
     heads : Tensor, shape (..., h, n, v)
-        Head outputs, less the bias of the values: what values are compared with.
+        Head outputs without the bias of the values, to be subtracted from values.
     offset : Tensor, shape (..., h, n, v), or None
-        What `heads` are more than P times the values: with a share p of the sinks and a bias b of the values,
-        :math:`v_j + b - o_i = v_j - (\sum_l P_{il} v_l - p_i b)`, in which no digits are lost to b.
+        The difference of `heads` and P times the values: with attention p to the sinks and a bias b of the values,
+        :math:`v_j + b - o_i = v_j - (\sum_l P_{il} v_l - p_i b)`, where no digits are lost to b.
 
     Examples
     --------
@@ -129,7 +130,7 @@ class Linearization(Projected):
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
-        """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        """Make it at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
         base = Projected.of(attention, x, weights)
         P, cap_slope, sinks = base.attention.attend(base.query, base.key, base.added)
         heads, offset = attention.average(P, base.value), None
@@ -139,7 +140,7 @@ class Linearization(Projected):
         return cls(**vars(base), probabilities=P, cap_slope=cap_slope, heads=heads, offset=offset)
 
     def jvp(self, u: Tensor) -> Tensor:
-        r"""J u, shape (..., n, m), of changes `u` of the tokens, shape (..., n, d). Differentiable.
+        r"""J u, shape (..., n, m), for changes `u` of the tokens, shape (..., n, d). Differentiable.
 
         .. math::
             t = P \circ \kappa' \circ (\dot q k^\top + q \dot k^\top), \qquad
@@ -161,7 +162,7 @@ class Linearization(Projected):
         return att.combine(heads)
 
     def vjp(self, w: Tensor) -> Tensor:
-        """J^T w, shape (..., n, d), of cotangents `w` of the outputs, shape (..., n, m): `jvp` transposed."""
+        """J^T w, shape (..., n, d), for cotangents `w` of the outputs, shape (..., n, m): `jvp` transposed."""
         att, shared = self.attention, self._shared
         g = att.combine_transposed(w)
         z = self._slopes * (g @ shared(self.value).mT - (g * self.heads).sum(-1, keepdim=True))
@@ -177,11 +178,11 @@ class Linearization(Projected):
 
     @property
     def _slopes(self):
-        """Derivatives of the softmax's weights in the logits before the cap, short of the row sums."""
+        """P times the slopes of the cap: derivative of the softmax in the logits before the cap, without row sums."""
         return self.probabilities if self.cap_slope is None else self.probabilities * self.cap_slope
 
     def _shared(self, rows):
-        """Rows (..., g, ., .) of keys and values as those of their heads, (..., h, ., .)."""
+        """Rows (..., g, ., .) of keys and values repeated for their heads, (..., h, ., .)."""
         return rows.repeat_interleave(self.attention.heads // self.attention.groups, -3)
 
     def _summed(self, rows):
@@ -189,7 +190,7 @@ class Linearization(Projected):
         return rows.unflatten(-3, (self.attention.groups, -1)).sum(-3)
 
     def blocks(self, first: int = 0, last: int | None = None) -> Tensor:
-        r"""Blocks of the Jacobian in the rows of tokens first <= i < last.
+        r"""Blocks of the Jacobian for output tokens first <= i < last.
 
         .. math::
             J_{ij} = \sum_h W_O^{(h)} \Big[P_{ij}\big(W_V + (v_j - o_i)\, b_{ij}^\top\big)
@@ -203,7 +204,7 @@ class Linearization(Projected):
         Parameters
         ----------
         first, last : int
-            The tokens i.
+            Range of the output tokens i; by default all.
 
         Returns
         -------
@@ -252,7 +253,7 @@ def infinity_norm(attention: Attention, x: Tensor) -> Tensor:
     attention : Attention
         The map.
     x : Tensor, shape (..., n, d)
-        Tokens. Gradients flow to them.
+        Tokens; the result is differentiable in them.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The `GramOperator` of a Jacobian: cached, streamed, separable, automatic or dense, by the memory it needs.
+"""The `GramOperator` of a Jacobian: cached, streamed, separable, automatic or dense, chosen by memory.
 
 Each is M^T M with M the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.
 """
@@ -22,18 +22,18 @@ from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs
-# at once, 40 to 48 for 100, 85 to 128 for 10 and 200 for one; one number, so that no answer depends on how many are
-# asked for
+# at once, 40 to 48 for 100, 85 to 128 for 10 and 200 for one; one number, so that answers do not depend on the number
+# of inputs
 DENSE_SIZE = 48
 MASKED_STREAM = 1024  # tokens from which masked attention is streamed: skipping its empty half then saves more
-KERNEL_RTOL, KERNEL_SHARE = 1e-8, 0.1  # error of a separable kernel at most, and its share in the solver's tolerance
-MOST_GAP = 8 * torch.finfo(torch.bfloat16).eps  # from which products of a map are not linear in any type
+KERNEL_RTOL, KERNEL_SHARE = 1e-8, 0.1  # largest error of a separable kernel; its share of the tolerance
+MOST_GAP = 8 * torch.finfo(torch.bfloat16).eps  # nonlinearity beyond which products of a map fit no type
 REWRITTEN = "write it without the terms that cancel (where they leave nothing, its constant is 0)"
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 
 
 class AutodiffGram(GramOperator):
-    """The products of any differentiable map, from automatic differentiation.
+    """Gram operator of any differentiable map, by automatic differentiation.
 
     Parameters
     ----------
@@ -47,10 +47,10 @@ class AutodiffGram(GramOperator):
     Attributes
     ----------
     precision : torch.dtype
-        In which `f` computes, from `AutodiffJacobian`.
+        Precision in which `f` computes, from `AutodiffJacobian`.
     vectors : torch.dtype
-        In which a solver keeps its vectors: `precision`, so that it counts on no more digits than the products have;
-        float64 where that is of 16 bits, or where PyTorch is set to round float32 products, the solver's own as well.
+        Type of a solver's vectors: `precision`, so that the solver relies on no more digits than the products have;
+        float64 if `precision` has 16 bits, or if PyTorch lowers float32 products, including those of the solver.
     """
 
     name = "autodiff"
@@ -65,7 +65,7 @@ class AutodiffGram(GramOperator):
         self.eps = torch.finfo(self.precision).eps
 
     def check(self, rtol: float, certified: bool) -> None:
-        """Raise one sentence where products of `f` have too few digits for this tolerance, or for any certificate."""
+        """Raise ValueError if products of `f` have too few digits for this tolerance, or for any certificate."""
         kind = self.precision
         if kind == self._dtype:
             return
@@ -87,7 +87,7 @@ class AutodiffGram(GramOperator):
             )
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, N), of `u`, shape (b, N), in the type of u."""
+        """M^T M u / `unit`^2, shape (b, N), for `u`, shape (b, N), in the type of u."""
         kind, u = u.dtype, u.reshape(self._tokens).to(self._dtype)
         image = self.jacobian.jvp(u if self.root is None else u / self.root) / self._scale
         out = self.jacobian.vjp(image if self.root is None else self.root**2 * image) / self._scale
@@ -96,7 +96,7 @@ class AutodiffGram(GramOperator):
 
 
 class SeparableGram(GramOperator):
-    """The products of one long sequence of particles (1, n, d), from a separable kernel, in linear time."""
+    """Gram operator of one long sequence of particles (1, n, d), from a separable kernel, in linear time."""
 
     name = "separable"
 
@@ -105,7 +105,7 @@ class SeparableGram(GramOperator):
 
     @classmethod
     def if_it_pays(cls, attention: Attention, x: Tensor, weights: Tensor | None, *, rtol: float) -> Self | None:
-        """As `SeparableJacobian.if_it_pays`, of the values and output matrices in units."""
+        """As `SeparableJacobian.if_it_pays`, with values and output matrices divided by their units."""
         own = None if weights is None else weights[0]
         scaled, changes = ScaledWeights.of(attention, x.dtype), {}
         value_unit = scaled.value_unit
@@ -117,12 +117,12 @@ class SeparableGram(GramOperator):
         return None if jacobian is None else cls(jacobian, root, scaled.unit)
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (1, N), of `u`, shape (1, N)."""
+        """M^T M u / `unit`^2, shape (1, N), for `u`, shape (1, N)."""
         return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
 
 
 class DenseGram(MatrixGram):
-    """The `matrix`, shape (b, M, N), of a Jacobian at tokens x (..., n, d), with weights (..., n) or none."""
+    """The explicit `matrix`, (b, M, N), of a Jacobian at tokens x (..., n, d), with weights (..., n) or none."""
 
     def __init__(
         self, jacobian: AttentionJacobian | AutodiffJacobian, x: Tensor, weights: Tensor | None = None
@@ -151,11 +151,11 @@ def operator_of(
     dense: bool | None = None,
     rtol: float = 1e-4,
 ) -> GramOperator:
-    """The operator of the Jacobian of `f` at `x`, shape (b, n, d), of a callable (..., n, d), with weights (b, n).
+    """The operator of the Jacobian of `f` at `x`, (b, n, d), or (..., n, d) for a callable, with weights (b, n).
 
-    Automatic or dense of a callable. Of an `Attention` cached where `memory` holds it, in bytes; else separable for
-    particles in few dimensions whose kernel allows it; else streamed, as is masked attention of `MASKED_STREAM` tokens
-    or more. `dense`: whether it is to be the matrix; None: that of an attention with at most `DENSE_SIZE` unknowns.
+    For a callable: automatic or dense. For an `Attention`: cached if it fits in `memory` bytes; else separable for
+    particles in few dimensions, if their kernel allows; else streamed, as is masked attention of `MASKED_STREAM` tokens
+    or more. `dense`: whether to form the matrix; None: only for an attention with at most `DENSE_SIZE` unknowns.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def operator_of(
     if cached_bytes(f, n) <= memory and not (f.masked and n >= MASKED_STREAM):
         return CachedGram(Linearization.of(f, x, weights))
     error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if dtype == torch.float64 else KERNEL_SHARE * rtol
-    fine = error >= 64 * torch.finfo(dtype).eps  # no kernel is closer
+    fine = error >= 64 * torch.finfo(dtype).eps  # no kernel is more accurate
     found = SeparableGram.if_it_pays(f, x, weights, rtol=error) if len(x) == 1 and fine else None
     return StreamedGram(f, x, weights) if found is None else found
 
@@ -185,7 +185,7 @@ def operator_of(
 def operators_of(
     f: Attention, x: Tensor, weights: Tensor | None, *, memory: float | None, dense: bool | None, rtol: float
 ) -> Iterator[tuple[slice, GramOperator]]:
-    """The operators of an attention at x (b, n, d): of all sequences if dense, else of as many as `memory` holds."""
+    """Operators of an attention at x (b, n, d): for all sequences if dense, else for as many as fit in `memory`."""
     memory = memory_allowance(x.device) if memory is None else memory
     together = max(1, int(min(len(x), memory / cached_bytes(f, x.shape[1]))))
     if x[0].numel() <= DENSE_SIZE if dense is None else dense:
@@ -212,11 +212,11 @@ def cached_bytes(attention: Attention, n: int) -> int:
 def double_operator(
     f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, start: Tensor, *, dense: bool = False
 ) -> AutodiffGram | DenseGram | None:
-    """The operator of a callable at inputs in lower precision made in float64, or None where `f` cannot.
+    """The operator of a callable at lower-precision inputs, computed in float64; None if `f` does not support it.
 
-    A callable that holds float32 tensors refuses float64 tokens, or mixes the two. It is found out by products that
-    are not linear: the sum of two differs from the product of the sum by far more than float64 rounds. They are those
-    of `start`, vectors (b, N) in float64. `dense`: whether it is to be the matrix.
+    A callable with float32 tensors rejects float64 tokens, or mixes the two types. The latter is detected by nonlinear
+    products: the sum of two differs from the product of the sum by far more than float64 rounding. The test uses
+    `start`, vectors (b, N) in float64. `dense`: whether to form the matrix.
     """
     if x.dtype == torch.float64:
         return None
@@ -224,7 +224,7 @@ def double_operator(
         products = AutodiffGram(f, x.double(), None if weights is None else weights.double())
         parts = products.gram(start), products.gram(start.flip(1))
         misfit = products.gram(start + start.flip(1)) - sum(parts)
-    except (RuntimeError, TypeError, ValueError):  # what PyTorch and callables raise for a precision they do not take
+    except (RuntimeError, TypeError, ValueError):  # PyTorch or the callable may raise any of these
         return None
     if (misfit.norm(dim=1) > LINEAR * parts[0].norm(dim=1)).any():
         return None

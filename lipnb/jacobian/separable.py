@@ -1,8 +1,8 @@
 """Jacobian of unmasked attention on many weighted particles, in time linear in their number.
 
-For at most 3 key dimensions and no mask, in this order: the attention is rewritten with the fewest key and value
-dimensions (`of_least_rank`), the kernel exp(q . k) of each head as a short sum of products (`Expansion`), and products
-with the Jacobian go through these sums (`SeparableJacobian`).
+For at most 3 key dimensions and no mask. `of_least_rank` rewrites the attention with the fewest key and value
+dimensions, `Expansion` writes the kernel exp(q . k) of each head as a short sum of products, and `SeparableJacobian`
+computes products with the Jacobian through these sums.
 """
 
 import math
@@ -19,26 +19,26 @@ from lipnb.checks import check_weights
 __all__ = ["SeparableJacobian"]
 
 MAX_KEY_WIDTH = 3
-MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route
+MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is faster
 MAX_DEGREE = 256  # nodes of one dimension
 LEAST_RHO = 0.5  # a narrower box of keys is widened: the slope of the kernel needs two distinct nodes
-PARTICLES_PER_NODE = 4  # with fewer for each node, choosing the nodes costs more than a solve in exact tiles
-PARTICLES = {"cpu": 4096, "cuda": 2**17}  # of a tile: what is fast, far below what memory allows
+PARTICLES_PER_NODE = 4  # with fewer per node, choosing the nodes costs more than a solve in exact tiles
+PARTICLES = {"cpu": 4096, "cuda": 2**17}  # particles of a tile: chosen for speed, far below the memory limit
 
-SMALLEST = 1e-30  # what the reach of tokens counts at least
+SMALLEST = 1e-30  # least value for the reach of tokens
 
 
 class NotSeparable(ValueError):
-    """These particles have no separable kernel that is worth having; any other route serves them."""
+    """Error: a separable kernel does not exist for these particles or does not pay; other routes still work."""
 
 
 def of_least_rank(attention, reach, rtol):
-    r"""An `Attention` of the same Jacobian with the fewest key and value dimensions, at tokens of norm up to `reach`.
+    r"""An `Attention` with the same Jacobian and the fewest key and value dimensions, at tokens of norm up to `reach`.
 
-    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k: what is left out of it changes
-    no logit, and no slope of a logit times a token, by more than `rtol`. Values wider than the tokens are
-    the tokens themselves, the value matrix joined to the output. Biases that never change the Jacobian are dropped. The
-    key width is r (at least 1, the largest of the heads), the value width at most d.
+    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k: the part left out changes
+    no logit, and no slope of a logit times a token, by more than `rtol`. Values wider than the tokens are replaced by
+    the tokens, and the value matrix is joined to the output. Biases that never change the Jacobian are dropped. The key
+    width is r (at least 1, the largest over the heads), the value width at most d.
     """
     h, k, d = attention.query.shape
     # a token and the 1 of the bias, in units of their largest
@@ -72,7 +72,7 @@ class Expansion:
         e^{q_i \cdot k_j} = \epsilon_i \, c_j \, e^{s_i \cdot t_j}, \qquad
         e^{s \cdot t} \approx \prod_{c=1}^{k} \sum_{a=1}^{p_c} e^{s_c y_a} \, \ell_a(t_c),
 
-    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, less the
+    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, minus the
     point of their box nearest to zero, times the half-widths of the keys' box, and :math:`\ell_a` the Lagrange
     polynomials of the Chebyshev nodes :math:`y_a`. The row factor cancels in a softmax and is chosen so that no
     exponential exceeds 1; the column factor joins the weights. From that origin the error of a row stays relative to
@@ -101,14 +101,14 @@ class Expansion:
         if weights is not None:
             logarithm = logarithm + weights.log()
         self.column = (logarithm - logarithm.max()).exp()
-        # where `error` looks: at what sums weigh, and at what they weigh times the `sizes` of values
+        # sampling weights of `error`: those of the sums, and those times the `sizes` of values
         self._looks = [self.column.double()] + ([] if sizes is None else [self.column.double() * sizes.double()])
         self.rho = (reach * half).double().cpu().numpy()
         self._origin, self._half = origin.double(), half.double()
         self._largest_query = query.abs().amax(1)
 
     def use(self, nodes):
-        """Take `nodes`, a tuple of k numbers of Chebyshev nodes; prepare the small matrices that go with them."""
+        """Set `nodes`, k numbers of Chebyshev nodes, and prepare the small matrices for them; returns self."""
         self.nodes = tuple(nodes)
         self._points, self._to_nodes, self._slopes = [], [], []
         for c, p in enumerate(self.nodes):
@@ -128,7 +128,7 @@ class Expansion:
         return self
 
     def choose(self, rtol):
-        """Take the fewest nodes whose sampled `error` is at most `rtol`, or say that the exact route is better."""
+        """Set the fewest nodes whose sampled `error` is at most `rtol`; NotSeparable if the exact route is better."""
         nodes, error = np.array([fewest_nodes(rho, rtol) for rho in self.rho]), math.inf
         while nodes.prod() <= MAX_NODES and nodes.max() <= MAX_DEGREE:
             before, error = error, self.use(nodes.tolist()).error()
@@ -151,10 +151,10 @@ class Expansion:
             \max_i \frac{\sum_j c_j |\tilde K_{ij} - K_{ij}|}{\sum_j c_j K_{ij}}, \qquad
             \max_{i, c} \frac{\sum_j c_j |\partial_c \tilde K_{ij} - q_{ic} K_{ij}|}{\max_l |q_{lc}| \sum_j c_j K_{ij}}
 
-        The rows are random ones and the outermost ones of each dimension; the columns are drawn in proportion to
-        their factor, which is how the sums weigh them, and to their factor times the size of their value, which then
-        stands beside c_j: a far value that all rows weigh little is not to be weighed wrong. Exact kernel entries,
-        rounding included.
+        Rows are random ones and the outermost ones of each dimension. Columns are drawn in proportion to their factor,
+        their weight in the sums, and a second time to their factor times the size of their value, which then multiplies
+        c_j: the weight of a large value matters even if it is small in all rows. Kernel entries are compared with exact
+        ones, rounding included.
         """
         return max(self._error(look, seed, rows, columns) for look in self._looks)
 
@@ -186,7 +186,7 @@ class Expansion:
         return float(worst) if torch.isfinite(worst) else math.inf
 
     def queries(self, some):
-        """Factors of the queries `some` (a slice or an index), k tensors of shape (p_c, t): exponentials at nodes."""
+        """Factors of the queries `some` (slice or index), k tensors of shape (p_c, t): exponentials at nodes."""
         return [
             torch.exp(torch.addcmul(-s.abs(), points[:, None], s))  # e^{s y_a - |s|}, at most 1
             for s, points in zip(self._s[:, some], self._points, strict=True)
@@ -218,7 +218,7 @@ def fewest_nodes(rho, rtol):
 
 
 def along(matrix, moments, axis):
-    """`matrix` (p, p) applied to one axis of `moments`."""
+    """Apply `matrix` (p, p) to one axis of `moments`."""
     return (moments.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
 
 
@@ -263,7 +263,7 @@ def expand(factors, moments):
 
 
 def kernels(attention, x, weights, rtol):
-    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads, to `rtol`."""
+    """The attention `of_least_rank`, and one `Expansion` for each of its heads, accurate to `rtol`."""
     attention.check_plain("a separable kernel")
     attention.check_input(x, weights)
     if attention.masked:
@@ -273,7 +273,7 @@ def kernels(attention, x, weights, rtol):
     rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
     try:
         low = of_least_rank(attention, torch.linalg.vector_norm(x, dim=1).amax(), rtol)
-    except torch.linalg.LinAlgError as error:  # of numbers that are not finite
+    except torch.linalg.LinAlgError as error:  # entries are not finite
         raise NotSeparable("the logits overflow: scale the particles or the query and key matrices down.") from error
     if low.key_width > MAX_KEY_WIDTH:
         raise NotSeparable(
@@ -304,8 +304,8 @@ class SeparableJacobian:
     Parameters
     ----------
     attention : Attention
-        Unmasked; any heads, biases and output. Its logits must depend on the keys through at most 3 dimensions: key
-        width at most 3, or tokens of width at most 3, or key and query matrices whose product has rank at most 3.
+        Unmasked plain heads with any biases and output. Logits must depend on the keys through at most 3 dimensions:
+        key width at most 3, or tokens of width at most 3, or key and query matrices whose product has rank at most 3.
     x : Tensor, shape (n, d)
         Particles, one set.
     weights : Tensor, shape (n,), optional
@@ -325,12 +325,12 @@ class SeparableJacobian:
     Raises
     ------
     ValueError
-        "masked attention has no separable kernel", "the key width is ...", "x must have shape (n, d)", "queries and
-        keys spread too far for a separable kernel ...".
+        If the attention is masked or has features beyond plain heads, if its logits depend on more than 3 key
+        dimensions, if `x` is not (n, d), or if queries and keys spread too far for a separable kernel.
 
     Notes
     -----
-    castin2024smooth, Lemma C.6, for the Jacobian with weights. The exact twin is `AttentionJacobian`.
+    castin2024smooth, Lemma C.6, for the Jacobian with weights. The exact reference is `AttentionJacobian`.
 
     Examples
     --------
@@ -354,7 +354,7 @@ class SeparableJacobian:
     def if_it_pays(
         cls, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6
     ) -> Self | None:
-        """The Jacobian where it applies and is worth it against exact tiles, else None; found out in O(n)."""
+        """The Jacobian if it applies and is faster than exact tiles, else None; decided in O(n)."""
         if attention.score != "dot" or attention.more or attention.masked:
             return None
         try:
@@ -368,14 +368,14 @@ class SeparableJacobian:
         return new
 
     def _build(self, attention, x, low, kernels):
-        """All that is kept, of the narrowest attention and the kernels of its heads."""
+        """Set all attributes, from the attention `of_least_rank` and the kernels of its heads."""
         self._kernels = kernels
         self.n, self.d = x.shape
         self.attention, self._low = attention, low
         self.tile = PARTICLES.get(x.device.type, PARTICLES["cuda"])
         self.nodes = tuple(kernel.nodes for kernel in self._kernels)
-        self.kernel_error = max(kernel.error(seed=1) for kernel in self._kernels)  # rows that chose no nodes
-        # channels that are linear in the tangent: the tangent itself, or the values' and keys' if they are fewer
+        self.kernel_error = max(kernel.error(seed=1) for kernel in self._kernels)  # other random rows than in `choose`
+        # channels linear in the tangent: the tangent itself, or those of values and keys if fewer
         v, k, d = low.value_width, low.key_width, low.width
         both = torch.cat([low.value, low.key], 1)
         eye = torch.eye(min(d, v + k), dtype=x.dtype, device=x.device).expand(low.heads, -1, -1)
@@ -414,7 +414,7 @@ class SeparableJacobian:
             raise ValueError(f"{name} must have shape {(self.n, width)}, got {tuple(u.shape)}.")
 
     def _forward_moments(self, u, scale):
-        """M' and N' at the nodes, (v + 1, p_1, .., p_k) for each head, of a tangent (n, d) over `scale`."""
+        """M' and N' at the nodes, (v + 1, p_1, .., p_k) for each head, from a tangent (n, d) divided by `scale`."""
         low = self._low
         k, v = low.key_width, low.value_width
         total = [0.0] * low.heads
@@ -447,7 +447,7 @@ class SeparableJacobian:
         return low.combine(torch.stack(heads))
 
     def _rows_transposed(self, some, w, moments):
-        """Adds to `moments` what cotangents (t, m) of the particles `some` send through the kernel; returns (t, d)."""
+        """Add to `moments` the pullback of cotangents (t, m) of particles `some`; return the rest (t, d)."""
         low, own = self._low, 0.0
         cotangents = low.combine_transposed(w).mT  # (h, v, t)
         for h, kernel in enumerate(self._kernels):
@@ -460,7 +460,7 @@ class SeparableJacobian:
         return own
 
     def _add_backward(self, gradient, moments):
-        """Adds to `gradient`, shape (n, d), what the `moments` at the nodes send back to the keys and values."""
+        """Add to `gradient`, shape (n, d), the pullback of the `moments` at the nodes to keys and values."""
         low = self._low
         k, v = low.key_width, low.value_width
         sources = []
@@ -485,7 +485,7 @@ class SeparableJacobian:
 
     @torch.no_grad()
     def vjp(self, w: Tensor) -> Tensor:
-        """Vector-Jacobian product, the exact transpose of `jvp`: (n, d) from cotangents `w`, shape (n, m)."""
+        """Vector-Jacobian product, shape (n, d), for cotangents `w`, shape (n, m): the exact transpose of `jvp`."""
         self._check("w", w, self.attention.output_width)
         moments = [0.0] * self._low.heads
         own = torch.cat([self._rows_transposed(some, w[some], moments) for some in self._tiles()])
@@ -493,9 +493,9 @@ class SeparableJacobian:
 
     @torch.no_grad()
     def gram(self, u: Tensor, scale: Tensor | None = None) -> Tensor:
-        r""":math:`S^{-1} J^\top S^2 J S^{-1} u`, (n, d), in one sweep over the query factors; S = diag(`scale`), or 1.
+        r"""The product :math:`S^{-1} J^\top S^2 J S^{-1} u`, (n, d), in one sweep; S = diag(`scale`), or 1.
 
-        With the square roots of the weights for `scale`, (n,), the Jacobian in the norm of W2 (Lemma C.6).
+        If `scale`, (n,), holds the square roots of the weights, this is for the norm of W2 (Lemma C.6).
         """
         self._check("u", u, self.d)
         if scale is not None:
@@ -503,7 +503,7 @@ class SeparableJacobian:
         return self._gram(u, u.new_ones(self.n) if scale is None else scale)
 
     def _gram(self, u, scale):
-        """`gram` of what is known to be right: on a GPU the host need not wait for an answer to that."""
+        """`gram` without validation: on a GPU the host would have to wait for its result."""
         forward, backward, own = self._forward_moments(u, scale), [0.0] * self._low.heads, []
         for some in self._tiles():
             image = self._rows(some, u[some] / scale[some, None], forward)

@@ -1,4 +1,4 @@
-"""Products with the Jacobian of long sequences, in memory linear in n: rows of P are made again at each product."""
+"""Products with the Jacobian of long sequences in memory linear in n: each product recomputes the rows of P."""
 
 import math
 from dataclasses import replace
@@ -13,28 +13,28 @@ from lipnb.jacobian.linearization import Projected
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
 
-ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix products, more leave the cache
+ROWS = (16, 512)  # least and most rows of a tile: fewer make matrix products inefficient, more leave the cache
 
 
 class _Sequence(NamedTuple):
-    """What is kept of one sequence.
+    """Tensors kept for one sequence.
 
-    Queries, keys and values have one more column, so that products subtract logarithms of row sums, and row sums,
-    without a pass of their own.
+    Queries, keys and values have one more column, so that products also subtract logarithms of row sums, and row sums,
+    without a separate pass.
     """
 
-    at: Projected  # its queries, keys and values are views of the first columns of these:
+    at: Projected  # its queries, keys and values are views of the first columns of the next three
     queries: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
     keys: Tensor  # (g, n, k + 1): 1
     values: Tensor  # (g, n, v + 1): 1
     heads: Tensor  # (h, n, v): as in `Linearization`
     offset: Tensor | None  # (h, n, v): as there
-    sums: Tensor | None  # (h, n, 1): those logarithms where a cap keeps them out of the products
+    sums: Tensor | None  # (h, n, 1): these logarithms if a cap keeps them out of the products
     near_hard: bool
 
 
 class _Tangents(NamedTuple):
-    """What becomes of a change u of one sequence, and where its image under J^T J is collected."""
+    """Tangents of a change u of one sequence, and accumulators for its image under J^T J."""
 
     queries: Tensor  # (h, n, 2 k or 2 k + 1): [tangent, query] and, with L2 scores, 1
     keys: Tensor  # (g, n, as many): [key, tangent] and -2s key . tangent
@@ -45,19 +45,19 @@ class _Tangents(NamedTuple):
 
 
 class StreamedGram(GramOperator):
-    r"""The products of `CachedGram` without its n x n matrices, one tile of rows at a time.
+    r"""Gram operator with the products of `CachedGram` but without n x n matrices, by tiles of rows.
 
-    A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, once the output
-    matrices are applied to it, for its share of the cotangents. So each tile of P is recomputed once a product from
-    queries, keys and log-sum-exponentials; ``18 n^2 d`` operations in place of ``16 n^2 d``, half of it when masked,
-    because tiles above the diagonal are never made, and those before a window neither.
+    A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, after the output
+    matrices, for its share of the cotangents. So each product recomputes each tile of P once from queries, keys and
+    log-sum-exponentials: ``18 n^2 d`` operations in place of ``16 n^2 d``, half as many when masked, because tiles
+    above the diagonal are skipped, as are those before a window.
 
     Parameters
     ----------
     attention : Attention
         The map.
     x : Tensor, shape (b, n, d)
-        Tokens of independent sequences, which are taken one after the other.
+        Tokens of independent sequences, processed one after the other.
     weights : Tensor, shape (b, n), optional
         Positive token weights.
     rows : int, optional
@@ -71,7 +71,7 @@ class StreamedGram(GramOperator):
         self.weights = ScaledWeights.of(attention, x.dtype)
         self.unit = self.weights.unit
         self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(self.n * attention.heads, x.dtype)))
-        # for logits, for t and z, and for the slopes of a cap
+        # buffers for logits, for t and z, and for the slopes of a cap
         self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * self.n)
         self._sequences = [
             self._cache(Projected.of(attention, one, None if weights is None else weights[i]))
@@ -79,7 +79,7 @@ class StreamedGram(GramOperator):
         ]
 
     def restrict(self, index: Tensor) -> "StreamedGram":
-        """The same products for the sequences `index` of the batch."""
+        """The operator of the sequences `index` of the batch."""
         new = object.__new__(StreamedGram)
         new.__dict__.update(self.__dict__, _sequences=[self._sequences[i] for i in index.tolist()])
         return new
@@ -97,18 +97,18 @@ class StreamedGram(GramOperator):
         return self._tile_buffers[which, : math.prod(shape)].view(shape)
 
     def _logits(self, query, key, added, rows, columns):
-        """Logits of one tile, shape (g, r rows, columns), of its queries (g, r rows, k), and slopes of the cap or None.
+        """Logits of one tile, (g, r rows, columns), from its queries (g, r rows, k), and slopes of the cap or None.
 
         Mask, relative positions and token weights are included.
         """
         products, heads = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns)), self.attention.heads
-        slopes = self._tile(-1, rows, columns)  # without a cap nothing is written there; t stands there, later
+        slopes = self._tile(-1, rows, columns)  # without a cap nothing is written there; t uses it later
         each, slopes_of_each = (tile.view(heads, -1, tile.shape[-1]) for tile in (products, slopes))
         self.attention.logits(each, added, self.n, rows, columns, slopes=slopes_of_each)
         return products, None if self.attention.cap is None else slopes
 
     def _cache(self, at):
-        """What is kept of one sequence: its columns, head outputs and logarithms of row sums."""
+        """The `_Sequence` at a `Projected`: columns, head outputs and logarithms of row sums."""
         att, query, key, value = at.attention, at.query, at.key, at.value / self.weights.value_unit
         heads, sums = value.new_empty(att.heads, self.n, att.value_width), value.new_empty(att.heads, self.n, 1)
         offset = None
@@ -136,7 +136,7 @@ class StreamedGram(GramOperator):
         return torch.stack([self._gram(one, change.view(self.n, -1)).flatten() for one, change in pairs])
 
     def _gram(self, one, u):
-        """J^T J u of one sequence, (n, d) of (n, d): project, tile by tile through the heads and back, pull back."""
+        """J^T J u of one sequence, (n, d): project u, go through the heads and back tile by tile, pull back."""
         at, root = one.at, one.at.root
         projected = (u if root is None else u / root) @ self.weights.projection
         parts = self._parts(projected)
@@ -146,7 +146,7 @@ class StreamedGram(GramOperator):
         back_key = tangents.back_key
         if self.attention.score == "l2":
             back_key = back_key[..., :-1].addcmul(at.key, back_key[..., -1:], value=-self.attention.slope)
-        # the parts are views of what is multiplied by the matrices
+        # the parts are views of `projected`, which the matrices multiply next
         back_query = tangents.back_query
         parts[0].copy_(back_query if at.of_query is None else at.of_query.transposed(back_query))
         parts[1].copy_(back_key if at.of_key is None else at.of_key.transposed(back_key))
@@ -162,7 +162,7 @@ class StreamedGram(GramOperator):
         return [part.unflatten(-1, (-1, width)).transpose(0, 1) for part, width in zip(parts, (k, k, v), strict=True)]
 
     def _tangents(self, at, parts):
-        """Tangents of queries, keys and values beside what they are multiplied with, and zeros for the way back."""
+        """Tangents of queries, keys and values, next to their multipliers, and zeros for the way back."""
         att = self.attention
         d_query = parts[0] if at.of_query is None else at.of_query.forward(parts[0])
         d_key = parts[1] if at.of_key is None else at.of_key.forward(parts[1])
@@ -177,17 +177,17 @@ class StreamedGram(GramOperator):
         )
 
     def _probabilities(self, one, rows, columns):
-        """P of one tile, shape (g, r rows, columns), made again from what is kept, and slopes of the cap or None."""
+        """P of one tile, shape (g, r rows, columns), recomputed, and slopes of the cap or None."""
         att = self.attention
         P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
         P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
         return self._normalised(one, P, rows) if one.near_hard else P.exp_(), cap_slope
 
     def _normalised(self, one, logits, rows):
-        """P of whole rows of logits less the stored logarithms of their sums, in place, by sums of its own.
+        """P from whole rows of logits minus the stored logarithms of their sums, in place, with newly computed sums.
 
-        The products that made those logarithms may have been rounded otherwise, by eps times logits, which are large.
-        Rows of P would not sum to one, and what is left of total - total * sum of P is not small beside t.
+        The products behind the stored logarithms may have been rounded differently, by eps times the large logits. Rows
+        of P would then not sum to one, and total - total * (sum of P) would not be small compared with t.
         """
         sink, top = self.attention.sinks, logits.amax(-1, keepdim=True)
         if sink is not None:
@@ -199,19 +199,19 @@ class StreamedGram(GramOperator):
         return P.div_(sums if sink is None else sums + (sink - top).exp())
 
     def _add_tile(self, one, tangents, rows, columns):
-        r"""The tangents of the heads in these rows, through the output matrices, and their share of the way back.
+        r"""Add the contribution of one tile: tangents of its rows, through the output matrices, and back.
 
         .. math::
             t = P \circ \kappa' \circ (\dot q k^\top + q \dot k^\top), \quad
             \dot o = t v + P \dot v - \mathrm{rowsum}(t)\, o, \quad
             w = W_O^\top W_O \dot o, \quad z = P \circ \kappa' \circ (w v^\top - \mathrm{rowsum}(w \circ o)),
 
-        and back: z k to the queries, :math:`z^\top q` to the keys, :math:`P^\top w` to the values. Where attention is
-        nearly hard, the sums of rows are taken off t and z themselves.
+        and back: z k to the queries, :math:`z^\top q` to the keys, :math:`P^\top w` to the values. If attention is
+        nearly hard, row sums are subtracted from t and z themselves.
         """
         att, count = self.attention, rows.stop - rows.start
         queries, taken = att.grouped(tangents.queries[:, rows]), one.offset if one.near_hard else one.heads
-        taken = None if taken is None else att.grouped(taken[:, rows])  # what a row's total is multiplied by
+        taken = None if taken is None else att.grouped(taken[:, rows])  # multiplier of the row sum of t
         P, cap_slope = self._probabilities(one, rows, columns)
         t = torch.bmm(queries, tangents.keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
         t = t if cap_slope is None else t.mul_(cap_slope)

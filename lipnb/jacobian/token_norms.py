@@ -1,4 +1,4 @@
-"""Which token moves which: norms of the blocks of a Jacobian, and its top singular pair token by token."""
+"""Influence of tokens on each other: norms of the blocks of a Jacobian, and its top singular pair by token."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,12 +22,12 @@ from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["SingularPair", "block_norms", "singular_pair"]
 
-SMALL = 64  # widths m and d up to which the singular values of a block are taken whole
+SMALL = 64  # widths m and d up to which all singular values of a block are computed
 
 
 @torch.no_grad()
 def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-3, seed: int = 0) -> Tensor:
-    r"""How much a change of token j moves output token i, for all pairs: the norms of the blocks of the Jacobian.
+    r"""Norms of the blocks of the Jacobian: how much a change of token j moves output token i, for all pairs.
 
     .. math::
         N_{ij} = \|D_j f_i(X)\|_2 , \qquad
@@ -36,10 +36,10 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     Parameters
     ----------
     f : Attention or callable
-        An attention map (blocks in closed form, none of them formed where they are wide), or any differentiable map of
+        An attention map (blocks in closed form, wide ones by their products only), or any differentiable map of
         tokens (..., n, d) to (..., n, m), by automatic differentiation: n m reverse passes.
     x : Tensor, shape (..., n, d)
-        Tokens. All is computed in their type: for more digits give ``x.double()`` to a map in float64.
+        Tokens; the computation has their type: for more digits give ``x.double()`` and a map in float64.
     rtol : float
         Relative tolerance of each norm, for blocks wider than 64; narrower ones are exact up to rounding.
     seed : int
@@ -48,14 +48,14 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     Returns
     -------
     Tensor, shape (..., n, n)
-        N, from below: each entry lies at most by `rtol` under the norm of its block, but for rounding, with probability
-        1 - 10^-6 over the start vector (as `lipnb.LocalLipschitz.upper`). Row i is moved, column j moves. Pairs hidden
-        by a mask are exactly zero.
+        N, from below: each entry is at most `rtol` below the norm of its block, up to rounding, with probability
+        1 - 10^-6 over the start vector (as `lipnb.LocalLipschitz.upper`). Rows are output tokens i, columns input
+        tokens j. Pairs hidden by a mask are exactly zero.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; for callables as `AutodiffJacobian`; "rtol must lie ...".
+        As `Attention.check_input`; for callables as `AutodiffJacobian`; if the type of `x` does not resolve `rtol`.
 
     Notes
     -----
@@ -72,7 +72,7 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     >>> import torch
     >>> from lipnb import Attention, block_norms
     >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> f = Attention.from_matrices(0 * eye, 3 * eye, masked=True)  # the mean of what is seen, times three
+    >>> f = Attention.from_matrices(0 * eye, 3 * eye, masked=True)  # three times the mean of the visible tokens
     >>> block_norms(f, torch.eye(3, 2, dtype=torch.float64))
     tensor([[3.0000, 0.0000, 0.0000],
             [1.5000, 1.5000, 0.0000],
@@ -112,7 +112,7 @@ def _of_attention(f, x, rtol, seed):
 
 
 def _solved(f, x, blocks, rtol, seed):
-    """Norms (b,) of wide blocks by the solver; those that it leaves open from their singular values, in float64."""
+    """Norms (b,) of wide blocks by Lanczos; if it does not converge, from singular values in float64."""
     b, (i, j) = len(blocks.unit), blocks.places
     start = start_vectors(b, f.width, seed=seed, dtype=x.dtype, device=x.device)
     answer = lanczos(blocks, start, rtol=rtol)
@@ -124,16 +124,16 @@ def _solved(f, x, blocks, rtol, seed):
 
 
 class Blocks(GramOperator):
-    r"""Blocks :math:`D_j f_i` of the Jacobian of attention at one input, (m, d), for b pairs (i, j) at once.
+    r"""Gram operator of blocks :math:`D_j f_i`, (m, d), of the Jacobian of attention, for b pairs (i, j) at once.
 
     .. math::
         D_j f_i\, u = \sum_h W_O \big[P_{ij} W_V u + w_{ij}\, (q_i \cdot \dot k) + C_i\, \dot q\big], \qquad
         w_{ij} = P_{ij} \kappa'_{ij} (v_j - o_i), \qquad C_i = \textstyle\sum_l w_{il} k_l^\top
 
-    with :math:`\dot k = K_j u`, :math:`\dot q = Q_i u` the derivatives of key and query (of scores -s |q - k|^2 with
-    :math:`q_i - 2 s k_j` for :math:`q_i`), and the last term only where i = j. The pairs are either all of that kind or
-    none. `at` is of one sequence (n, d). Each block is divided by its `unit`, so that no norm leaves the range of its
-    type.
+    with :math:`\dot k = K_j u`, :math:`\dot q = Q_i u` the derivatives of key and query (for scores -s |q - k|^2 with
+    :math:`q_i - 2 s k_j` in place of :math:`q_i`), and the last term only if i = j. Either all pairs have i = j or
+    none. `at` is the linearization of one sequence (n, d). Each block is divided by its `unit`, so that no norm leaves
+    the range of its type.
     """
 
     unit: Tensor
@@ -158,23 +158,23 @@ class Blocks(GramOperator):
             every = slopes[:, i, :, None] * (values[:, None] - heads[:, :, None])  # w_il for all l, (h, b, n, v)
             own = every.mT @ at.key[group][:, None]
             unit = torch.maximum(unit, own.abs().amax((0, 2, 3)))
-        unit = torch.where(unit > 0, unit, 1)  # a block of zeros stays one
+        unit = torch.where(unit > 0, unit, 1)  # a zero block is not divided
         self._P, self._w, self._query = p[..., None] / unit[:, None], w / unit[:, None], query
         self._C = None if own is None else own / unit[:, None, None]
         self.unit = unit.double() * self.weights.unit
 
     def restrict(self, index: Tensor) -> "Blocks":
-        """The same for the pairs `index` alone."""
+        """The operator of the pairs `index` only."""
         return Blocks(self.at, self.places[0][index], self.places[1][index])
 
     @property
     def _matrix(self):
-        """Key and value matrices, before them those of queries where i = j; (d, columns)."""
+        """Key and value matrices side by side, after those of queries if i = j; (d, columns)."""
         first = self.attention.heads * self.attention.key_width if self._C is None else 0
         return self.weights.projection[:, first:]
 
     def forward(self, u: Tensor) -> Tensor:
-        """Images, shape (b, m), of vectors `u`, shape (b, d), one for each pair."""
+        """Images, shape (b, m), of vectors `u`, shape (b, d), one per pair."""
         f = self.attention
         projected, g = u @ self._matrix, f.groups
         key, value = projected[:, -g * (f.key_width + f.value_width) :].split([g * f.key_width, g * f.value_width], 1)
@@ -188,7 +188,7 @@ class Blocks(GramOperator):
         return _merged(out) if self.weights.output is None else _merged(out) @ self.weights.output.mT
 
     def transposed(self, w: Tensor) -> Tensor:
-        """Transpose of `forward`: (b, d) of (b, m)."""
+        """Transpose of `forward`: (b, m) to (b, d)."""
         f = self.attention
         back = _split(w if self.weights.output is None else w @ self.weights.output, f.heads)
         key = self._to_groups((self._w * back).sum(-1, keepdim=True) * self._query)
@@ -200,7 +200,7 @@ class Blocks(GramOperator):
         return torch.cat(parts, 1) @ self._matrix.mT
 
     def gram(self, u: Tensor) -> Tensor:
-        """Products with the Gram matrices of all blocks, (b, d) of (b, d)."""
+        """Products with the Gram matrices of all blocks, (b, d) to (b, d)."""
         return self.transposed(self.forward(u))
 
     def dense_norms(self) -> Tensor:
@@ -212,7 +212,7 @@ class Blocks(GramOperator):
         return torch.linalg.matrix_norm(images, 2).double() * self.unit
 
     def _to_heads(self, rows):
-        """Rows (g, b, w) of the groups as those of their heads, (h, b, w)."""
+        """Rows (g, b, w) of the groups repeated for their heads, (h, b, w)."""
         return rows.repeat_interleave(self.attention.heads // self.attention.groups, 0)
 
     def _to_groups(self, rows):
@@ -231,7 +231,7 @@ def _merged(rows):
 
 
 def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
-    """Blocks (..., n, m, d) in the row of each token, by reverse mode."""
+    """Yield the blocks (..., n, m, d) of each output token, by reverse mode."""
     jacobian = AutodiffJacobian(f, x)
     m, image = jacobian.shape[-2] // x.shape[-2], []
     for i in range(x.shape[-2]):
@@ -263,25 +263,25 @@ def _norms(matrices, rtol, seed):
 
 @dataclass(frozen=True)
 class SingularPair:
-    r"""The direction in which a map of tokens is steepest at an input, and where it leads.
+    r"""Top singular pair of the Jacobian: the direction in which a map is steepest at an input, and its image.
 
     .. math:: D_X f\, v = \sigma u, \qquad |v| = |u| = 1, \qquad \sigma = \|D_X f\|_2
 
     Attributes
     ----------
     value : Tensor, shape of the batch
-        :math:`\sigma`, from below.
+        Lower bound on :math:`\sigma`.
     upper : Tensor, shape of the batch
-        From above, with probability 1 - 10^-6, as `lipnb.LocalLipschitz.upper`.
+        Upper bound, with probability 1 - 10^-6, as `lipnb.LocalLipschitz.upper`.
     input : Tensor, shape (..., n, d)
-        v: the change of the tokens that is made longest; its largest entry is positive.
+        v: the unit change of the tokens that is stretched most; its entry of largest modulus is positive.
     output : Tensor, shape (..., n, m)
-        u: the change of the output tokens that it makes, over its length; 0 where \sigma is 0.
+        u: the resulting change of the output tokens, divided by its length; 0 if :math:`\sigma` is 0.
     residual : Tensor, shape of the batch
-        Of the pair, see `lipnb.spectral.SpectralNorm`.
+        Residual of the pair, see `lipnb.spectral.SpectralNorm`.
     converged : Tensor of bool, shape of the batch
-        Whether the solver met its tolerance. Where the two largest singular values lie closer than that, v may be any
-        mixture of their vectors.
+        Whether the solver met its tolerance. If the two largest singular values differ by less, v may be any mixture
+        of their vectors.
     """
 
     value: Tensor
@@ -293,17 +293,17 @@ class SingularPair:
 
     @property
     def table(self) -> Any:
-        """As a pandas table, a row for each item of the batch, without the vectors."""
+        """The answer as a pandas table, one row for each item of the batch, without the vectors."""
         return table_of(self)
 
     @property
     def moving(self) -> Tensor:
-        """How much of the change lies on each token, shape (..., n): norms, of squares that add up to 1."""
+        """Norm of the change `input` at each token, shape (..., n); the squares sum to 1."""
         return torch.linalg.vector_norm(self.input, dim=-1)
 
     @property
     def moved(self) -> Tensor:
-        """How much of the change of the output lies on each token, shape (..., n): likewise."""
+        """Norm of the change `output` at each output token, shape (..., n); the squares sum to 1 unless it is 0."""
         return torch.linalg.vector_norm(self.output, dim=-1)
 
 
@@ -311,7 +311,7 @@ class SingularPair:
 def singular_pair(
     f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, max_steps: int = 300, seed: int = 0
 ) -> SingularPair:
-    r"""The top singular pair of the Jacobian of `f` at tokens `x`: which tokens move, and which are moved.
+    r"""Top singular pair of the Jacobian of `f` at tokens `x`: which tokens move most, and which outputs.
 
     Parameters
     ----------
@@ -322,14 +322,15 @@ def singular_pair(
     rtol : float
         Relative tolerance on the value.
     max_steps : int
-        Most products with the Jacobian and its transpose.
+        Maximal number of products with the Jacobian and its transpose before the last one.
     seed : int
         Seed of the start vector.
 
     Returns
     -------
     SingularPair
-        `value`, `input` (..., n, d), `output` (..., n, m), and norms by token, `moving` and `moved`, (..., n).
+        The pair as numbers without a gradient (for a penalty in training see `lipnb.differentiable_lipschitz`), and
+        its norms by token, `moving` and `moved`.
 
     Raises
     ------
@@ -338,32 +339,30 @@ def singular_pair(
 
     Notes
     -----
-    Lanczos with its certificate, as `lipnb.local_lipschitz`. In float32 `converged` is False where that precision can
-    prove no more; `x` and `f` in float64 go further.
+    Lanczos with its certificate, as `lipnb.local_lipschitz`. In float32 `converged` is False if that precision
+    cannot prove the tolerance; give `x` and `f` in float64 then.
 
     Examples
     --------
     >>> import torch
     >>> from lipnb import Attention, singular_pair
     >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> f = Attention.from_matrices(0 * eye, eye, masked=True)  # means of what is seen
+    >>> f = Attention.from_matrices(0 * eye, eye, masked=True)  # means of visible tokens
     >>> pair = singular_pair(f, torch.eye(3, 2, dtype=torch.float64))
     >>> pair.moving.round(decimals=2)  # the first token is in every mean
     tensor([0.9400, 0.3100, 0.1000], dtype=torch.float64)
-
-    The pair is numbers, without a gradient; the constant as a penalty in training is `lipnb.differentiable_lipschitz`.
     """
     seed, max_steps = whole("seed", seed), whole("max_steps", max_steps, 1)
     if isinstance(f, Attention):
         f.check_input(x)
     rtol = check_tolerance(rtol, x)
-    # a map that a user gives is measured as PyTorch is set, ours in the precision of x
+    # a user's map is measured under PyTorch's settings, an Attention in the precision of x
     with gemm.full_precision(x.dtype, x.device) if isinstance(f, Attention) else nullcontext():
         return _pair(f, x, rtol, max_steps, seed)
 
 
 def _pair(f, x, rtol, max_steps, seed):
-    """The top singular pair, of options that were checked."""
+    """`singular_pair` with validated options."""
     flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
     operator = operator_of(f, flat, None, memory=memory_allowance(x.device), dense=False, rtol=rtol)
     dtype = x.dtype
@@ -372,12 +371,12 @@ def _pair(f, x, rtol, max_steps, seed):
         dtype = operator.vectors
     start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=dtype, device=x.device)
     found = lanczos(operator, start, rtol=rtol, max_steps=max_steps)
-    assert found.vector is not None  # they were asked for
+    assert found.vector is not None  # Lanczos always returns them
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape).to(x.dtype)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
     u = AttentionJacobian(f, x).jvp(v) if isinstance(f, Attention) else operator.jacobian.jvp(v)
-    size = u.abs().amax((-2, -1), keepdim=True)  # squares of what is divided by it stay in the range of the type
+    size = u.abs().amax((-2, -1), keepdim=True)  # squares of the quotients stay in the range of the type
     u = u / torch.where(size > 0, size, 1)
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]

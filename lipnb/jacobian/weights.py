@@ -1,20 +1,20 @@
-"""Weight matrices of an attention map, stacked and scaled for its Jacobian's products."""
+"""Weight matrices of an attention map, stacked and scaled for products with its Jacobian."""
 
 import torch
 
 from lipnb.scaling import power_of_two
 
-ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
+ROUNDS = 20  # steps of the power iteration for the direction of the values, which need not converge
 
 
 def _tensors(attention):
-    """Those that projection and output are made of."""
+    """The tensors from which `projection` and `output` are made."""
     output = () if attention.output is None else (attention.output,)
     return attention.query, attention.key, attention.value, *output
 
 
 class ScaledWeights:
-    """Weight matrices of an attention map, stacked for the products and kept near one.
+    """Weight matrices of an attention map, stacked for products and scaled to entries near one.
 
     Attributes
     ----------
@@ -44,10 +44,10 @@ class ScaledWeights:
 
     @classmethod
     def of(cls, attention, dtype):
-        """The weights of `attention`, kept with the map for as long as its tensors hold the same numbers.
+        """The weights of `attention`, cached in the map as long as its tensors hold the same numbers.
 
-        The numbers themselves are compared, which is a small part of one product: no version counter tells of what is
-        written through ``.data`` or NumPy.
+        The numbers themselves are compared, at a small part of the cost of one product: version counters do not notice
+        writes through ``.data`` or NumPy.
         """
         found = attention.kept.get(dtype)
         if found is None or not all(map(torch.equal, found._made_of, _tensors(attention))):
@@ -55,9 +55,9 @@ class ScaledWeights:
         return found
 
     def steepest(self, groups):
-        """Roughly the token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.
+        """Approximate token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.
 
-        That is what happens to a token to which all others attend. It is made once; zero where the values are.
+        It belongs to a token to which all others attend. Computed once; zero if the values are.
         """
         if self._steepest is None:
             d, width = len(self.projection), self.value_width
@@ -76,7 +76,7 @@ class ScaledWeights:
     def through_output(self, joined, out=None):
         """Product of `joined`, shape (rows, h v), with the output matrices and back.
 
-        The Gram matrix of the output matrices would be one product less, and loses what is left where heads cancel.
+        The Gram matrix of the output matrices would save one product, but lose the remainder if heads cancel.
         """
         if self.output is None:
             return joined

@@ -1,4 +1,4 @@
-"""Discrete measures as weighted tokens: distances between them, the mean-field map, and what splitting atoms gains."""
+"""Discrete measures as weighted tokens: distances, the mean-field map, and the gain from splitting atoms."""
 
 from lipnb.measures.transport import conditional_wasserstein, mean_field_map, repeat, uniform, wasserstein
 

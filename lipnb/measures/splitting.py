@@ -1,4 +1,4 @@
-"""Mass splitting: whether dividing the atoms of a measure makes the mean-field map rougher than moving them whole."""
+"""Mass splitting: whether dividing atoms of a measure changes the output more than moving whole atoms."""
 
 from typing import Any, NamedTuple
 
@@ -16,16 +16,16 @@ SAME_POINT = 1e-6  # relative to the largest atom: nearer points are one
 
 
 class Splitting(NamedTuple):
-    """What moving atoms whole and what dividing them does to the output, per unit of W_2.
+    """Largest change of the output per unit of W_2, for moving whole atoms and for dividing them.
 
     Attributes
     ----------
     together : float
-        The local constant at fixed atoms and weights, to the tolerance of the solver from below.
+        The local constant for moves of whole atoms with fixed weights, a lower bound within the solver's tolerance.
     apart : float
-        The largest local constant of the map that one atom sees: what copies of an atom gain by parting.
+        The largest norm of `query_blocks` over the atoms: the constant for copies of one atom that separate.
     token : int
-        The atom where that is; of an atom written several times, the first.
+        Index of the atom that attains it; for an atom listed several times, the first index.
     rtol : float
         Relative tolerance on `together`.
     """
@@ -37,7 +37,7 @@ class Splitting(NamedTuple):
 
     @property
     def table(self) -> Any:
-        """As a pandas table of one row, the numbers alone."""
+        """The numbers as a pandas table with one row."""
         return table_of(self)
 
     @property
@@ -48,7 +48,7 @@ class Splitting(NamedTuple):
 
 @torch.no_grad()
 def query_blocks(attention: Attention, x: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-    r"""Derivative of the mean-field map at the atoms, the measure held still: one matrix for each atom.
+    r"""Derivative of the mean-field map at the atoms, with the measure fixed: one matrix for each atom.
 
     .. math:: D_z \Gamma_\mu(x_i) = \sum_h s\, W_O^{(h)} C_i^{(h)} W_Q^{(h)}, \qquad
         C_i^{(h)} = \sum_l P^{(h)}_{il} (v_l - o_i)\, k_l^\top ;
@@ -71,7 +71,8 @@ def query_blocks(attention: Attention, x: torch.Tensor, weights: torch.Tensor | 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "a masked map has no one field ...", "x must hold one measure ...".
+        As `Attention.check_input`; if the map is masked or has features beyond plain heads, or `x` is not one measure
+        (n, d).
     """
     check_field(attention, x, weights)
     query, key, value = attention.project(x)
@@ -88,22 +89,22 @@ def query_blocks(attention: Attention, x: torch.Tensor, weights: torch.Tensor | 
 def splitting(
     attention: Attention, x: torch.Tensor, weights: torch.Tensor | None = None, *, rtol: float = 1e-6
 ) -> Splitting:
-    r"""Whether a measure is split, by the exact criterion for small moves of copies.
+    r"""Decide whether a measure is split, by the exact criterion for small moves of copies.
 
     .. math:: \max\big(\|D_X f_a\|_a,\ \max_i \|D_z \Gamma_\mu(x_i)\|_2\big)
 
-    is the local constant in W_2 once every atom may part into two or more copies, whatever their weights.
+    is the local constant in W_2 once every atom may be divided into two or more copies, whatever their weights.
 
-    A measure is what is judged, not how it is written: points joined by steps of at most 1e-6 of the largest atom count
-    as one atom, at one of them (the first) and with their weights added. Which one makes no difference at equal points,
-    and one of this size at nearly equal ones.
+    The criterion concerns the measure, not its notation: points joined by steps of at most 1e-6 of the largest atom
+    count as one atom, at the first of them and with their weights added. At equal points the choice makes no
+    difference, at nearly equal ones a difference of this size.
 
     Parameters
     ----------
     attention : Attention
         Any heads and biases, without a mask.
     x : Tensor, shape (n, d)
-        Atoms, in any order; one may be written several times.
+        Atoms, in any order, possibly repeated.
     weights : Tensor, shape (n,), optional
         Their weights; only ratios matter. Default: equal ones.
     rtol : float
@@ -112,7 +113,7 @@ def splitting(
     Returns
     -------
     Splitting
-        `together`, `apart`, `token`, `rtol` and `split`.
+        Both constants, and whether the second exceeds the first (`split`).
 
     Notes
     -----
@@ -130,13 +131,13 @@ def splitting(
 
 @torch.no_grad()
 def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, z: torch.Tensor) -> float:
-    r"""A lower bound on the local constant of the mean-field map in W_2: a small mass sent far away.
+    r"""A lower bound on the local constant of the mean-field map in W_2, from a small mass moved far away.
 
     .. math:: \sup_{i,\, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
         c(x_i, z) = \min_{i = j_0, j_1, \dots, j_r} \sum_{s < r} |x_{j_s} - x_{j_{s+1}}|^2 + |x_{j_r} - z|^2 ,
 
-    and so for the images. A mass :math:`\eta \to 0` that goes from atom i to z moves the measure by exactly
-    :math:`(\eta\, c(x_i, z))^{1/2}`: transport may pass it on from atom to atom. Where no detour is shorter, the
+    and likewise for the images. A mass :math:`\eta \to 0` that moves from atom i to z moves the measure by exactly
+    :math:`(\eta\, c(x_i, z))^{1/2}`: transport may pass it from atom to atom. If no detour is shorter, the
     quotient is :math:`|\Gamma_\mu(z) - \Gamma_\mu(x_i)| / |z - x_i|`.
 
     Parameters
@@ -148,8 +149,8 @@ def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, 
     weights : Tensor, shape (n,)
         Their weights; only ratios matter.
     z : Tensor, shape (c, d)
-        Where mass may be sent. Points nearer to an atom than 1e-6 of the largest atom are left out: there the quotient
-        is a derivative, spoilt by rounding.
+        Destinations of the mass. Points nearer to an atom than 1e-6 of the largest atom are left out, where the
+        quotient is a derivative with large rounding errors.
 
     Returns
     -------
@@ -159,7 +160,7 @@ def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, 
     Raises
     ------
     ValueError
-        As `query_blocks`; "every z is an atom ...".
+        As `query_blocks`; if every z is (nearly) an atom.
 
     Notes
     -----
@@ -178,7 +179,7 @@ def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, 
 
 
 def _chain_costs(x, z):
-    """Least sums of squared steps from each x over any of the x to each z, shape (n, c)."""
+    """Least sums of squared steps from each x to each z along any of the x, shape (n, c)."""
     between = (x[:, None] - x).square().sum(-1)
     for k in range(len(x)):
         between = torch.minimum(between, between[:, k : k + 1] + between[k])
@@ -187,12 +188,12 @@ def _chain_costs(x, z):
 
 
 def _atoms(x, weights):
-    """Where each atom of the measure stands first in `x`, and the weights of the atoms, the largest of them 1 to n."""
+    """First index in `x` of each atom of the measure, and the weights of the atoms, the largest between 1 and n."""
     weights = uniform(len(x), x.dtype).to(x.device) if weights is None else weights
     largest = x.abs().amax()
     z = x / torch.where(largest > 0, largest, 1)  # squares of very large or small tokens leave the range of a float
     near = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist") <= SAME_POINT * z.norm(dim=-1).max()
-    # points joined by a chain of near ones are one atom: that does not depend on their order
+    # points joined by a chain of near ones are one atom, independent of their order
     count, labels = connected_components(near.cpu().numpy(), directed=False)
     place = torch.from_numpy(labels).to(x.device, torch.long)
     first = torch.full((count,), len(x), device=x.device).scatter_reduce_(

@@ -26,7 +26,7 @@ def uniform(n: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 def repeat(x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Tokens (n, d) with token i written counts[i] times, shape (sum of counts, d): integer weights made of copies.
+    """Tokens (n, d) with token i repeated counts[i] times, shape (sum of counts, d): integer weights as copies.
 
     Examples
     --------
@@ -56,13 +56,14 @@ def wasserstein(
     Returns
     -------
     float
-        Exact up to the rounding of the linear programme: an optimal assignment where both measures have as many
+        Exact up to the rounding of the linear programme: an optimal assignment if both measures have equally many
         points of equal weight, else network simplex (`ot.emd2` of flamary2021pot).
 
     Raises
     ------
     ValueError
-        "x and y must have shapes (n, d) and (m, d) ...", "weights must be ...", "p must be ...".
+        If the widths of x and y differ, points are not finite, weights are not 0 or more with total one, or p is not a
+        finite number of at least 1.
 
     Notes
     -----
@@ -105,7 +106,7 @@ def conditional_wasserstein(
     *,
     p: float = 2,
 ) -> float:
-    r"""Distance between measures on positions and tokens that may only be transported within a position.
+    r"""Distance between measures on positions and tokens, with transport within each position only.
 
     .. math:: d_p(\bar\mu, \bar\nu) = \Big(\int_0^1 W_p(\mu^s, \nu^s)^p\, d\theta(s)\Big)^{1/p}
 
@@ -130,7 +131,7 @@ def conditional_wasserstein(
     Raises
     ------
     ValueError
-        As `wasserstein`; "positions must have shape (n,) ...".
+        As `wasserstein`; if positions do not have shape (n,).
 
     Notes
     -----
@@ -163,7 +164,7 @@ def conditional_wasserstein(
 
 @torch.no_grad()
 def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    r"""The map that attention to a measure is, at any points: :math:`\Gamma_\mu(z)`.
+    r"""The mean-field map :math:`\Gamma_\mu(z)`: attention of any points z to a measure :math:`\mu`.
 
     .. math:: \Gamma_\mu(z) = \frac{\int e^{z^\top A^\top y}\, V y\, d\mu(y)}{\int e^{z^\top A^\top y}\, d\mu(y)},
         \qquad F(\mu) = (\Gamma_\mu)_\sharp \mu .
@@ -177,7 +178,7 @@ def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor,
     weights : Tensor, shape (n,)
         Their weights; only ratios matter.
     z : Tensor, shape (c, d)
-        Where the map is wanted; it need not be a point of the measure.
+        Points at which to evaluate the map; they need not be points of the measure.
 
     Returns
     -------
@@ -187,7 +188,8 @@ def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor,
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "a masked map has no one field ...".
+        As `Attention.check_input`; if the map is masked or has features beyond plain heads, or `x` is not one measure
+        (n, d).
 
     Notes
     -----
@@ -209,7 +211,7 @@ def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor,
 
 
 def check_field(attention, x, weights):
-    """One sentence unless attention to the measure of atoms x (n, d) with these weights is a map of its own."""
+    """Raise ValueError unless attention to atoms x (n, d) with these weights has a mean-field map."""
     check_attention(attention, "the mean-field map")
     attention.check_plain("the mean-field map", ("dot", "l2"))
     attention.check_input(x, weights)
@@ -220,7 +222,7 @@ def check_field(attention, x, weights):
 
 
 def _points(x):
-    """Points (n, d) as a finite float64 array, or one sentence."""
+    """Points (n, d) as a finite float64 array; ValueError otherwise."""
     x = np.asarray(x.detach().cpu() if isinstance(x, torch.Tensor) else x, dtype=float)
     if x.ndim != 2 or not x.size:
         raise ValueError(f"points must have shape (n, d) with n >= 1, got {x.shape}.")
@@ -230,7 +232,7 @@ def _points(x):
 
 
 def _weights(a, n):
-    """Weights (n,) of total one, or one sentence."""
+    """Weights (n,) of total one; ValueError otherwise."""
     if a is None:
         return np.full(n, 1 / n)
     a = np.asarray(a.detach().cpu() if isinstance(a, torch.Tensor) else a, dtype=float)

@@ -1,8 +1,8 @@
-r"""Largest singular value of an operator known by its products, batched, with the residual of every answer.
+r"""Largest singular values of batches of operators given by their products, with the residual of every answer.
 
-Nothing here knows of attention: the solvers take a `GramOperator`, or the product with :math:`J^\top J` as a function,
-and a start vector; `dense_norm` takes matrices. `krylov` extends a basis, `certificate` proves, `stopping` decides, and
-`lanczos` is the loop.
+The package is independent of attention: solvers take a `GramOperator`, or the product with :math:`J^\top J` as a
+function, and a start vector; `dense_norm` takes matrices. `krylov` extends the basis, `certificate` proves bounds,
+`stopping` decides when to stop, and `lanczos` is the loop.
 """
 
 from lipnb.spectral.answer import SpectralNorm

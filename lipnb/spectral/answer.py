@@ -1,4 +1,4 @@
-"""The answer that every solver gives, how answers of several batches are joined, and the quotient that a value is."""
+"""The answer of every solver, operations on batches of answers, and the Rayleigh quotient behind a value."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ __all__ = ["SpectralNorm"]
 
 
 def table_of(answer: Any) -> Any:
-    """A pandas table with a row for each item of the batch (or radius) and a column for each number of it.
+    """A pandas table with a row for each item of the batch (or radius) and a column for each of its numbers.
 
-    Vectors and matrices are left out; what all items share stands in each row.
+    Vectors and matrices are left out; values that all items share are repeated in each row.
     """
     with extra("models"):
         import pandas as pd
@@ -32,27 +32,27 @@ def table_of(answer: Any) -> Any:
 
 
 class SpectralNorm(NamedTuple):
-    r"""Largest singular values of a batch of operators, and how the computation went.
+    r"""Largest singular values of a batch of operators, with bounds and the course of the computation.
 
     Attributes
     ----------
     value : Tensor, shape (b,)
-        :math:`\|J v\| / \|v\|` at the vector found, from a product with it: a lower bound on the norm, up to rounding.
+        :math:`\|J v\| / \|v\|` at the vector that was found: a lower bound on the norm, up to rounding.
     residual : Tensor, shape (b,)
-        :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. Where it is
-        small, some singular value lies within about ``residual / 2`` of `value`, relatively; that it is the largest,
-        the residual alone does not say.
+        :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. If it is
+        small, some singular value lies within about ``residual / 2`` of `value`, relatively; the residual alone does
+        not show that it is the largest.
     steps : Tensor of int, shape (b,)
         Products with :math:`J^\top J` until the item stopped; Lanczos takes one more for `value`.
     converged : Tensor of bool, shape (b,)
         Whether the stopping rule was met within the allowed steps.
     upper : Tensor, shape (b,)
-        Upper bound on the norm that goes with the answer, infinite where the method proves none.
+        Upper bound on the norm; infinite if the method proves none.
     vector : Tensor, shape (b, N), or None
-        Right singular vectors that go with `value`, from Lanczos.
+        Right singular vectors of `value`, from Lanczos.
     precision_limited : Tensor of bool, shape (b,), or None
-        Whether the item stopped because products of this precision can prove no more, or its Lanczos vectors were not
-        orthonormal.
+        Whether the item stopped because products of this precision cannot prove more, or because its Lanczos vectors
+        were not orthonormal.
 
     Examples
     --------
@@ -75,17 +75,17 @@ class SpectralNorm(NamedTuple):
 
     @property
     def table(self) -> Any:
-        """As a pandas table, a row for each item of the batch, without the vectors."""
+        """The answer as a pandas table, one row for each item of the batch, without the vectors."""
         return table_of(self)
 
 
 def each_field(found: SpectralNorm, change: Callable[[Tensor], Tensor]) -> SpectralNorm:
-    """An answer with `change` applied to each of its fields, such as ``lambda field: field[index]``."""
+    """Apply `change`, such as ``lambda field: field[index]``, to each field of an answer."""
     return found._replace(**{name: change(field) for name, field in found._asdict().items() if field is not None})
 
 
 def joined(parts: list[SpectralNorm]) -> SpectralNorm:
-    """One answer of the answers of several batches, one batch after another."""
+    """Concatenate the answers of several batches."""
     first = parts[0]._asdict()
     return SpectralNorm(
         **{name: torch.cat([getattr(part, name) for part in parts]) for name in first if first[name] is not None}
@@ -93,7 +93,7 @@ def joined(parts: list[SpectralNorm]) -> SpectralNorm:
 
 
 def put(found: SpectralNorm, items: Tensor, new: SpectralNorm) -> SpectralNorm:
-    """The answer `found` with its `items`, an index or a mask, taken from the answer `new` for these items alone."""
+    """Replace the `items` of the answer `found`, an index or a mask, by `new`, the answer for these items only."""
     changed = {
         name: field.index_put((items,), getattr(new, name).to(field.dtype))
         for name, field in found._asdict().items()
@@ -103,16 +103,17 @@ def put(found: SpectralNorm, items: Tensor, new: SpectralNorm) -> SpectralNorm:
 
 
 def evaluate(gram: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`\|J v\| / \|v\|`, a lower bound, and `quotient`'s residual, each (b,), at `vectors`, (b, N)."""
+    r"""Lower bounds :math:`\|J v\| / \|v\|` and residuals as in `quotient`, each (b,), at `vectors`, (b, N)."""
     vectors = scaled(inverse(norms(vectors)), vectors)
     square, residual = quotient(vectors, gram(vectors))
     return square.sqrt(), residual
 
 
 def quotient(vectors: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-    """<v, w> of unit vectors v and their images w, (b, N), at least 0, and |w - <v, w> v| / <v, w>; each of shape (b,).
+    """Rayleigh quotients <v, w>, at least 0, and residuals |w - <v, w> v| / <v, w>, each (b,).
 
-    Where <v, w> is not positive though w is not 0, all is rounding, and the residual is 1.
+    For unit vectors v and their images w, (b, N). If <v, w> is not positive although w is not 0, everything is
+    rounding, and the residual is 1.
     """
     square = (vectors * images).sum(1, dtype=torch.float64).clamp_min(0)
     misfit, size = norms(images - scaled(square, vectors)) * inverse(square), norms(images)

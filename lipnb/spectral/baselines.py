@@ -1,4 +1,4 @@
-"""What Lanczos is compared with: power iteration, the method of the paper, and a decomposition of the whole matrix."""
+"""Reference solvers for Lanczos: power iteration, the method of the paper, and dense decomposition."""
 
 from collections.abc import Callable
 
@@ -15,15 +15,15 @@ __all__ = ["dense_norm", "power_iteration"]
 def power_iteration(
     operator: GramOperator | Callable[[Tensor], Tensor], start: Tensor, *, rtol: float = 1e-4, max_steps: int = 1000
 ) -> SpectralNorm:
-    r"""Power iteration on :math:`J^\top J` from `start`, (b, N), the tangent fed back; `value` is a lower bound.
+    r"""Power iteration on :math:`J^\top J` from `start`, (b, N); `value` is a lower bound.
 
     .. math::
         v_{m+1} = J^\top J u_m, \qquad \mu_{m+1} = \langle u_m, v_{m+1} \rangle = \|J u_m\|^2, \qquad
         u_{m+1} = v_{m+1} / \|v_{m+1}\|, \qquad \sqrt{\mu_m} \to \|J\|_2 .
 
-    castin2024smooth, appendix E.1, with a relative rule where the released code has an absolute one: an item stops when
-    half its relative residual is at most `rtol`. Some singular value is then within `rtol`, relatively; that it is the
-    largest is likely, not certain.
+    castin2024smooth, appendix E.1, with a relative stopping rule in place of the absolute one of the released code:
+    an item stops when half its relative residual is at most `rtol`. Some singular value is then within `rtol`,
+    relatively; it is likely, but not certain, that it is the largest.
     """
     operator = operator if isinstance(operator, GramOperator) else FunctionGram(operator)
     vectors = scaled(inverse(norms(start)), start)
@@ -47,13 +47,13 @@ def power_iteration(
 
 
 def dense_norm(matrices: Tensor) -> SpectralNorm:
-    """Largest singular values of matrices (b, M, N) of any unit, by a decomposition of each: what tests compare with.
+    """Largest singular values of matrices (b, M, N) of any scale, by decomposition: the reference of tests.
 
-    `steps` is 0 and `converged` true. `upper` is the value and the rounding of a decomposition, 8 (M + N) eps.
+    `steps` is 0 and `converged` true. `upper` is the value times 1 + 8 (M + N) eps, the rounding of a decomposition.
     """
     check_finite(matrices)
     rounding = torch.finfo(matrices.dtype)
-    unit = matrices.abs().amax((-2, -1)).clamp_min(rounding.tiny)  # squares of what is left are representable
+    unit = matrices.abs().amax((-2, -1)).clamp_min(rounding.tiny)  # squares of scaled entries are representable
     matrices = matrices / unit[:, None, None]
     _, values, vectors = torch.linalg.svd(matrices, full_matrices=False)
     _, residual = evaluate(lambda u: (matrices.mT @ (matrices @ u[..., None]))[..., 0], vectors[..., 0, :])

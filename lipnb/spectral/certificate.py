@@ -1,33 +1,33 @@
-r"""Why `upper` holds with the stated probability, and what computes each step of the proof: those of book/solver.md.
+r"""Proof that `upper` holds with the stated probability, and the code of each of its steps (as in book/solver.md).
 
 Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N, with unit eigenvector u; let
 :math:`v_1, v_2, \dots` be the Lanczos vectors, from a start :math:`v_1` drawn uniformly from the sphere
 (`start_vectors`), T the matrix of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and
 :math:`\delta` = 1 - confidence.
 
-1. *Probability.* :math:`\langle u, v_1 \rangle^2` follows Beta(1/2, (N - 1)/2). But for an event of probability
-   :math:`\delta` it is at least the quantile :math:`\eta^2`: `least_log_mass`. Nothing else is random (what
-   `Krylov.restart` draws counts as rounding, in 5), so what follows holds at every step at once, and a run may stop
-   because the bound is small.
+1. *Probability.* :math:`\langle u, v_1 \rangle^2` follows Beta(1/2, (N - 1)/2). Except on an event of probability
+   :math:`\delta` it is at least the quantile :math:`\eta^2`: `least_log_mass`. Nothing else is random (the vectors
+   that `Krylov.restart` draws count as rounding, in 5), so the following holds at every step at once, and a run may
+   stop because the bound is small.
 2. *Christoffel function.* :math:`v_{i+1} = q_i(J^\top J) v_1` with the orthonormal polynomials q_i of T. So
    :math:`\langle u, v_{i+1} \rangle = q_i(\lambda) \langle u, v_1 \rangle`, and by Bessel's inequality
    :math:`\langle u, v_1 \rangle^2 \le 1 / \sum_{i \le j} q_i(\lambda)^2`: the sum is `log_christoffel`.
-3. *Together.* The sum increases beyond :math:`\theta`. Where it has reached :math:`1 / \eta^2` at a point t,
-   :math:`\lambda > t` contradicts 1: `Certificate.christoffel`; the least such t is found by `Certificate.upper`.
+3. *Together.* The sum increases beyond :math:`\theta`. If it has reached :math:`1 / \eta^2` at a point t,
+   :math:`\lambda > t` contradicts 1: `Certificate.christoffel`; `Certificate.upper` finds the least such t.
 4. *Vectors that are orthonormal up to e in each entry of their Gram matrix* turn the 1 of Bessel's inequality into
    :math:`1 + (j + 1) e`: `Certificate.christoffel` counts :math:`e` = `krylov.LOST` eps, which
-   `Krylov.check_orthonormal` checks of all vectors but the last, to its own rounding.
-5. *Rounded products* are taken to be off by at most :math:`\nu` = `krylov.NOISE` eps :math:`\lambda` along u; a
-   direction added by `Krylov.restart` is as long, and counts as rounding too. Then :math:`\langle u, v_1 \rangle =
-   \langle u, v_{i+1} \rangle / q_i(\lambda) + r_i`, with r_i made of rounding (theorem in the notes of `lanczos`), and
-   the failure has probability :math:`\delta` plus what they say of r_i: proved in float64 where rtol is far above eps,
-   else assumed ("rounding acts like noise"). Where it is sure to be wrong, as part of a product is swallowed whole,
-   nothing is certified: no coupling counts as less than :math:`\nu` (`Certificate.christoffel`), and the least
-   component that 1 counts on must stand above :math:`\nu` (`Certificate.above_rounding`). Both use :math:`\lambda = t`,
-   which covers all :math:`\lambda > t`.
+   `Krylov.check_orthonormal` checks for all vectors but the last, up to the rounding of the check.
+5. *Rounded products* are assumed to be off by at most :math:`\nu` = `krylov.NOISE` eps :math:`\lambda` along u; a
+   direction added by `Krylov.restart` has the same length, and counts as rounding too. Then :math:`\langle u, v_1
+   \rangle = \langle u, v_{i+1} \rangle / q_i(\lambda) + r_i`, where r_i consists of rounding (theorem in the notes of
+   `lanczos`), and the probability of failure is :math:`\delta` plus a term from r_i stated there: proved in float64 if
+   rtol is far above eps, else assumed to vanish ("rounding acts like noise"). Where this assumption is certainly wrong,
+   because rounding hides part of a product entirely, nothing is certified: no coupling counts as less than :math:`\nu`
+   (`Certificate.christoffel`), and the least component that 1 relies on must exceed :math:`\nu`
+   (`Certificate.above_rounding`). Both use :math:`\lambda = t`, which covers all :math:`\lambda > t`.
 
-Restarts need no union bound, as they are no second start. Of a batch each item fails with probability
-:math:`\delta` at most, and so any of B items with at most :math:`B \delta`, whether or not they share a start.
+Restarts need no union bound, since they are not a second start. Each item of a batch fails with probability at most
+:math:`\delta`, hence any of B items with at most :math:`B \delta`, whether or not they share a start.
 """
 
 import numpy as np
@@ -41,12 +41,12 @@ SMALLEST = np.finfo(float).tiny
 
 
 def least_log_mass(size: int, confidence: float) -> float:
-    r"""Log of :math:`\eta^2`: with this probability a random unit vector's squared component is at least that."""
+    r"""Log of :math:`\eta^2`, which a squared component of a random unit vector exceeds with this probability."""
     return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
 
 
 def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarray) -> np.ndarray:
-    r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, shape (b,), with q_i the orthonormal polynomials of the coefficients.
+    r"""Log of :math:`\sum_{i=0}^{j} q_i(t)^2`, shape (b,), with q_i the orthonormal polynomials of the coefficients.
 
     .. math:: q_0 = 1, \qquad b_i\, q_i(t) = (t - a_i)\, q_{i-1}(t) - b_{i-1}\, q_{i-2}(t)
 
@@ -74,7 +74,7 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
 
 
 class Certificate:
-    r"""When a run has shown, with the confidence asked for, that no eigenvalue lies beyond a point t.
+    r"""Test whether a run has shown, with the requested confidence, that no eigenvalue exceeds a point t.
 
     Parameters
     ----------
@@ -96,25 +96,25 @@ class Certificate:
     def christoffel(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         r"""Steps 3 and 4: whether the sum at t, shape (b,), is at least :math:`(1 + (j + 1) e) / \eta^2`.
 
-        No coupling counts as smaller than :math:`\nu(t)`: a smaller one is rounding, and no sign that the space is
-        invariant. So the sum increases in t still: in units of t all coefficients decrease, or stay at the noise.
+        No coupling counts as smaller than :math:`\nu(t)`: a smaller one is rounding, and not a sign that the space is
+        invariant. The sum still increases in t: in units of t all coefficients decrease, or stay at the noise.
         """
         couplings = np.maximum(krylov.coupling, self.noise * np.maximum(t, 0)[:, None])
         bessel = np.log1p((krylov.steps + 1) * self.not_orthonormal)
         return log_christoffel(krylov.diagonal, couplings, t) >= self.log_threshold + bessel
 
     def above_rounding(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
-        r"""Step 5: whether the least component that counts stands above the rounding of a product, shape (b,).
+        r"""Step 5: whether the least component that counts exceeds the rounding of a product, shape (b,).
 
-        A vector with component :math:`\eta` along u gives :math:`\eta (\lambda - a_1)` of its product to u. The
-        rounding there, spread evenly over N dimensions, is :math:`\nu / \sqrt N`, and must not exceed it:
-        :math:`\nu / (\lambda - a_1) \le \eta \sqrt N`, where the left decreases in :math:`\lambda`. Of a run with
-        restarts rounding has to hide each random vector: their ratios, of at most 1, multiply. A coefficient
-        :math:`a_i = \|J v_i\|^2` below :math:`-\nu` shows rounding beyond what is assumed: nothing is certified. One
-        between that and 0 is 0 up to rounding, and counts as 0.
+        A vector with component :math:`\eta` along u contributes :math:`\eta (\lambda - a_1)` to its product along u.
+        The rounding there, spread evenly over N dimensions, is :math:`\nu / \sqrt N`, and must not exceed it:
+        :math:`\nu / (\lambda - a_1) \le \eta \sqrt N`, where the left side decreases in :math:`\lambda`. In a run
+        with restarts, rounding would have to hide each random vector: their ratios, each at most 1, multiply. A
+        coefficient :math:`a_i = \|J v_i\|^2` below :math:`-\nu` shows more rounding than is assumed: nothing is
+        certified. One between :math:`-\nu` and 0 is 0 up to rounding, and counts as 0.
         """
-        # on the safe side: with an a_i below 0 the ratio would be smaller, and more would count as shown. The sum of
-        # `christoffel` has the coefficients as computed: the theorem on rounding is about these
+        # on the safe side: an a_i below 0 would make the ratio smaller, and more would count as shown. The sum of
+        # `christoffel` uses the computed coefficients: the theorem on rounding is about these
         noise, t = self.noise * t[:, None], t[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(noise / (t - np.maximum(krylov.diagonal, 0)))  # NaN, and so not shown, where t <= a_i
@@ -122,13 +122,13 @@ class Certificate:
         return (hidden <= self.log_eta_root) & (krylov.diagonal >= -noise).all(axis=1)
 
     def proves(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
-        """Both conditions at t, shape (b,)."""
+        """Whether both conditions hold at t, shape (b,)."""
         return self.christoffel(krylov, t) & self.above_rounding(krylov, t)
 
     def upper(self, krylov: Krylov, theta: np.ndarray) -> np.ndarray:
         """The least point beyond the Ritz values theta at which both hold, shape (b,), by bisection.
 
-        Infinite where they do not hold at the far end of the bracket either, or theta is 0.
+        Infinite if they fail at the upper end of the bracket too, or theta is 0.
         """
         low, high = np.full(len(theta), -40.0), np.full(len(theta), 60.0)  # log of (t - theta) / theta
         shown = (theta > 0) & self.proves(krylov, theta * (1 + np.exp(high)))

@@ -1,6 +1,6 @@
 """The Lanczos recurrence on many symmetric operators at once: orthonormal vectors, coefficients and Ritz values.
 
-Nothing here decides when to stop: `lipnb.spectral.stopping` does.
+`lipnb.spectral.stopping` decides when to stop.
 """
 
 from typing import Any, NamedTuple
@@ -14,24 +14,24 @@ from lipnb.spectral.vectors import check_finite, inverse, least_norm, norms, sca
 
 __all__ = ["Krylov"]
 
-CANCELLED = 0.1  # share of a product left after orthogonalisation, below which it is done again
-ROUNDED = 1e-3  # by which rounding may lengthen what orthogonalisation leaves of a product, relatively, and no more
+CANCELLED = 0.1  # share of a product left after orthogonalisation, below which orthogonalisation is repeated
+ROUNDED = 1e-3  # largest relative growth of a vector under orthogonalisation that counts as rounding
 LOOP_SIZE = 1024  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
-# a float32 sum of 10^6 entries in one product of a matrix with a vector was off by 2e-5, one of 6 x 10^6 by 3e-4 (MKL):
-# the vectors lost their orthogonality. Made of pieces of this length it is off by 2e-7, in the same time (by 1e-5 where
-# all entries are alike). On the CPU alone: on a GPU a solve of 3 x 10^6 entries kept its vectors (bench-device)
+# a float32 sum of 10^6 entries in one matrix-vector product was off by 2e-5, one of 6 x 10^6 by 3e-4 (MKL), and the
+# vectors lost their orthogonality. Summed in pieces of this length it is off by 2e-7, in the same time (by 1e-5 if all
+# entries are equal). On the CPU only: on a GPU a solve of 3 x 10^6 entries stayed orthogonal (bench-device)
 PIECE = 2**14
 COMPACT = 0.25  # share of closed items at which the batch is made smaller
-# what the certificate counts on, in rounding units of the vectors' type. Products: assumed of the operator, relative to
-# the largest eigenvalue; what it adds in one step goes straight into a bound, so it is tight. Lanczos vectors: checked,
-# |V^T V - 1| in each entry; it adds up over the steps, and is loose, as it only turns 1 into 1 + (j + 1) LOST eps there
-# (float32: 1.04 after 300 steps) and sqrt(eps) would still do for T
+# errors that the certificate allows, in rounding units of the vectors' type. NOISE, of products: assumed, relative to
+# the largest eigenvalue; the error of each step enters a bound directly, so the value is tight. LOST, of Lanczos
+# vectors: checked, |V^T V - 1| in each entry; it adds up over the steps and may be generous, since it only turns 1 into
+# 1 + (j + 1) LOST eps there (float32: 1.04 after 300 steps), and sqrt(eps) would still suffice for T
 NOISE = 4
 LOST = 1e3
 
 
 class Ritz(NamedTuple):
-    """Eigenvalues of the Lanczos matrices, largest last, and how far the largest can be off.
+    """Eigenvalues of the Lanczos matrices, largest last, and error estimates for the largest.
 
     Attributes
     ----------
@@ -57,28 +57,28 @@ class Krylov:
     Parameters
     ----------
     operator : GramOperator
-        Symmetric positive semidefinite. It may answer in a lower precision than that of the vectors where no
-        certificate is asked for, which counts rounding in the latter.
+        Symmetric positive semidefinite. Without a certificate its products may have a lower precision than the
+        vectors; a certificate counts rounding in that of the vectors.
     start : Tensor, shape (b, N)
-        Start vectors of any norm but zero, in the precision of the vectors to be kept.
+        Nonzero start vectors, in the precision in which all vectors are kept.
 
     Attributes
     ----------
     items : ndarray of int, shape (b',)
-        Items of the batch that the rows stand for, increasing: fewer as items are closed.
+        Item of the batch of each row, increasing; fewer rows once items are closed.
     open : ndarray of bool, shape (b',)
-        Which of them go on.
-    basis : Tensor, shape (room, b, N)
+        Whether an item is still open.
+    basis : Tensor, shape (capacity, b, N)
         The Lanczos vectors, the newest at `steps`.
     diagonal, off_diagonal : ndarray, shape (b, j)
         Lanczos coefficients after j steps, float64; the last off-diagonal one couples to the next vector.
     coupling : ndarray, shape (b, j)
-        Lengths of the vectors that became the next Lanczos vectors: `off_diagonal`, but where `restart` made it longer.
+        Lengths of the vectors that became the next Lanczos vectors: `off_diagonal`, except where `restart` added to it.
     random : ndarray of bool, shape (b, j)
-        Whether the Lanczos vector of a step was drawn at random: the start, and what `restart` drew.
+        Whether the Lanczos vector of a step was random: the start, and the vectors of `restart`.
     lost : ndarray of bool, shape (b,)
-        Whether orthogonalisation ever left more than the product that it began with, rounding aside, which it can only
-        where the basis is not orthonormal, or a product has underflowed: nothing that follows means anything.
+        Whether the results of an item are meaningless: orthogonalisation lengthened a product, rounding aside (only
+        possible if the basis is not orthonormal), a product underflowed, or `check_orthonormal` failed.
     """
 
     def __init__(self, operator: GramOperator, start: Tensor) -> None:
@@ -96,13 +96,13 @@ class Krylov:
 
     @property
     def steps(self) -> int:
-        """Products taken so far."""
+        """Number of products so far."""
         return self.diagonal.shape[1]
 
     def extend(self) -> None:
-        """One product more, j: a_j = <v_j, A v_j>, and b_j v_{j+1} = A v_j - a_j v_j - b_{j-1} v_{j-1}.
+        """Take step j: a_j = <v_j, A v_j>, and b_j v_{j+1} = A v_j - a_j v_j - b_{j-1} v_{j-1}.
 
-        When a quarter of the rows are closed, the others go on alone, where the operator can be taken apart.
+        When a quarter of the rows are closed, only the others continue, if the operator can be restricted.
         """
         rows = np.flatnonzero(self.open)
         if len(rows) <= (1 - COMPACT) * len(self.items):
@@ -110,49 +110,49 @@ class Krylov:
         product = self.operator.gram(self.current).to(self.current.dtype)
         diagonal, length = (self.current * product).sum(1, dtype=torch.float64), norms(product)
         residual = self._residual(product, diagonal)
-        # all that is decided on is read at once: a GPU waits for each number that is read alone
+        # all numbers for decisions are read at once: a GPU waits at each separate read
         numbers = torch.stack([diagonal, length, norms(residual)])
         diagonal, length, off_diagonal = numbers.cpu().numpy()
-        self._leaving = numbers[2]  # it stays there too, so that nothing is sent
+        self._leaving = numbers[2]  # stays on the device too, so that nothing has to be sent
         check_finite(length, self.items)
         if (off_diagonal < CANCELLED * length).any():
-            # rounding is a large part of what one pass leaves; twice is enough, where anything is left at all
+            # rounding is a large part of the result of one pass; two passes suffice if anything is left
             _project_out(residual, self.basis[: self.steps + 1])
             off_diagonal = norms(residual).cpu().numpy()
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
-        # a projection shortens, and what is left can be divided by its length
+        # a projection shortens, and the result must be long enough to be divided by its length
         least, shorter = least_norm(residual.dtype), off_diagonal <= (1 + ROUNDED) * length
         odd = ~(shorter & (np.minimum(length, off_diagonal) >= least))
         if odd.any():
-            # where no more is left than products round, nothing is
+            # a rest no longer than the rounding of the product counts as zero
             rounding = torch.finfo(residual.dtype).eps * np.maximum(length, self.diagonal.max(axis=1, initial=0))
             nothing = odd & (off_diagonal <= rounding)
             lost = ~(shorter | nothing) | (length < least) & ((length > 0) | (diagonal != 0))
             self.lost |= lost
             gone = nothing | lost
-            residual[gone], off_diagonal = 0, np.where(gone, 0, off_diagonal)  # so that its neighbours can go on
+            residual[gone], off_diagonal = 0, np.where(gone, 0, off_diagonal)  # so that the other items can continue
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(self._leaving).to(residual)[:, None])
         self.previous, self.current = self.current, residual
 
     def _residual(self, product, diagonal):
-        """b_j v_{j+1} of A v_j and a_j, shape (b, N), orthogonal to all vectors before."""
+        """The vector b_j v_{j+1} from A v_j and a_j, shape (b, N), orthogonal to all earlier vectors."""
         step = self.steps
         if step + 1 == len(self.basis):
             self.basis = self._with_room(self.basis)
-        # the next vector is made where it will be kept; the product itself may belong to whoever made it
+        # write the next vector where it is kept; the product may be a buffer of the operator
         residual = torch.addcmul(
             product, diagonal.to(product.dtype)[:, None], self.current, value=-1, out=self.basis[step + 1]
         )
         if step:
             residual.addcmul_(self._leaving.to(residual)[:, None], self.previous, value=-1)
-        # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
-        # every precision, for a Ritz value may settle at once and orthogonality go with it
+        # after the recurrence the components along earlier vectors are small: one pass removes them, in every step and
+        # every precision, since a Ritz value may converge suddenly and orthogonality be lost with it
         return _project_out(residual, self.basis[: step + 1])
 
     def _append(self, diagonal, off_diagonal):
-        """Coefficients of one step more, each of shape (b,)."""
+        """Append the coefficients of one step, each of shape (b,)."""
         self.diagonal = np.concatenate([self.diagonal, diagonal[:, None]], axis=1)
         self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal[:, None]], axis=1)
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
@@ -160,14 +160,14 @@ class Krylov:
         self._next_random = np.zeros(len(self.random), dtype=bool)
 
     def close(self, rows: np.ndarray) -> None:
-        """Let the items of `rows`, a mask, go on no longer."""
+        """Close the items of `rows`, a mask."""
         self.open = self.open & ~rows
 
     def check_orthonormal(self, rows: np.ndarray) -> None:
-        """Of the items of `rows`, a mask, those whose vectors are not orthonormal are `lost`.
+        """Mark items of `rows`, a mask, as `lost` if their vectors are not orthonormal.
 
-        Sums are made in float64, piece by piece: in float32 those of a million entries are off by hundreds of its
-        rounding units. What they round in float64, some of its units, is not counted: `LOST` is loose.
+        Sums are taken in float64, piece by piece: in float32 sums of a million entries are off by hundreds of rounding
+        units. Their float64 rounding, a few of its units, is not counted: `LOST` has a wide margin.
         """
         for row in np.flatnonzero(rows):
             vectors = self.basis[: self.steps, row]
@@ -179,11 +179,11 @@ class Krylov:
             self.lost[row] |= not gram.abs().amax().item() <= LOST * torch.finfo(vectors.dtype).eps
 
     def restart(self, lengths: np.ndarray) -> None:
-        """Add a fresh random direction, of these `lengths`, to what led out of each row's space; NaN: none.
+        """Add a random direction of these `lengths` to the next vector of each row before normalisation; NaN: none.
 
-        Where nothing but rounding is left of a product, the next vector is this rounding, or nothing. With a random
-        part of the same size it is a random vector again, orthogonal to all before, and the recurrence still holds up
-        to rounding. `coupling` tells the length; `off_diagonal` stays what was measured.
+        If only rounding is left of a product, the next vector is this rounding, or zero. With a random part of the same
+        size it is a random vector, orthogonal to all earlier ones, and the recurrence still holds up to rounding.
+        `coupling` records the new length; `off_diagonal` keeps the measured one.
         """
         for row in np.flatnonzero(~np.isnan(lengths)):
             length = lengths[row]
@@ -203,7 +203,7 @@ class Krylov:
 
     @staticmethod
     def _with_room(basis):
-        """`basis` with room for as many vectors again, so that each is copied once on average."""
+        """`basis` with its capacity doubled, so that each vector is copied once on average."""
         steps, b, size = basis.shape
         grown = basis.new_empty(max(32, 2 * steps), b, size)
         grown[:steps] = basis
@@ -215,32 +215,32 @@ class Krylov:
         matrix, index = np.zeros((b, j, j)), np.arange(j)
         matrix[:, index, index] = self.diagonal
         matrix[:, index[1:], index[:-1]] = self.off_diagonal[:, : j - 1]  # eigh reads the lower triangle
-        # NumPy's threads, which stay awake beside PyTorch's, took twenty times as long from 26 steps on
+        # NumPy's threads compete with PyTorch's: eigh took twenty times as long from 26 steps on
         values, vectors = (part.numpy() for part in torch.linalg.eigh(torch.from_numpy(matrix)))
         top = np.maximum(values[:, -1], 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            # no positive value though not zero: rounding alone
+            # no positive Ritz value though the product is not zero: rounding only
             residual = np.where(top > 0, leaving * np.abs(vectors[:, -1, -1]) / top, leaving > 0)
             gap = 1 - values[:, -2] / top if j > 1 else np.ones(b)
             error = np.where(top > 0, np.fmin(residual, residual**2 / gap), residual) / 2
         return Ritz(values, vectors, residual, error)
 
     def breakdown(self, tiny: float) -> np.ndarray:
-        """Whether nothing but rounding leads out of the space, or it is whole, shape (b,).
+        """Whether the Krylov space is invariant up to rounding, or the whole space, shape (b,).
 
-        No proof, but of a whole space: `Estimated` stops there, and `Certified` has `restart` lead out of it. That
-        leaves `off_diagonal`, which is looked at here, as small as it was: it counts for this step alone.
+        Only the latter is a proof: `Estimated` stops here, and `Certified` continues with `restart`. A restart does not
+        change the `off_diagonal` tested here: the answer holds for the current step only.
         """
         scale = np.maximum(self.diagonal.max(axis=1), self.off_diagonal.max(axis=1))
         return (self.steps >= self.current.shape[1]) | (self.off_diagonal[:, -1] <= tiny * scale)
 
     def combine(self, coordinates: np.ndarray, rows: np.ndarray) -> list[Tensor]:
-        """Vectors, each of shape (N,), of some rows, with coordinates (len(rows), j) in their Lanczos bases."""
+        """Vectors, each of shape (N,), of these rows, from coordinates (len(rows), j) in their Lanczos bases."""
         weights = torch.from_numpy(coordinates).to(self.current, non_blocking=True)
         return [weights[i] @ self.basis[: weights.shape[1], row] for i, row in enumerate(rows)]
 
     def restrict(self, index: np.ndarray) -> None:
-        """Go on with the rows `index` (increasing) only, where the operator can be taken apart."""
+        """Continue with the rows `index` (increasing) only, if the operator can be restricted."""
         rows = torch.from_numpy(index).to(self.current.device)
         operator = self.operator.restrict(rows)
         if operator is None:
@@ -259,12 +259,12 @@ class Krylov:
 
 
 def _orthogonal(vectors, basis):
-    """`vectors` (b, N) less their components along the orthonormal rows of `basis` (b, j, N)."""
+    """`vectors` (b, N) minus their components along the orthonormal rows of `basis` (b, j, N)."""
     return _project_out(vectors.clone(), basis.transpose(0, 1))
 
 
 def _project_out(vectors, basis):
-    """Take off `vectors` (b, N), in place, their components along the orthonormal rows of `basis` (j, b, N)."""
+    """Subtract from `vectors` (b, N), in place, their components along the orthonormal rows of `basis` (j, b, N)."""
     if vectors.device.type == "cpu" and vectors.shape[1] >= LOOP_SIZE:
         for rows, vector in zip(basis.unbind(1), vectors, strict=True):
             vector.addmv_(rows.mT, _product(rows, vector), alpha=-1)

@@ -1,4 +1,4 @@
-"""Lanczos, the default solver: stopped by a certificate on the norm, or by the residual alone."""
+"""Lanczos, the default solver: it stops by a certificate on the norm, or by the residual alone."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +28,7 @@ def lanczos(
 ) -> SpectralNorm:
     r"""Lanczos on :math:`J^\top J` for a batch of operators, with a probabilistic certificate.
 
-    From a random start, tridiagonal matrices whose largest eigenvalues :math:`\theta_j` increase to
+    A random start yields tridiagonal matrices whose largest eigenvalues :math:`\theta_j` increase to
     :math:`\|J\|_2^2`. An item stops when its Ritz value is settled (``min(r, r^2 / gap) / 2 <= rtol``, relative
     residual r) *and* when, with probability at least `confidence` over the start, no singular value exceeds
     :math:`(1 + \mathrm{rtol}) \sqrt{\theta_j}`:
@@ -38,19 +38,19 @@ def lanczos(
 
     where :math:`q_i` are the orthonormal polynomials of the Lanczos coefficients and :math:`\eta^2` the
     ``1 - confidence`` quantile of Beta(1/2, (N-1)/2), the law of the start's squared component along the top vector.
-    The only random event is about the start, so the statement holds at whichever step an item stops. It is proved for
-    exact products; what rounding does to it, and what is assumed of it in float32, is said in the notes.
+    The only random event concerns the start, so the statement holds at whichever step an item stops. It is proved for
+    exact products; the notes state the effect of rounding, and the assumption on it in float32.
 
     Parameters
     ----------
     operator : GramOperator or callable
         Products with :math:`J^\top J`, (b, N) -> (b, N). Finished items leave an operator that can be restricted.
     start : Tensor, shape (b, N)
-        Start vectors, drawn uniformly from the sphere if the certificate is to mean what it says.
+        Start vectors; the certificate is valid only if they are drawn uniformly from the sphere.
     rtol : float
         Relative tolerance on the singular value.
     max_steps : int
-        Most products for each item before the last one, which gives the value; also the number of vectors kept.
+        Maximal number of products for each item before the last one, which gives the value; as many vectors are kept.
     confidence : float, optional
         Probability of the certificate; None stops by the residual alone, which can sit on a smaller singular value.
 
@@ -66,37 +66,37 @@ def lanczos(
     hochstenbach2013probabilistic by using all polynomials: the spectral measure of the start has mass at most
     :math:`1 / \sum q_i(t)^2` at any point t.
 
-    *Orthogonality.* Each vector is made orthogonal to all before it, twice where much of it cancels. What this leaves
-    of a product must not be longer than the product, but for its rounding; when an item stops, the vectors V that
-    products were made with must satisfy :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry, which the
-    certificate allows for (the one that comes next is not checked); and one more product, at the Ritz vector v, must
-    confirm the Ritz value to a quarter of rtol. An item that fails is `precision_limited`, with an infinite `upper`.
-    Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
+    *Orthogonality.* Each vector is made orthogonal to all earlier ones, twice if much of it cancels. The result must
+    not be longer than the product, rounding aside; when an item stops, the vectors V that were multiplied must satisfy
+    :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry, which the certificate allows for (the next vector is
+    not checked); and one more product, at the Ritz vector v, must confirm the Ritz value to a quarter of rtol. An item
+    that fails is `precision_limited`, with an infinite `upper`. Its `value` :math:`\|J v\| / \|v\|` is still a lower
+    bound.
 
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
-    its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
+    its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding errors in step i. Then
     :math:`x_1 = x_{k+1} / q_k(\lambda) + r_k`, with :math:`r_k = \sum_{i \le k} [(\lambda - T_k)^{-1}]_{1i}
     \varphi_i`: the bound can fail only if :math:`|x_1|` is at most :math:`\eta + \max_k |r_k|`. So
 
-    - exact products: it fails with probability at most :math:`\delta` = 1 - confidence;
+    - exact products: the bound fails with probability at most :math:`\delta` = 1 - confidence;
     - any rounding with :math:`|r_k| \le r`: at most :math:`\delta + r \sqrt{2 N / \pi}` for large N. In float64,
       at the default options and N up to 10^6, the second term is below 2 10^-7 if no :math:`\varphi_i` exceeds
       12 eps :math:`\lambda` (4 of a product, 8 where `Krylov.restart` adds): r is then at most
-      :math:`12\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})` at a bound rtol above the Ritz value, as that of an
+      :math:`12\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})` at a bound rtol above the Ritz value, as for an
       item that has converged;
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
-      component is nowhere likelier than around 0: a heuristic, because :math:`T_k` in :math:`r_k` comes from the same
-      start. This is what is assumed in float32 ("rounding acts like noise"): there the second term exceeds
-      :math:`10^{-6}`, and nothing is proved for every rounding; likewise in float64 where rtol is below
-      :math:`10^{-5}` or so. The evidence is the count of failures in lab/benchmarks/near_degenerate.py.
+      component is nowhere likelier than around 0. This is a heuristic, because :math:`T_k` in :math:`r_k` comes from
+      the same start. It is the assumption in float32 ("rounding acts like noise"), where the second term exceeds
+      :math:`10^{-6}` and nothing is proved for every rounding; likewise in float64 if rtol is below about
+      :math:`10^{-5}`. The evidence is the count of failures in lab/benchmarks/near_degenerate.py.
 
-    The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
-    4 eps :math:`\lambda` (a small one is no proof that the space is invariant; random directions of that size are
-    added, and the run goes on), and nothing is taken for certified where the weakest start that counts,
-    :math:`\eta`, would not stand above 4 eps :math:`\lambda` in the first product. Such an item stops as
+    The assumption is wrong if rounding hides a product entirely. Therefore no coupling counts as smaller than
+    4 eps :math:`\lambda` (a small one does not prove that the space is invariant; a random direction of that size is
+    added, and the run continues), and nothing counts as certified if the smallest start component that counts,
+    :math:`\eta`, would not exceed 4 eps :math:`\lambda` in the first product. Such an item stops as
     `precision_limited`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a
-    relative 16 eps. After N steps the space is whole, and the value is exact up to rounding. The head of
-    `lipnb.spectral.certificate` names what computes each step of the proof.
+    relative 16 eps. After N steps the Krylov space is the whole space, and the value is exact up to rounding. The
+    module docstring of `lipnb.spectral.certificate` names the code of each step of the proof.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def lanczos(
         else Certified(Certificate(size, confidence, max(eps, operator.eps)), batch=b, size=size, rtol=rtol)
     )
     while krylov.open.any() and krylov.steps < most:
-        krylov.extend()  # one product for all; closed items leave the batch on the way
+        krylov.extend()  # one product for all items; closed ones leave the batch here
         last = krylov.steps == most
         decision = policy.decide(krylov, last)
         if decision is None:  # no Ritz value can have changed the answer
@@ -132,7 +132,7 @@ def lanczos(
 
 
 class _Stopped:
-    """What is known of the items that have stopped, by item of the batch."""
+    """Results of the items that have stopped, by item of the batch."""
 
     def __init__(self, b, start):
         self.vector = torch.zeros_like(start)
@@ -141,7 +141,7 @@ class _Stopped:
         self.converged, self.limited = np.zeros(b, dtype=bool), np.zeros(b, dtype=bool)
 
     def record(self, krylov, decision, closing, upper):
-        """Put down the rows that are `closing`."""
+        """Record the results of the rows that are `closing`."""
         rows = np.flatnonzero(closing)
         items = krylov.items[rows]
         for item, vector in zip(items, krylov.combine(decision.ritz.vectors[rows, :, -1], rows), strict=True):
@@ -151,7 +151,7 @@ class _Stopped:
         self.limited[items] = (decision.precision_limited | krylov.lost)[rows]
 
     def answer(self, operator, rtol):
-        """The answer: one product more gives the value, whatever the recurrence did, and must confirm theta."""
+        """The answer: one more product gives the value, independent of the recurrence, and must confirm theta."""
         value, residual = evaluate(operator.gram, self.vector)  # |J v| / |v|, a lower bound on the norm
         place = partial(torch.as_tensor, device=value.device)
         ritz_value, eps = place(np.sqrt(self.theta)), torch.finfo(self.vector.dtype).eps

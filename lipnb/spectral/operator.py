@@ -1,4 +1,4 @@
-r"""What a solver knows of a batch of matrices J: the product with :math:`J^\top J`, and little else."""
+r"""Interface between solvers and a batch of matrices J: the product with :math:`J^\top J`, and little else."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,16 +9,16 @@ __all__ = ["FunctionGram", "GramOperator", "MatrixGram"]
 
 
 class GramOperator(ABC):
-    r""":math:`J^\top J / \mathrm{unit}^2` for b matrices J of shape (M, N) at once.
+    r"""The operator :math:`J^\top J / \mathrm{unit}^2` for b matrices J of shape (M, N) at once.
 
     Attributes
     ----------
     name : str
-        How products are made, such as "cached": the `route` of an answer.
+        How products are computed, such as "cached": the `route` of an answer.
     unit : float or Tensor of shape (b,)
-        What the matrices are divided by in `gram`, a power of two that keeps squares in the range of the type.
+        Divisor of the matrices in `gram`, a power of two that keeps squares in the range of the type.
     eps : float
-        Rounding unit of the products where it is coarser than that of the vectors.
+        Rounding unit of the products if it is coarser than that of the vectors.
     """
 
     name = ""
@@ -30,16 +30,16 @@ class GramOperator(ABC):
         """Products, shape (b, N), with vectors `u`, shape (b, N); may be overwritten by the next product."""
 
     def restrict(self, index: Tensor) -> "GramOperator | None":
-        """The operator of the items `index` (increasing) alone, or None where the batch cannot be made smaller."""
+        """The operator of the items `index` (increasing) only, or None if the batch cannot be made smaller."""
         return None
 
     def heuristic_start(self) -> Tensor | None:
-        """Unit vectors (b, N) not far from the top right singular vectors, often; nothing is proved. None: no idea."""
+        """Unit vectors (b, N), often near the top right singular vectors, without proof; None without a guess."""
         return None
 
 
 class FunctionGram(GramOperator):
-    """Products by a function, (b, N) -> (b, N)."""
+    """Operator given by a function for its products, (b, N) -> (b, N)."""
 
     def __init__(self, gram: Callable[[Tensor], Tensor]) -> None:
         self._gram = gram
@@ -49,7 +49,7 @@ class FunctionGram(GramOperator):
 
 
 class MatrixGram(GramOperator):
-    """Products by matrices that are there as a whole, shape (b, M, N)."""
+    """Operator of explicit matrices, shape (b, M, N)."""
 
     name = "dense"
 

@@ -1,4 +1,4 @@
-"""When a Lanczos run stops: by the residual of its Ritz pair alone, or by a certificate."""
+"""Stopping rules of a Lanczos run: by the residual of its Ritz pair alone, or by a certificate."""
 
 from typing import NamedTuple, Protocol
 
@@ -7,26 +7,26 @@ import numpy as np
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov, Ritz
 
-LOOK_WITHIN = 3  # most steps without a look at the Ritz values while settled items wait for their proof
+LOOK_WITHIN = 3  # most steps between two looks at the Ritz values while settled items await their proof
 MARGIN = 4  # without a certificate the estimated error must be this much smaller than rtol
 ESTIMATE_NOISE = 16  # rounding units below which a coupling of an estimate counts as rounding
 
 
 class Decision(NamedTuple):
-    """What a look at the Ritz pairs says of each row.
+    """Decision for each row after a look at the Ritz pairs.
 
     Attributes
     ----------
     ritz : Ritz
-        What was looked at.
+        The Ritz pairs.
     theta : ndarray, shape (b,)
         Largest Ritz values, at least 0.
     done : ndarray of bool, shape (b,)
         Whether the stopping rule is met.
     precision_limited : ndarray of bool, shape (b,)
-        Whether products of this precision can prove no more: the item stops, unproved.
+        Whether products of this precision cannot prove more: the item stops without proof.
     restart : ndarray, shape (b,)
-        Length of the random direction that is added where the space was used up before anything is proved; NaN: none.
+        Length of the random direction to add if the space became invariant before anything was proved; NaN: none.
     """
 
     ritz: Ritz
@@ -37,17 +37,17 @@ class Decision(NamedTuple):
 
 
 class Policy(Protocol):
-    """When to look at the Ritz pairs, what they say, and what is proved of an item that stops."""
+    """Rule when to look at the Ritz pairs, when to stop, and which upper bound is proved at the end."""
 
     def decide(self, krylov: Krylov, last: bool) -> Decision | None:
-        """The decision after a step; None: no Ritz value can have changed the answer."""
+        """Decide after a step; None if no Ritz value can have changed the answer."""
 
     def upper(self, krylov: Krylov, decision: Decision, closing: np.ndarray) -> np.ndarray:
-        """Upper bounds on the eigenvalues, shape (b,), of the rows that are `closing`."""
+        """Upper bounds on the largest eigenvalues, shape (b,), of the rows that are `closing`."""
 
 
 class Estimated:
-    """Stop by the estimated error alone, which can sit on a smaller singular value; nothing is proved."""
+    """Stopping by the estimated error alone: it may accept a smaller singular value, and nothing is proved."""
 
     def __init__(self, rtol: float, eps: float) -> None:
         self.rtol, self.tiny = rtol, ESTIMATE_NOISE * eps
@@ -65,12 +65,12 @@ class Estimated:
 
 
 class Certified:
-    """Stop where the Ritz value is settled and the certificate shows that no larger eigenvalue hides.
+    """Stopping once the Ritz value is settled and the certificate excludes a larger eigenvalue.
 
     Parameters
     ----------
     certificate : Certificate
-        What proves it.
+        The test of upper bounds.
     batch, size : int
         Number of items, and dimension N of their vectors.
     rtol : float
@@ -79,7 +79,7 @@ class Certified:
 
     def __init__(self, certificate: Certificate, batch: int, size: int, rtol: float) -> None:
         self.certificate, self.size, self.rtol = certificate, size, rtol
-        self.settled_at = np.full(batch, np.nan)  # Ritz values of the items that wait for their proof
+        self.settled_at = np.full(batch, np.nan)  # Ritz values of the settled items that await their proof
         self.looked = 0
 
     def decide(self, krylov, last):
@@ -92,20 +92,20 @@ class Certified:
         theta, settled = np.maximum(ritz.values[:, -1], 0), ritz.error <= self.rtol
         self.settled_at[krylov.items] = np.where(settled, theta, np.nan)
         limit = theta * (1 + self.rtol) ** 2
-        # both conditions of the certificate, the dearer one where the other holds
+        # both conditions of the certificate, the more expensive one only if the other holds
         enough = settled & (settled.any() and certificate.christoffel(krylov, limit))
         certified = enough & (enough.any() and certificate.above_rounding(krylov, limit))
-        # the value is exact up to rounding: in N vectors, all of them checked to be orthonormal as the item closes,
-        # J^T J is T whatever restarts drew; or the operator is zero
+        # the value is exact up to rounding: in N vectors, all checked to be orthonormal when the item closes, J^T J is
+        # T, whatever restarts drew; or the operator is zero
         exact = (krylov.steps == self.size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
         done = certified | exact
-        # more steps lower the Christoffel function further, but rounding hides the start all the same
+        # more steps would lower the Christoffel function further, but rounding would still hide the start
         limited = enough & ~done & ~breakdown
         again = breakdown & ~done & ~limited & ~krylov.lost & (not last)
         return Decision(ritz, theta, done, limited, np.where(again, certificate.noise * theta, np.nan))
 
     def _may_be_proved(self, krylov):
-        """Whether some open item has no settled Ritz value yet, or the one it had would be proved by now."""
+        """Whether some open item has no settled Ritz value yet, or its last settled one would be proved by now."""
         theta = self.settled_at[krylov.items]
         if np.isnan(theta[krylov.open]).any():
             return True
@@ -113,7 +113,7 @@ class Certified:
         return (self.certificate.christoffel(krylov, theta * (1 + self.rtol) ** 2) & krylov.open).any()
 
     def upper(self, krylov, decision, closing):
-        """As `Policy.upper`: rtol above the Ritz value where proved, else the least point at which anything is."""
+        """As `Policy.upper`: rtol above the Ritz value if proved, else the least point that can be proved."""
         theta, lost = decision.theta, krylov.lost
         upper = np.where(decision.done & ~lost, theta * (1 + self.rtol) ** 2, np.inf)
         unproved = closing & ~decision.done & ~lost

@@ -1,4 +1,4 @@
-"""Batches of vectors, one for each operator: where a solver starts, their norms and multiples."""
+"""Batches of vectors, one for each operator: start vectors, norms and multiples."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,11 @@ from torch import Tensor
 
 __all__ = ["start_vectors"]
 
-SEED_OFFSET = (
-    0x5EED_0F_A_57A27  # from the seeds that people give to their own data: torch.manual_seed(0) is one of them
-)
+SEED_OFFSET = 0x5EED_0F_A_57A27  # distinct from common seeds of data, such as torch.manual_seed(0)
 
 
 def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
+    """A Gaussian unit start vector, the same for every item, so that no answer depends on other items.
 
     Parameters
     ----------
@@ -23,11 +21,11 @@ def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, devic
     size : int
         Dimension N of one vector.
     seed : int
-        Seed of a generator of its own; the global random state is neither read nor changed. The numbers are others
-        than those that ``torch.manual_seed(seed)`` gives, as a certificate over the start needs it: a user may have
-        drawn the tokens with them.
+        Seed of a separate generator; the global random state is neither read nor changed. The numbers differ from
+        those after ``torch.manual_seed(seed)``, with which a user may have drawn the tokens: a certificate needs a
+        start that is independent of the input.
     dtype, device
-        Of the vectors returned.
+        Type and device of the vectors.
 
     Returns
     -------
@@ -53,7 +51,7 @@ def norms(vectors: Tensor) -> Tensor:
 
 
 def least_norm(dtype: torch.dtype) -> float:
-    """Below this a norm that is not 0 has lost digits: entries underflow, or their squares in float64."""
+    """The least norm with all its digits: below it entries underflow, or their squares in float64."""
     kind = torch.finfo(dtype)
     return max(kind.tiny, torch.finfo(torch.float64).tiny ** 0.5) / kind.eps
 
@@ -64,18 +62,18 @@ def scaled(factors: Tensor, vectors: Tensor) -> Tensor:
 
 
 def inverse(numbers: Tensor) -> Tensor:
-    """1 / numbers, and 0 where the number is 0."""
+    """1 / numbers, and 0 where a number is 0."""
     return torch.where(numbers > 0, 1 / numbers.clamp_min(torch.finfo(numbers.dtype).tiny), 0)
 
 
 class NotFinite(ValueError):
-    """A product is NaN or infinite, of these `items` of a batch; none: of the one input there is."""
+    """Error for a product that is NaN or infinite, at these `items` of a batch; without items, at the only input."""
 
     items: Sequence[int] = ()
 
     @classmethod
     def of(cls, items: Sequence[int]) -> "NotFinite":
-        """The error for these items."""
+        """Make the error for these items."""
         which = f", of item {items[0]}" if items else ""
         error = cls(
             f"a Jacobian product is NaN or infinite{which}: the map is not differentiable at this input, or overflows "
@@ -85,12 +83,12 @@ class NotFinite(ValueError):
         return error
 
     def among(self, places: Sequence[int]) -> "NotFinite":
-        """The same of the batch in which these items stand at `places`; none: of the one input there is."""
+        """The same error for the batch that has these items at `places`; without places, for the only input."""
         return self.of([places[item] for item in self.items] if places else ())
 
 
 def check_finite(numbers: Tensor | np.ndarray, items: np.ndarray | None = None) -> None:
-    """Raise `NotFinite` unless all `numbers` are finite, shape (b, ...), of these `items` of a batch, or of all."""
+    """Raise `NotFinite` unless all `numbers` (b, ...) are finite; `items` are the places of the rows in a batch."""
     finite = torch.isfinite(numbers) if isinstance(numbers, Tensor) else torch.from_numpy(np.isfinite(numbers))
     if not finite.all():
         rows = (~finite).nonzero()[:, 0].unique().tolist()

@@ -1,4 +1,4 @@
-"""Inputs that make attention rough: explicit constructions, random ones, a search by gradient ascent, attacks."""
+"""Inputs with large local constants: explicit constructions, random inputs, gradient ascent, and attacks."""
 
 from lipnb.worst_case.ascent import adam, ascend, climb, gaussian, unit_slope
 from lipnb.worst_case.ball_search import WorstCase, on_ball

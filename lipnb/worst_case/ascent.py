@@ -1,4 +1,4 @@
-"""Random starts, and the one gradient ascent: every search for rough inputs is this loop, with a goal and moves."""
+"""Random starts, and gradient ascent: one loop, with a goal and a move, behind every search for rough inputs."""
 
 from collections.abc import Callable
 
@@ -12,17 +12,17 @@ __all__ = ["adam", "ascend", "climb", "gaussian", "unit_slope"]
 
 
 def gaussian(seed: int | torch.Generator) -> Callable[..., torch.Tensor]:
-    """What draws tensors of independent standard normal numbers, float64, one after the other from one seed.
+    """A function that draws tensors of independent standard normal numbers, float64, successively from one seed.
 
     Parameters
     ----------
     seed : int or torch.Generator
-        A generator goes on from where it is, and may be used for other draws between.
+        Seed, or a generator, which continues from its state and may be used for other draws in between.
 
     Returns
     -------
     callable
-        Of the sizes of a tensor. The global random state is left alone.
+        Function of the sizes of a tensor. The global random state is not used.
 
     Examples
     --------
@@ -42,28 +42,28 @@ def gaussian(seed: int | torch.Generator) -> Callable[..., torch.Tensor]:
 def ascend(
     goal: Callable[..., torch.Tensor], start: tuple[torch.Tensor, ...], move: Callable, *, steps: int, log: bool = False
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """The best points that an ascent from `start` visits, each item of the batch on its own.
+    """Gradient ascent from `start`: the best points visited, for each item of the batch separately.
 
     Parameters
     ----------
     goal : callable
-        Of the tensors of a point; differentiable, shape (b,): what is to be large.
+        Differentiable function of the tensors of a point, with values of shape (b,), to be maximised.
     start : tuple of Tensor, shapes (b, ...)
-        Where to begin; b may be any batch shape.
+        First point; b may be any batch shape.
     move : callable
-        ``move(step, point, slopes)`` gives the next point, a tuple, from the gradients here; `step` counts from 0.
-        What may not be left (a ball, a sphere) is its affair.
+        ``move(step, point, slopes)`` returns the next point, a tuple, from the gradients at this one; `step` counts
+        from 0. Constraints (a ball, a sphere) are left to it.
     steps : int
-        Moves; the goal is evaluated once more.
+        Number of moves; the goal is evaluated once more.
     log : bool
-        Whether the slopes are those of the logarithm of the goal.
+        Whether to use gradients of the logarithm of the goal.
 
     Returns
     -------
     tuple of Tensor, shapes (b, ...)
-        The best point seen: no search shows that there is no better one.
+        The best point seen; better ones may exist.
     Tensor, shape (b,)
-        The goal there, never less than at the start. An item whose goal is NaN at the start stays there.
+        The goal at this point, never less than at the start. An item whose goal is NaN at the start stays there.
 
     Examples
     --------
@@ -100,9 +100,9 @@ def adam(rate: float, *, falling: int | None = None, inside: Callable | None = N
     rate : float
         Size of a step.
     falling : int, optional
-        The rate falls to zero in as many steps, like a cosine; default: it stays.
+        Number of steps over which the rate decays to zero, like a cosine; default: a constant rate.
     inside : callable, optional
-        Puts a point back where it may be.
+        Projection of a point onto the feasible set.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def adam(rate: float, *, falling: int | None = None, inside: Callable | None = N
 
 
 def unit_slope(slope: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
-    """A gradient divided by its length over some dimensions; zero where it is zero.
+    """A gradient divided by its length over the dimensions `dim`; zero if it is zero.
 
     Examples
     --------
@@ -143,17 +143,17 @@ def unit_slope(slope: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
 def climb(
     attention: Attention, x: torch.Tensor, R: float, *, steps: int = 150, rate: float = 0.1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Tokens in a ball with larger local constants, by gradient ascent from given ones.
+    r"""Tokens in a ball with larger local constants, by gradient ascent from given tokens.
 
-    Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are put on its
-    sphere.
+    Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are projected to
+    its sphere.
 
     Parameters
     ----------
     attention : Attention
-        Small: the dense Jacobian is differentiated.
+        A small map, since the dense Jacobian is differentiated.
     x : Tensor, shape (..., n, d)
-        Starts, float64; leading dimensions are a batch.
+        Starting points, float64; leading dimensions are a batch.
     R : float
         Radius of the ball, positive.
     steps : int
@@ -165,12 +165,12 @@ def climb(
     -------
     Tensor, shape (..., n, d), and Tensor, shape of the batch
         The best tokens seen, and their local Lipschitz constants: lower bounds on that of the ball, each at least that
-        of its start. No search shows that there are no worse inputs.
+        of its start. Rougher inputs may exist.
 
     Raises
     ------
     ValueError
-        "R must be positive ...", and as `Attention.check_input`.
+        As `Attention.check_input`, and if R is not positive.
 
     Examples
     --------

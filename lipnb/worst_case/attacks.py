@@ -1,4 +1,4 @@
-"""Attacks on the input of a layer: small changes of the tokens that change the output much."""
+"""Attacks on the input of a layer: small changes of the tokens with a large effect on the output."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ __all__ = ["Singular", "change", "length", "parting", "push", "random_directions
 
 
 class Singular(NamedTuple):
-    """The local constant, and the direction of the tokens that attains it to first order.
+    """Local constant, and the direction of the tokens that attains it to first order.
 
     Attributes
     ----------
@@ -30,19 +30,19 @@ class Singular(NamedTuple):
 
     @property
     def table(self) -> Any:
-        """As a pandas table of one row, the numbers alone."""
+        """The numbers as a pandas table with one row."""
         return table_of(self)
 
 
 def length(moves, weights=None):
-    r"""Length of moves of tokens: :math:`(\sum_i a_i |\delta_i|^2)^{1/2}`, Euclidean without weights.
+    r"""Length :math:`(\sum_i a_i |\delta_i|^2)^{1/2}` of moves of tokens; Euclidean without weights.
 
     Parameters
     ----------
     moves : Tensor, shape (..., n, d)
-        How far each token goes.
+        Move of each token.
     weights : Tensor, shape (n,), optional
-        Their weights a.
+        Weights a of the tokens.
 
     Returns
     -------
@@ -53,12 +53,12 @@ def length(moves, weights=None):
 
 @torch.no_grad()
 def change(f, x, moves, weights=None):
-    r"""How much the output changes: :math:`\|f(X + \Delta) - f(X)\|_F`, or its `length` with weights.
+    r"""Change of the output, :math:`\|f(X + \Delta) - f(X)\|_F`, or its `length` with weights.
 
     Parameters
     ----------
     f : Attention or callable
-        A map of tokens; with weights, an Attention.
+        Map of tokens; with weights, an Attention.
     x : Tensor, shape (n, d)
         Tokens.
     moves : Tensor, shape (..., n, d)
@@ -75,7 +75,7 @@ def change(f, x, moves, weights=None):
 
 
 def singular(attention, x, *, rtol=1e-4, seed=0):
-    """Local constant of attention and the first-order worst direction: `lipnb.singular_pair` of one input, as numbers.
+    """Local constant of attention and first-order worst direction: `lipnb.singular_pair` of one input, as floats.
 
     Parameters
     ----------
@@ -106,26 +106,26 @@ def random_directions(x, count, *, seed=0):
 
 @torch.no_grad()
 def parting(x, blocks):
-    r"""One token becomes two copies of half its weight that part: the token and way that do most, to first order.
+    r"""Split one token into two copies of half its weight: the token and direction of largest first-order effect.
 
-    The weights are 1 for whole tokens and 1/2 for the copies, so that moves of the two copies together are moves of the
-    token, and copies that go :math:`\pm u`, u of length 1, make moves of `length` 1.
+    The weights are 1 for whole tokens and 1/2 for the copies, so that a common move of the two copies is a move of the
+    token, and copies that move by :math:`\pm u`, u of length 1, give moves of `length` 1.
 
     Parameters
     ----------
     x : Tensor, shape (n, d)
         Tokens of one sequence.
     blocks : Tensor, shape (n, m, d)
-        What moving a query does, `lipnb.measures.splitting.query_blocks`.
+        Derivatives in the queries, from `lipnb.measures.splitting.query_blocks`.
 
     Returns
     -------
     copied : Tensor, shape (n + 1, d)
-        The tokens, the second copy at the end.
+        The tokens, with the second copy at the end.
     weights : Tensor, shape (n + 1,)
-        Of total n.
+        Token weights, of total n.
     moves : Tensor, shape (n + 1, d)
-        Of `length` 1; zero but for the two copies.
+        Moves of `length` 1; zero except for the two copies.
     """
     _, values, vectors = torch.linalg.svd(blocks, full_matrices=False)
     token = int(values[:, 0].argmax())
@@ -136,7 +136,7 @@ def parting(x, blocks):
 
 
 def push(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None):
-    r"""Gradient ascent on the change of the output over a ball of moves; the best move seen is kept.
+    r"""Gradient ascent on the change of the output over a ball of moves; returns the best move seen.
 
     .. math:: \Delta \leftarrow \mathrm{proj}_\epsilon\Big(\Delta + \eta\, \epsilon\, \frac{g}{\|g\|}\Big), \qquad
         g = \nabla \|f(X + \Delta) - f(X)\|^2 ,
@@ -151,11 +151,11 @@ def push(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None
     x : Tensor, shape (n, d)
         Tokens.
     starts : Tensor, shape (..., n, d)
-        First moves, made as long as the radius: any but 0.
+        First moves, nonzero; rescaled to the radius.
     radii : Tensor, broadcastable to the batch
         Radii of the balls, positive.
     steps : int
-        Gradients taken.
+        Number of gradient steps.
     size : float, optional
         First step, in radii. Default: fully aligned steps.
     weights : Tensor, shape (n,), optional
@@ -168,18 +168,19 @@ def push(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None
     moves : Tensor, shape (..., n, d)
         Never longer than the radius, up to rounding.
     changes : Tensor, shape (...)
-        Changes of the output there: never less than at the starts. Lower bounds on the largest change in the ball.
+        Changes of the output for these moves, never less than at the starts: lower bounds on the largest change in
+        the ball.
 
     Raises
     ------
     ValueError
-        "starts must move some movable token", "radii must be positive".
+        If a start moves no movable token, or a radius is not positive.
     """
     radii = torch.as_tensor(radii, dtype=x.dtype, device=x.device).expand(starts.shape[:-2])[..., None, None]
     if not (radii > 0).all():
         raise ValueError("radii must be positive.")
     apply = _mapped(f, weights)
-    root = 1 if weights is None else weights.sqrt()[:, None]  # all below in coordinates in which lengths are Euclidean
+    root = 1 if weights is None else weights.sqrt()[:, None]  # below, coordinates in which lengths are Euclidean
     free = 1 if movable is None else movable[:, None].to(x)
     now = (root * free * starts).detach()
     if not (length(now) > 0).all():

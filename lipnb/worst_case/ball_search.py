@@ -1,4 +1,4 @@
-"""The roughest input of a ball that is found: constructions first, then gradient ascent on the top singular value."""
+"""Search for a rough input in a ball: constructions, then gradient ascent on the top singular value."""
 
 import math
 from contextlib import nullcontext
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
-from lipnb.bounds.heads import IN_USE
+from lipnb.bounds.heads import TRANSFORMER_FEATURES
 from lipnb.checks import count, number, whole
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
@@ -22,29 +22,28 @@ from lipnb.worst_case.region import domain_of
 
 __all__ = ["WorstCase", "on_ball"]
 
-POINTS, TOKENS = (60, 200), 30  # steps of one ascent: of a few distinct points, for one head and several; of all tokens
-PLACED = 100  # steps of the ascent of all tokens where places count, and few points cannot stand for many
-RATES = (0.0001, 0.001, 0.01, 0.05)  # first steps of Adam, in radii: a fork is stiff, a random input is not
-FORKS = 24  # forks that are kept, whatever the effort: the first rounds are the same
-STARTS = 6  # forks whose points one round ascends from, with each of the rates
-CONSTRUCTION_STEPS = 10  # of the progress bar, for the constructions
-BATCH = 8  # inputs that are compared at once
-PLACES = {Feature.ROTARY, Feature.RELATIVE}  # where a token stands counts beyond what a mask hides
+POINTS, TOKENS = (60, 200), 30  # steps of one ascent: of few distinct points (one head, several heads); of all tokens
+PLACED = 100  # steps of the ascent of all tokens if positions matter, so that few points cannot stand for many
+RATES = (0.0001, 0.001, 0.01, 0.05)  # initial rates of Adam, in radii: forks are stiff, random inputs are not
+FORKS = 24  # forks kept, independent of the effort, so that first rounds are the same
+STARTS = 6  # forks from which one round starts, with each of the rates
+CONSTRUCTION_STEPS = 10  # steps of the progress bar for the constructions
+BATCH = 8  # inputs compared at once
+PLACES = {Feature.ROTARY, Feature.RELATIVE}  # features for which positions matter beyond the mask
 
 
 class WorstCase(NamedTuple):
-    """A rough input.
+    """A rough input of a ball, and its local constant.
 
     Attributes
     ----------
     x : Tensor, shape (n, d)
-        Tokens of the ball, and of the ellipsoid where one is given, up to rounding; in the floating point type of the
-        map.
+        Tokens in the ball, and in the ellipsoid if given, up to rounding; in the floating point type of the map.
     value : float
-        Local Lipschitz constant there, within 1e-6 in float64: a lower bound on that of the ball. Where logits exceed
-        some 1e9 (tokens far from the origin) float64 has fewer digits left, and this is not counted.
+        Local Lipschitz constant at `x`, within 1e-6 in float64: a lower bound on that of the ball. If logits exceed
+        about 1e9 (tokens far from the origin), float64 has fewer digits left, which is not counted.
     kind : str
-        "fork", "two clusters", "two sides" or "random", and ", ascended" where the ascent found more.
+        "fork", "two clusters", "two sides" or "random", followed by ", ascended" if the ascent improved it.
     """
 
     x: Tensor
@@ -53,19 +52,19 @@ class WorstCase(NamedTuple):
 
     @property
     def table(self) -> Any:
-        """As a pandas table of one row, the numbers alone."""
+        """The numbers as a pandas table with one row."""
         return table_of(self)
 
 
 class _Found(NamedTuple):
-    """Inputs by their u (b, n, s), their constants (b,) and kinds, the largest constant first."""
+    """Inputs as u (b, n, s), with their constants (b,) and kinds, the largest constant first."""
 
     u: Tensor
     value: Tensor
     kind: list[str]
 
     def and_more(self, u, value, kind):
-        """With more inputs; of equal constants the earlier one stays first."""
+        """Add inputs; of equal constants the earlier one stays first."""
         u, value, kind = torch.cat([self.u, u]), torch.cat([self.value, value]), self.kind + kind
         order = value.argsort(descending=True, stable=True)
         return _Found(u[order], value[order], [kind[i] for i in order.tolist()])
@@ -82,56 +81,56 @@ def on_ball(
     effort: int = 1,
     progress: bool = True,
 ) -> WorstCase:
-    r"""The roughest n tokens that are found in the ball of radius R: a lower bound on the constant there.
+    r"""Search for the roughest n tokens in the ball of radius R: a lower bound on the constant of the ball.
 
-    Forks and two clusters over singular pairs, signs, angles and lengths (`lipnb.worst_case.forks`), compared by what
-    they state; the best of them, two sides and random inputs by their local constants; then gradient ascent from the
-    roughest, with steps of Adam along the derivative of the top singular value,
+    Forks and two clusters over singular pairs, signs, angles and lengths (`lipnb.worst_case.forks`) are compared by
+    their stated bounds; the best of them, two sides and random inputs by their local constants. Gradient ascent then
+    starts from the roughest, with steps of Adam along the derivative of the top singular value,
 
     .. math:: \nabla_X \|D_X f\|_2 = \nabla_X\, \langle w,\, D_X f\, v \rangle \quad (w, v \text{ held}),
 
-    tokens outside the ball put back on its sphere. One head is taken on the span of its three matrices, which is the
-    same problem in fewer coordinates.
+    and tokens outside the ball are projected to its sphere. The search is on the span of the query, key and value
+    matrices if that has fewer coordinates.
 
-    With an ellipsoid all of this moves the u of tokens :math:`\beta + G u`, :math:`|u| \le 1`, while derivatives are
-    taken in the tokens, in all directions; where R is finite as well, tokens too long are moved toward the shortest one
-    of the ellipsoid.
+    With an ellipsoid the search moves the u of tokens :math:`\beta + G u`, :math:`|u| \le 1`, while derivatives are
+    taken in the tokens, in all directions; if R is finite as well, tokens outside the ball are moved toward the
+    shortest one of the ellipsoid.
 
     Parameters
     ----------
     attention : Attention
-        With dot products; any heads, shared keys, output matrix, biases and mask; rotary, normalised, capped, with
-        relative positions and sinks, as for `lipnb.Attention`. Forks are then those of plain heads that are alike, at
-        several distances.
+        Map with dot-product scores; any heads, shared keys, output matrix, biases and mask; rotary positions, norms,
+        caps, relative positions and sinks. With these features forks are those of similar plain heads, at several
+        distances.
     n : int
-        Tokens.
+        Number of tokens.
     R : float
         Radius, positive. With `ellipsoid` it may be `math.inf`.
     ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
-        Gain and shift of a LayerNorm, or ``(gain, None)`` of an RMSNorm: tokens are among those that it can give, and
+        Gain and shift of a LayerNorm, or ``(gain, None)`` of an RMSNorm: tokens are restricted to its possible outputs
         in the ball, as in `lipnb.bounds.ball_upper`.
     seed : int
-        Of random inputs and start vectors.
+        Seed of random inputs and start vectors.
     effort : int
-        Rounds of the ascent; 0 takes the constructions as they are. Each round goes on where the last one ended and
-        from the next starts: more effort gives no less, within the 1e-4 of the solver that compares.
+        Rounds of the ascent; 0 only compares the constructions. Each round continues from the last result and from the
+        next starts: more effort gives no less, up to the tolerance 1e-4 of the solver that compares.
     progress : bool
-        Whether to show a progress bar, where tqdm is installed.
+        Whether to show a progress bar if tqdm is installed.
 
     Returns
     -------
     WorstCase
-        `value` is what `lipnb.local_lipschitz` gives at `x`. No search shows that there is no rougher input; how far
-        this one may be from the worst is what `lipnb.bounds` says.
+        `value` is the answer of `lipnb.local_lipschitz` at `x`. Rougher inputs may exist; `lipnb.bounds` has upper
+        bounds for comparison.
 
     Raises
     ------
     TypeError
-        "n must be a number ...", "R must be a number ...", "seed must be a whole number ...".
+        If n or R is not a number, or the seed not an integer.
     ValueError
-        "on_ball needs a lipnb.Attention ...", "n must be a positive integer ...", "R must be positive ...", "effort
-        must be 0 or more ...", "on_ball knows dot-product scores only ...", "no token of the ellipsoid is in the ball
-        ...", and as `lipnb.bounds.ball_upper`.
+        If `attention` is not an `Attention` with dot-product scores, or has an unmasked window; if n is not a positive
+        integer, R is not positive, `effort` or `seed` is negative, or no token of the ellipsoid is in the ball; and as
+        `lipnb.bounds.ball_upper`.
 
     Notes
     -----
@@ -145,8 +144,8 @@ def on_ball(
     ('fork, ascended', 8.88, True)
     """
     n, R = _checked(attention, n, R, seed, effort)
-    f = attention.expand_groups().to("cpu", torch.float64).without_idle_biases()
-    if n == 1 and not f.more:  # the map is linear
+    f = attention.expand_groups().to("cpu", torch.float64).without_irrelevant_biases()
+    if n == 1 and not f.more:  # the map is affine
         effort = 0
     f, domain = domain_of(f, R, ellipsoid).spanned(f)
     placed = not PLACES.isdisjoint(f.more)
@@ -162,11 +161,11 @@ def on_ball(
 
 
 def _checked(attention, n, R, seed, effort):
-    """Tokens and radius as numbers, or one sentence on what was given."""
+    """Number of tokens and radius, after validation of all arguments."""
     check_attention(attention, "on_ball")
     if not 0 <= whole("seed", seed) < 2**63:
         raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
-    attention.check_plain("on_ball", also=IN_USE)
+    attention.check_plain("on_ball", also=TRANSFORMER_FEATURES)
     n, R = count(n), number("R", R)
     if not R > 0 or (R < math.inf and float(R) * float(R) == math.inf):
         raise ValueError(f"R must be positive, with a square within float64, got {R!r}.")
@@ -176,7 +175,7 @@ def _checked(attention, n, R, seed, effort):
 
 
 class _Silent:
-    """A bar that shows nothing."""
+    """A progress bar that shows nothing."""
 
     def update(self, steps=1):
         pass
@@ -186,7 +185,7 @@ class _Silent:
 
 
 def _bar(total, wanted):
-    """A progress bar where tqdm is installed, which `lipnb` alone does not bring."""
+    """A progress bar, if wanted and tqdm is installed, which `lipnb` does not require."""
     if not wanted or find_spec("tqdm") is None:
         return nullcontext(_Silent())
     from tqdm import tqdm
@@ -195,14 +194,14 @@ def _bar(total, wanted):
 
 
 def _answer(attention, x, kind):
-    """The input in the floating point type of the map, and its constant measured there."""
+    """The `WorstCase` of tokens x, rounded to the floating point type of the map before the measurement."""
     x = x.to(attention.dtype)
     f = attention.to("cpu", torch.float64)
     return WorstCase(x.to(attention.device), local_lipschitz(f, x.double(), rtol=1e-6).value.item(), kind)
 
 
 def _constructions(f, n, domain, seed, bar):
-    """Forks, and explicit and random inputs with the roughest forks among them: each the roughest first."""
+    """Forks, and a `_Found` of explicit and random inputs and the roughest forks; both with the roughest first."""
     bar.set_description("constructions")
     twins = plain_twins(domain.pulled(f), n)
     directions = [bulk_directions(g, pairs=8 if f.heads == 1 else 4) for g in twins]
@@ -226,9 +225,9 @@ def _constructions(f, n, domain, seed, bar):
 
 
 def _by_constant(f, domain, shapes):
-    """Forks that state anything, the roughest first: by the constant of their weighted points, without a mask.
+    """Forks with a positive stated bound, ordered by the constant of their weighted points without a mask.
 
-    Where places count, by that of all tokens.
+    If positions matter, ordered by the constant of all tokens.
     """
     shapes = shapes.take(shapes.stated > 0)
     if not len(shapes.points):
@@ -242,7 +241,7 @@ def _by_constant(f, domain, shapes):
 
 
 def _with_best(f, domain, found, u, kind, *, most):
-    """What was found, and the roughest of more inputs u (b, n, s): all compared roughly, these then measured."""
+    """Add the roughest of the inputs u (b, n, s) to `found`: all are compared roughly, the best are then measured."""
     u = domain.inside(u)
     best = _rough(f, domain, u).argsort(descending=True)[:most]
     value = local_lipschitz(f, domain.tokens(u[best])).value
@@ -250,18 +249,18 @@ def _with_best(f, domain, found, u, kind, *, most):
 
 
 def _rough(f, domain, u):
-    """Constants of inputs u (b, n, s), to a few percent."""
+    """Local constants of inputs u (b, n, s), to a few percent."""
     some = [local_lipschitz(f, domain.tokens(part), rtol=0.03, confidence=None).value for part in u.split(BATCH)]
     return torch.cat(some)
 
 
 def _random(g, n, seed):
-    """Four inputs of tokens on the sphere."""
+    """Four random inputs with tokens on the sphere, (4, n, d)."""
     return unit_slope(gaussian(seed)(4, n, g.width), -1)
 
 
 def _tight(g, n):
-    """The two clusters of `tight_input` for each head that has a real eigenvector, both signs."""
+    """The inputs of `tight_input`, with both signs, for each head that has a real eigenvector."""
     found = []
     for Q, K in zip(g.query, g.key, strict=True):
         basis = torch.linalg.qr(torch.cat([Q, K]).mT).Q
@@ -274,13 +273,13 @@ def _tight(g, n):
 
 
 def _two_sides(n, directions):
-    """Half of the tokens at v, half at -v, and for odd n the first at 0, as `quadratic_input` has them."""
+    """Half of the tokens at v, half at -v, and for odd n the first at 0, as in `quadratic_input`."""
     factors = torch.tensor([0.0] * (n % 2) + [1.0] * (n // 2) + [-1.0] * (n // 2), dtype=directions.dtype, device="cpu")
     return factors[:, None] * directions[:, None]
 
 
 def _round(f, found, shapes, domain, seed, bar):
-    """With what ascents reach: of the distinct points of the forks in `shapes`, then of all tokens of the roughest."""
+    """Add the results of ascents: of the distinct points of the forks `shapes`, then of all tokens of the roughest."""
     bar.set_description("ascent")
     if len(shapes.points):
         # without a mask copies stay together, and few weighted points stand for all tokens
@@ -293,10 +292,10 @@ def _round(f, found, shapes, domain, seed, bar):
 
 
 def _with_tokens(f, found, domain, steps, seed, bar):
-    """With what ascents of all tokens reach, from the roughest found so far."""
+    """Add the results of ascents of all tokens, from the roughest inputs found so far."""
     bar.set_description("ascent")
     other = [i for i, kind in enumerate(found.kind) if not kind.startswith(found.kind[0].split(",")[0])]
-    # the roughest, and the roughest of another kind; where the constant is 0 no direction leads up
+    # the roughest, and the roughest of another kind; at constant 0 there is no direction of ascent
     starts = [i for i in (0, *other[:1]) if found.value[i] > 0]
     if not starts:
         return found
@@ -306,12 +305,12 @@ def _with_tokens(f, found, domain, steps, seed, bar):
 
 
 def _with_rates(u):
-    """Each item once for each of `RATES`."""
+    """Repeat the items once for each of `RATES`."""
     return u.repeat(len(RATES), *[1] * (u.ndim - 1))
 
 
 def _ascended(f, domain, u, steps, seed, bar, *, weights=None):
-    """Where ascents from inputs (b, n, s) of `_with_rates` lead, in the norm that goes with token weights (b, n)."""
+    """End points of ascents from inputs (b, n, s) of `_with_rates`, in the norm of token weights (b, n)."""
     rates = torch.tensor(RATES, dtype=u.dtype, device="cpu").repeat_interleave(len(u) // len(RATES))
     unit = rates[:, None, None]  # so that one step of Adam of size one is a step of that rate
     root = 1 if weights is None else weights.sqrt()[..., None]
@@ -319,7 +318,7 @@ def _ascended(f, domain, u, steps, seed, bar, *, weights=None):
     refinements = 8
 
     def norm(y):
-        """The length of M^T w, with w near the top left singular vector of M: at most the constant, and next to it."""
+        """The length of M^T w, with w near the top left singular vector of M: at most the constant, and close to it."""
         nonlocal left, refinements
         x = domain.tokens(y * unit)
         jacobian = AttentionJacobian(f, x, weights)
@@ -341,7 +340,7 @@ def _ascended(f, domain, u, steps, seed, bar, *, weights=None):
 
 
 def _tangential(u, slopes):
-    """Slopes without what points out of the unit ball at tokens on its sphere, which would rule the steps of Adam."""
+    """Slopes without their outward part at tokens on the unit sphere, which would dominate the steps of Adam."""
     outward = (u * slopes).sum(-1, keepdim=True).clamp_min(0)
     on_sphere = torch.linalg.vector_norm(u, dim=-1, keepdim=True) > 1 - 1e-9
     return slopes - torch.where(on_sphere, outward, 0) * u

@@ -13,7 +13,7 @@ PAIRS = 8  # singular pairs that `fork_input` compares
 
 
 def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
-    r"""The eigenvalue and unit eigenvector that the constructions follow.
+    r"""The eigenvalue and unit eigenvector on which the constructions are based.
 
     The smallest real eigenvalue :math:`\gamma_{\min}` if :math:`-\gamma_{\min} \ge \gamma_{\max} / 8`, else the
     largest.
@@ -21,7 +21,7 @@ def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
     Parameters
     ----------
     A : Tensor, shape (d, d)
-        With at least one real eigenvalue.
+        Matrix with at least one real eigenvalue.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
     Raises
     ------
     ValueError
-        "A has no real eigenvalue ...".
+        If A has no real eigenvalue.
 
     Examples
     --------
@@ -46,12 +46,12 @@ def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
     if rate > 0 and -candidates[lowest] < rate:
         lowest = values.real.masked_fill(~real, -math.inf).argmax()
     u = vectors[:, lowest]
-    u = (u * (u.abs().max() / u[u.abs().argmax()])).real  # a complex factor is free
+    u = (u * (u.abs().max() / u[u.abs().argmax()])).real  # removes a complex factor
     return values.real[lowest].item(), u / u.norm()
 
 
 def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
-    r"""n tokens in a ball at which the local constant grows like :math:`\sqrt n`.
+    r"""Tokens in a ball at which the local constant grows like :math:`\sqrt n`.
 
     .. math:: R\,(u, \tfrac u2, \dots, \tfrac u2) \ \text{ if } \lambda \ge 0, \qquad
         R\,(-u, u, \dots, u) \ \text{ if } \lambda < 0,
@@ -70,11 +70,11 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
     Returns
     -------
     Tensor, shape (n, d)
-        Float64. With :math:`V = I` the local constant is at least `lipnb.bounds.general_lower`.
+        Tokens, float64. With :math:`V = I` the local constant is at least `lipnb.bounds.general_lower`.
 
     Notes
     -----
-    castin2024smooth, Lemma C.7 (as recovered).
+    castin2024smooth, Lemma C.7 (our reconstruction).
 
     Examples
     --------
@@ -90,7 +90,7 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
 
 
 def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""A measure of two points at which the mean-field map is as rough as its lower bound says.
+    r"""A measure of two points at which the mean-field map reaches its lower bound.
 
     .. math:: p\,\delta_{R u} + (1 - p)\,\delta_{R u / 2},\ p = s\,e^{-\lambda R^2 / 4} \ \text{ if } \lambda \ge 0;
         \qquad p\,\delta_{-R u} + (1 - p)\,\delta_{R u},\ p = s\,e^{-2 |\lambda| R^2} \ \text{ if } \lambda < 0 .
@@ -102,7 +102,7 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
     R : float
         Radius.
     share : float
-        The factor s. 1 is the paper's weight; a third is the best one for large R, and gains
+        The factor s: 1 for the weight of the paper; 1/3 is best for large R, and increases the constant by a factor
         :math:`3 \sqrt 3 / 4`.
 
     Returns
@@ -113,11 +113,11 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
     Raises
     ------
     ValueError
-        As `lipnb.bounds.mean_field_lower`; "the weight exp(...) is below the smallest float ...".
+        As `lipnb.bounds.mean_field_lower`; if a weight underflows or vanishes, or `share` is not in (0, 1].
 
     Notes
     -----
-    castin2024smooth, Prop. C.8 (as recovered); the best weight is ours.
+    castin2024smooth, Prop. C.8 (our reconstruction); the best weight is ours.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
 
 
 def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
-    r"""Tokens at which the constant of :math:`A = V = I` grows like :math:`R^2` however few they are.
+    r"""Tokens at which the constant of :math:`A = V = I` grows like :math:`R^2`, for every odd number of them.
 
     .. math:: X = (0,\, R u, \dots, R u,\, -R u, \dots, -R u), \qquad
         \mathrm{Lip}_X(f) \ge \frac{n - 1}{n} R^2 + \frac 1 n .
@@ -149,25 +149,25 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     n : int
-        Odd number of tokens: one at 0, half of the others on each side.
+        Odd number of tokens, 3 or more: one at 0, half of the others on each side.
     R : float
         Radius.
     direction : Tensor, shape (d,)
-        The direction u, of any length but 0.
+        The direction u, of any positive length.
 
     Returns
     -------
     Tensor, shape (n, d)
-        Float64.
+        Tokens, float64.
 
     Raises
     ------
     ValueError
-        "n must be odd, 3 or more ...", "direction must be a vector other than 0 ...".
+        If n is even or less than 3, or the direction is not a finite nonzero vector.
 
     Notes
     -----
-    castin2024smooth, section C.7 and Figure 3 (as recovered); the token at 0 is that of kim2021lipschitz.
+    castin2024smooth, section C.7 and Figure 3 (our reconstruction); the token at 0 is that of kim2021lipschitz.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
 
 
 def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: int = 33) -> tuple[torch.Tensor, float]:
-    r"""Tokens at which the local constant of any A grows like :math:`R^2 \sqrt n`: no eigenvalue is needed.
+    r"""Tokens at which the local constant of any A grows like :math:`R^2 \sqrt n`, without a real eigenvalue.
 
     With a singular pair :math:`A v = \sigma k` and a unit :math:`e \perp k`: n - 2 tokens at R v and two prongs,
 
@@ -199,13 +199,13 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
     Parameters
     ----------
     A, V : Tensor, shape (d, d) and (m, d)
-        Of one head, masked or not: with a mask the prongs, which come first, get at least as much.
+        Matrices of one head, masked or not: with a mask the prongs, which come first, get at least as much attention.
     n : int
         Number of tokens, 3 or more.
     R : float
         Radius.
     angles : int
-        How many values of c between 0 and 1 are compared by the bound; of singular pairs the eight largest.
+        Number of values of c between 0 and 1 to compare by the bound, for each of the eight largest singular pairs.
 
     Returns
     -------
@@ -215,8 +215,8 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
     Raises
     ------
     ValueError
-        "n must be 3 or more ...", "the bound at R = ... is above the largest float ...", and as
-        `lipnb.bounds.general_upper`.
+        As `lipnb.bounds.general_upper`; if n is less than 3 or the width less than 2, or the bound exceeds the largest
+        float.
 
     Examples
     --------

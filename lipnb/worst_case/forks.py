@@ -1,6 +1,6 @@
-"""Rough inputs of whole layers in closed form: forks and two clusters, with what they reach at least.
+"""Rough inputs of whole layers in closed form: forks and two clusters, with lower bounds on their constants.
 
-They are of plain heads; `plain_twins` are the plain heads most like a map with rotary positions, norms and so on.
+They are for plain heads; `plain_twins` are plain heads that approximate a map with rotary positions, norms and so on.
 """
 
 from typing import NamedTuple
@@ -16,21 +16,21 @@ from lipnb.worst_case.constructions import eigenvector
 
 __all__ = ["Shapes", "bulk_directions", "forks", "two_clusters"]
 
-ANGLES = 32  # values of c, the share of a prong along the slope
-LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones need less room before the prongs
+ANGLES = 32  # number of values of c, the component of a prong along the slope
+LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones take less attention
 
 
 class Shapes(NamedTuple):
-    r"""Inputs of a few distinct tokens, the roughest first.
+    r"""Inputs of few distinct tokens, the roughest first.
 
     Attributes
     ----------
     points : Tensor, shape (b, r, d)
-        The distinct tokens, in the ball; what the others attend to comes first, so that a mask hides it from none.
+        The distinct tokens, in the ball; tokens to which the others attend come first, so that a mask never hides them.
     counts : Tensor of int, shape (b, r)
-        How often each stands, n in all.
+        Multiplicity of each, of sum n.
     stated : Tensor, shape (b,)
-        What the local constant is at least, where the function says so; else an estimate.
+        Lower bound on the local constant, or an estimate, as the function that made them states.
     """
 
     points: Tensor
@@ -38,16 +38,16 @@ class Shapes(NamedTuple):
     stated: Tensor
 
     def tokens(self) -> Tensor:
-        """The inputs themselves, shape (b, n, d)."""
+        """The inputs with all tokens, shape (b, n, d)."""
         return torch.stack([x.repeat_interleave(many, 0) for x, many in zip(self.points, self.counts, strict=True)])
 
     def take(self, places: slice | Tensor) -> "Shapes":
-        """Those at `places`."""
+        """The inputs at the indices `places`."""
         return Shapes(self.points[places], self.counts[places], self.stated[places])
 
 
 def slopes(attention: Attention, x: Tensor) -> Tensor:
-    r"""The :math:`g^h = s W_K^\top (W_Q x + b_Q)`, (..., h, d), of x (..., d): its logits, up to one number for all."""
+    r"""Slopes :math:`g^h = s W_K^\top (W_Q x + b_Q)`, (..., h, d), of the logits of x, (..., d), in a token."""
     attention.check_plain("slopes")
     query = torch.einsum("...d,hkd->...hk", x, attention.query)
     if attention.query_bias is not None:
@@ -56,18 +56,18 @@ def slopes(attention: Attention, x: Tensor) -> Tensor:
 
 
 def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
-    r"""Unit vectors along which the bulk of a rough input may stand, shape (b, d).
+    r"""Candidate unit directions, shape (b, d), for the bulk of a rough input.
 
-    Of :math:`A^h = s W_K^{h\top} W_Q^h` of each head: the right singular vectors of the largest singular values, the
-    two extreme eigenvectors of the symmetric part, and the eigenvector of `eigenvector` where there is one; of several
-    heads also the directions v of the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
+    For :math:`A^h = s W_K^{h\top} W_Q^h` of each head: the right singular vectors of the largest singular values, the
+    two extreme eigenvectors of the symmetric part, and the eigenvector of `eigenvector` if it exists; for several
+    heads also the directions v with the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
 
     Parameters
     ----------
     attention : Attention
-        With dot products, float64.
+        Plain heads with dot-product scores, float64.
     pairs : int
-        Singular pairs of each head, and joint directions.
+        Number of singular pairs of each head, and of joint directions.
 
     Examples
     --------
@@ -96,10 +96,10 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
 
 
 def _bulks(attention, R, directions):
-    """Bulk tokens z, unit vectors k for the prongs and slopes, each (b, l, ...): l choices for each direction."""
+    """Bulk tokens z, unit vectors k for the prongs, and slopes, each (b, l, ...), with l choices per direction."""
     z = R * directions.new_tensor(LENGTHS)[:, None] * directions[:, None]
     G = slopes(attention, z)  # g^h at z, (b, l, h, d)
-    if attention.heads > 1:  # the slope of the head that reads most strongly, and that of all together
+    if attention.heads > 1:  # the largest slope of a head, and the sum over heads
         most = torch.linalg.vector_norm(G, dim=-1).argmax(-1)
         follow = torch.stack([_rows(G, most), G.sum(-2)], 2).flatten(1, 2)
         z, G = (part.repeat_interleave(2, 1) for part in (z, G))
@@ -110,18 +110,18 @@ def _bulks(attention, R, directions):
 
 
 def _rows(x, places):
-    """Of x (..., r, d) the rows at places (...), shape (..., d)."""
+    """Rows of x (..., r, d) at the indices places (...), shape (..., d)."""
     return torch.take_along_dim(x, places[..., None, None], -2)[..., 0, :]
 
 
 def _of_heads(attention, e):
-    """W_O^h W_V^h e of each head, shape (b, h, m), of e (b, d)."""
+    """The products W_O^h W_V^h e of each head, shape (b, h, m), for e (b, d)."""
     values = torch.einsum("hvd,bd->bhv", attention.value, e)
     return attention.combine(torch.diag_embed(values.mT).movedim(1, -1))
 
 
 def _best_directions(attention, factors, off, e, *, steps):
-    """Unit e off the columns of `off` (b, d, r) where |sum_h factors_h W_O W_V e| is large: power iteration."""
+    """Unit e, orthogonal to `off` (b, d, r), with large |sum_h factors_h W_O W_V e|, by power iteration."""
     for _ in range(steps):
         values = factors[..., None] * torch.einsum("hvd,bd->bhv", attention.value, e)
         back = attention.combine_transposed(attention.combine(values[:, :, None]))[:, :, 0]
@@ -137,12 +137,12 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
 
     .. math:: R\,(c k \pm s e) \ (m \text{ times each}),\quad z, \dots, z, \qquad c^2 + s^2 = 1,\ e \perp k,
 
-    with e orthogonal to all :math:`g^h = s W_K^\top (W_Q z + b_Q)`. In head h each of the bulk gives each prong the
+    with e orthogonal to all :math:`g^h = s W_K^\top (W_Q z + b_Q)`. In head h each bulk token gives each prong the
     attention
 
     .. math:: q_h = \frac 1 {2 m + (n - 2 m)\, e^{-g^h \cdot (R c k - z)}} ,
 
-    and moving the prongs by :math:`\pm k / \sqrt{2 m}` moves each of the bulk by the same vector, so that
+    and moving the prongs by :math:`\pm k / \sqrt{2 m}` moves the output of each bulk token by the same vector, so that
 
     .. math:: \mathrm{Lip}_X(f) \ge \sqrt{2 m (n - 2 m)}\; R s\, \Big| \sum_h q_h (g^h \cdot k)\, W_O^h W_V^h e \Big| .
 
@@ -151,21 +151,21 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     attention : Attention
         Any heads and biases, dot products, float64.
     n : int
-        Tokens; fewer than 3, or of width 1, have no forks.
+        Number of tokens; fewer than 3, or tokens of width 1, have no forks.
     R : float
         Radius, positive.
     directions : Tensor, shape (b, d)
-        Unit vectors along which the bulk stands, at several lengths; k follows the slope of a head there, or of all.
+        Unit vectors for the bulk, tried at several lengths; k is along the slope of one head at z, or of the sum.
     keep : int
-        Most forks that are returned, of one direction each.
+        Maximal number of forks returned, with one direction each.
     seed : int
-        Of the start of the search for e.
+        Seed of the start of the search for e.
 
     Returns
     -------
     Shapes
-        `stated` is the bound above without a mask, and for one head with one: with several masked heads, or as many
-        heads as coordinates, an estimate.
+        `stated` is the bound above without a mask, and for a single masked head; with several masked heads, or at least
+        as many heads as coordinates, it is an estimate.
 
     Notes
     -----
@@ -178,13 +178,13 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     torch.Size([1, 8, 2])
     """
     d = directions.shape[-1]
-    if n < 3 or d < 2:  # no place for two prongs and a bulk
+    if n < 3 or d < 2:  # no two prongs and a bulk
         none = directions.new_zeros(0, 3, dtype=torch.int64)
         return Shapes(directions.new_zeros(0, 3, d), none, directions.new_zeros(0))
     z, k, G = _bulks(attention, R, directions)
     choices = z.shape[1]
     z, k, G = z.flatten(0, 1), k.flatten(0, 1), G.flatten(0, 1)
-    # e orthogonal to all g^h, so that both prongs get as much; k alone where as many heads as coordinates leave no room
+    # e orthogonal to all g^h, so that both prongs get equal attention; to k only if h >= d leaves no such e
     off = torch.linalg.qr(G.mT if attention.heads < d else k[..., None]).Q
     e = _best_directions(attention, torch.einsum("bhd,bd->bh", G, k), off, gaussian(seed)(*z.shape).to(z), steps=12)
     found = _best_on_grid(attention, n, R, z, k, G, e)
@@ -201,7 +201,7 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
 
 
 class _Best(NamedTuple):
-    """Of forks with given z, k, e (b, d): those of the best c and m."""
+    """The best c and m of forks with given z, k, e (b, d)."""
 
     stated: Tensor  # (b,)
     c: Tensor  # share of a prong along k, (b, 1)
@@ -210,7 +210,7 @@ class _Best(NamedTuple):
 
 
 def _best_on_grid(attention, n, R, z, k, G, e):
-    """The shares and numbers of prongs that state most, over a grid."""
+    """The `_Best` over a grid of c and m: the largest stated bounds."""
     sides = torch.unique(torch.logspace(0, 1, 6, base=max(1, (n - 1) // 2), dtype=z.dtype, device="cpu").round()).to(z)
     c, m = (
         part.flatten()
@@ -220,20 +220,20 @@ def _best_on_grid(attention, n, R, z, k, G, e):
     gaps = R * c[:, None] * along[:, None] - own[:, None]  # g^h . (R c k - z), (b, grid, h)
     q = 1 / (2 * m[:, None] + (n - 2 * m[:, None]) * torch.exp(-gaps))
     factors = q * along[:, None]  # q_h (g^h . k)
-    each = _of_heads(attention, e)  # W_O W_V e; the square is that of their sum with these factors
+    each = _of_heads(attention, e)  # W_O W_V e; `square` is that of their sum with these factors
     square = torch.einsum("bgh,bhi,bgi->bg", factors, each @ each.mT, factors)
     stated, at = (R * (2 * m * (n - 2 * m) * (1 - c**2) * square.clamp_min(0)).sqrt()).max(-1)
     return _Best(stated, c[at, None], m[at].long(), _rows(factors, at))
 
 
 def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, keep: int = 4) -> Shapes:
-    r"""One token at R k, the first, and n - 1 at one place z.
+    r"""Inputs of two clusters: the first token at R k, and n - 1 tokens at one point z.
 
     .. math:: \mathrm{Lip}_X(f) \ge \sqrt{n - 1}\; \Big| \sum_h q_h W_O^h W_V^h
         \big( (1 - q_h)(g^h \cdot k)(R k - z) + k \big) \Big|, \qquad
         q_h = \frac 1 {1 + (n - 1)\, e^{-g^h \cdot (R k - z)}},
 
-    because moving the first token by k moves each of the others by that vector.
+    because moving the first token by k moves the output of each other token by that vector.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, 
     Returns
     -------
     Shapes
-        `stated` is the bound above without a mask, with one an estimate.
+        `stated` is the bound above without a mask, an estimate with one.
 
     Notes
     -----
@@ -272,12 +272,12 @@ def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, 
 
 
 def plain_twins(attention: Attention, n: int) -> list[Attention]:
-    r"""Plain heads that read like those of a map with all that transformers have, one for each of a few distances.
+    r"""Plain heads that approximate a map with features of transformers, one map for each of a few distances.
 
-    At the distance m = i - j rotary logits are :math:`q_i^\top R_m^\top k_j`: the keys of that twin are
-    :math:`R_m^\top W_K`. Norms become the scaling that they are for the longest rows of tokens of length 1; caps,
-    relative positions, sinks and the biases of keys and values are left out. Nothing is claimed of the twins: what they
-    suggest is measured with the map itself. Of a plain map, nothing but that map.
+    At the distance m = i - j rotary logits are :math:`q_i^\top R_m^\top k_j`: the keys of that plain map
+    are :math:`R_m^\top W_K`. Norms become their scaling of the longest rows of tokens of length 1; caps, relative
+    positions, sinks and the biases of keys and values are left out. Nothing is claimed of these maps: inputs that they
+    suggest are measured with the map itself. A plain map is returned alone, unchanged.
 
     >>> eye = torch.eye(2)
     >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.tensor([torch.pi / 2]))
@@ -292,7 +292,7 @@ def plain_twins(attention: Attention, n: int) -> list[Attention]:
 
 
 def _at_distances(attention, plain, n):
-    """The plain heads with keys turned back by a few distances, from none to the largest."""
+    """The plain heads with keys rotated back by a few distances, from 0 to the largest."""
     far = (n if attention.window is None else min(n, attention.window)) - 1
     cos, sin = rotation(attention.frequencies, far + 1, attention.dtype)
     chosen = sorted({0, min(1, far), far // 2, far})
@@ -300,7 +300,7 @@ def _at_distances(attention, plain, n):
 
 
 def _scaled(attention):
-    """Queries with their biases, and keys, as norms scale the longest rows."""
+    """Queries with their biases, and keys, scaled as norms scale the longest rows."""
     parts = {name: getattr(attention, name) for name in ("query", "key", "query_bias")}
     for name in ("query", "key"):
         weight = getattr(attention, f"{name}_norm")

@@ -1,4 +1,4 @@
-"""Where tokens may be: a ball, what a LayerNorm can make, or both, as the image of a unit ball."""
+"""Domain of the tokens: a ball, the outputs of a LayerNorm, or their intersection, as an image of a unit ball."""
 
 import math
 from typing import NamedTuple
@@ -14,24 +14,24 @@ __all__ = ["domain_of"]
 
 
 class Domain(NamedTuple):
-    r"""Tokens :math:`c + B u` with :math:`|u| \le 1`, of norm at most R where that cuts something off."""
+    r"""Domain of tokens :math:`c + B u` with :math:`|u| \le 1`, of norm at most R if R is finite."""
 
     centre: Tensor  # c, (r,), and
-    map: Tensor  # B, (r, s), in the coordinates of the map that is searched; a number is that multiple of the identity
+    map: Tensor  # B, (r, s), in the coordinates of the searched map; a number means a multiple of the identity
     whole: tuple[Tensor, Tensor]  # c and B in all coordinates, (d,) and (d, s)
-    inner: Tensor  # where tokens too long are moved to: the u of a shortest token, (s,)
-    R: float  # infinite where the ball cuts nothing off
+    inner: Tensor  # u of a shortest token, (s,), toward which tokens outside the ball are moved
+    R: float  # infinite if the ball contains the ellipsoid
 
     def tokens(self, u: Tensor) -> Tensor:
-        """Tokens as the map that is searched takes them, shape (..., r), of u (..., s)."""
+        """Tokens in the coordinates of the searched map, shape (..., r), from u (..., s)."""
         return _affine(self.centre, self.map, u)
 
     def whole_tokens(self, u: Tensor) -> Tensor:
-        """Tokens in all coordinates, shape (..., d)."""
+        """Tokens in all coordinates, shape (..., d), from u (..., s)."""
         return _affine(*self.whole, u)
 
     def inside(self, u: Tensor) -> Tensor:
-        r"""u put back: to the sphere along its radius, then, where :math:`|c + B u| > R`, on the way to `inner`."""
+        r"""Project u: radially to the unit ball, then, if :math:`|c + B u| > R`, toward `inner`."""
         u = u / torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp_min(1)
         if self.R == math.inf:
             return u
@@ -43,7 +43,7 @@ class Domain(NamedTuple):
         return self.inner + share[..., None] * (u - self.inner)
 
     def pulled(self, attention: Attention) -> Attention:
-        """The map of u that plain heads are after `tokens`: its logits and outputs, not its derivative."""
+        """Plain heads as a map of u, after `tokens`: logits and outputs up to constants; derivatives are in u."""
         shift = attention.query @ self.centre
         bias = shift if attention.query_bias is None else attention.query_bias + shift
         rows = {name: getattr(attention, name) for name in ("query", "key", "value")}
@@ -51,10 +51,10 @@ class Domain(NamedTuple):
         return attention.replace(**parts, query_bias=bias if bias.any() else None)
 
     def spanned(self, attention: Attention) -> tuple[Attention, "Domain"]:
-        """The map on the span of its rows, where that has fewer coordinates, and the domain to go with it.
+        """The map restricted to the span of its rows, if that has fewer coordinates, and its domain.
 
-        Tokens of the smaller domain are all tokens of this one as the map sees them; with a ball and an ellipsoid,
-        where how long a token is counts too, many of them.
+        The smaller domain has all tokens of this one as the map sees them; with a ball and an ellipsoid, where the
+        length of a token matters too, only part of them.
         """
         rows = torch.cat([part.flatten(0, 1) for part in (attention.query, attention.key, attention.value)])
         if len(rows) + 1 >= attention.width:
@@ -75,7 +75,7 @@ def _affine(centre, matrix, u):
 
 
 def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor | None] | None) -> Domain:
-    """Tokens in the ball and of the LayerNorm of `ellipsoid`, as for `ball_upper`; the map in float64, on the CPU."""
+    """The domain of tokens in the ball and of the LayerNorm `ellipsoid`, as for `ball_upper`; float64, on the CPU."""
     regions, reach = regions_of(attention, R, ellipsoid)
     region = regions[-1]
     if ellipsoid is None:
@@ -85,16 +85,16 @@ def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor | 
     least = torch.linalg.vector_norm(region.centre + region.map @ inner).item()
     if least > R * (1 + 1e-12):
         raise ValueError(f"no token of the ellipsoid is in the ball: R must be at least {least:.6g}, got {R!r}.")
-    cut = R if reach == R else math.inf  # what the LayerNorm makes may be shorter anyway
+    cut = R if reach == R else math.inf  # all outputs of the LayerNorm may lie in the ball
     return Domain(region.centre, region.map, (region.centre, region.map), inner, cut)
 
 
 def nearest(centre: Tensor, matrix: Tensor) -> Tensor:
-    r"""The u in the unit ball that makes :math:`|c + B u|` smallest, shape (s,).
+    r"""The u in the unit ball that minimises :math:`|c + B u|`, shape (s,).
 
     .. math:: u = -(B^\top B + \lambda I)^{-1} B^\top c,
 
-    with :math:`\lambda = 0` where that is short enough, else the one that gives length 1.
+    with :math:`\lambda = 0` if then :math:`|u| \le 1`, else the :math:`\lambda` that gives length 1.
 
     >>> nearest(torch.tensor([3.0, 1.0]).double(), torch.tensor([[2.0, 0.0], [0.0, 4.0]]).double()).norm().item() <= 1
     True

@@ -11,7 +11,7 @@ from lipnb import Attention, bounds, local_lipschitz
 from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.multihead_norms import Region
 from lipnb.bounds.rotary import PLACES, RotaryNorms
-from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
+from lipnb.bounds.transformer_heads import range_of_relative, sizes_of_features
 from lipnb.worst_case import climb, gaussian, on_ball
 from lipnb.worst_case.forks import plain_twins
 
@@ -75,7 +75,9 @@ def test_sums_of_the_heads_are_no_smaller_and_bounds_of_rotary_heads_neither():
         n, R = (1, 2, 9, PLACES + 1)[case % 4], (0.1, 1.0, 10.0)[case % 3]
         upper = bounds.ball_upper(f, n, R)
         assert upper <= bounds.rotary_upper(f, n, R) * (1 + 1e-9)
-        heads, whole = sizes_in_use(f.expand_groups(), [Region(torch.zeros(3).double(), R * torch.eye(3).double())], n)
+        heads, whole = sizes_of_features(
+            f.expand_groups(), [Region(torch.zeros(3).double(), R * torch.eye(3).double())], n
+        )
         for name in ("value", "key", "query"):
             assert getattr(whole, name) <= math.log(sum(math.exp(getattr(head, name)) for head in heads)) + 1e-9
 
@@ -117,7 +119,7 @@ def test_a_cap_and_norms_bound_logits_on_every_ball():
     for more in ({"cap": 0.1}, {"query_norm": torch.full((1, 2), 0.1).double(), "key_norm": torch.ones(1, 2).double()}):
         f = Attention(normal(1, 2, 3), normal(1, 2, 3), eye, **more)
         regions = [Region(torch.zeros(3).double(), 1e6 * torch.eye(3).double())]
-        (head,), _ = sizes_in_use(f, regions, 4)
+        (head,), _ = sizes_of_features(f, regions, 4)
         most = 0.2 if "cap" in more else 2 * 0.1 * math.sqrt(2)
         assert math.exp(head.spread) == pytest.approx(most, rel=1e-6)
 
@@ -136,7 +138,7 @@ def test_biases_left_out_of_the_search_change_no_derivative():
     for added in ADDED:
         normal = gaussian(13)
         f, x = layer(normal, **ADDED[added](normal)), normal(4, 3)
-        bare = f.replace(output_bias=normal(3)).without_idle_biases()
+        bare = f.replace(output_bias=normal(3)).without_irrelevant_biases()
         assert bare.output_bias is None and (bare.value_bias is None) == (added != "sinks")
         assert torch.allclose(torch.func.jacrev(bare)(x), torch.func.jacrev(f)(x), rtol=1e-9, atol=1e-12)
 
