@@ -49,7 +49,8 @@ def largest_eigenvalue(gram):
 def largest_singular(matrix):
     r"""Upper bound on the spectral norm of a matrix, tight to about 1e-8.
 
-    .. math:: \|M\|_2^2 \le \lambda_{\max}(G) + (\gamma_{a} + 8 b u)\,\mathrm{tr}\,G, \qquad G = M^\top M .
+    .. math:: \|M\|_2^2 \le s^2 \big(\lambda_{\max}(G) + (\gamma_{a+2} + 8 (b + 1) u)\,\mathrm{tr}\,G\big), \qquad
+        G = (M / s)^\top (M / s), \quad s = \max |M_{ij}| .
 
     Parameters
     ----------
@@ -59,7 +60,8 @@ def largest_singular(matrix):
     Returns
     -------
     Tensor, shape (...)
-        An upper bound: the error of the product is at most :math:`\gamma_a \|M\|_F^2`, which is the trace.
+        An upper bound. The product errs by at most :math:`\gamma_{a+2}` times the trace, the two divisions included;
+        that LAPACK's eigenvalues err by at most :math:`8 (b + 1) u` times the trace is assumed, not proved.
     """
     a, b = matrix.shape[-2:]
     if b > a:
