@@ -10,7 +10,6 @@ import pytest
 import torch
 from cases import KINDS, covering, derivative, drawn, every_kind, normal, of_a_kind, relative, weighted
 
-from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.jacobian.separable import SeparableJacobian
@@ -100,7 +99,6 @@ PLAIN_ONLY = {
     "bulk_directions": lambda f, x: bulk_directions(f),
     "mean-field map": lambda f, x: transport.mean_field_map(f, x, torch.ones(4).double(), x),
     "the mean-field map": splitting.query_blocks,
-    "TiledJacobian": TiledJacobian,
     "a separable kernel": SeparableJacobian,
     "head_norms": lambda f, x: bounds.head_norms(f),
     "nearby_upper": lambda f, x: bounds.nearby_upper(f, x, torch.ones(1).double()),

@@ -8,8 +8,6 @@ from cases import random_case, relative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.benchmarks.tiled import TiledJacobian
-from lab.released import head_matrix
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, measures
 from lipnb.jacobian import infinity_norm
 from lipnb.jacobian.separable import SeparableJacobian
@@ -134,9 +132,7 @@ def test_what_knows_dot_products_only_says_so():
         ("chosen_tokens", lambda f, x: bounds.large_radius_limit(f, x)),
         ("nearby_upper", lambda f, x: bounds.nearby_upper(f, x, torch.tensor([0.1]))),
         ("a separable kernel", lambda f, x: SeparableJacobian(f, x)),
-        ("TiledJacobian", lambda f, x: TiledJacobian(f, x)),
         ("without_query_bias", lambda f, x: bounds.without_query_bias(f, x, 1.0)),
-        ("matrix A", lambda f, x: head_matrix(f, 0)),
     ]:
         query, value, output = parameters(2)
         with pytest.raises(ValueError, match=f"{what}.* knows dot-product scores only"):

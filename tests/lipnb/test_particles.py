@@ -1,12 +1,11 @@
-"""Products through the separable kernel and in exact tiles, against the closed form and autograd."""
+"""Products through the separable kernel, against the closed form and autograd."""
 
 import math
 
 import pytest
 import torch
-from cases import random_case, relative
+from cases import relative
 
-from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
 from lipnb.jacobian import separable
 from lipnb.jacobian.separable import PARTICLES, Expansion, SeparableJacobian
@@ -78,31 +77,6 @@ def test_separable_products_equal_autograd_and_are_adjoint(seed, shape, weighted
     assert relative(jacobian.gram(u, scale), by_hand) < 1e-8
 
 
-def test_tiled_products_equal_closed_form():
-    for seed in range(12):
-        case = random_case(seed, n=37)
-        attention, x = case.attention, case.x[0]
-        attention = attention.replace(window=(None, 3, 40)[seed // 2 % 3] if attention.masked else None)
-        weights = None if case.weights is None else case.weights[0]
-        tiled, closed = TiledJacobian(attention, x, weights, tile=8), AttentionJacobian(attention, x, weights)
-        generator = torch.Generator().manual_seed(seed)
-        u = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-        w = torch.randn(len(x), attention.output_width, generator=generator, dtype=torch.float64)
-        assert tiled.shape == closed.shape
-        assert relative(tiled.jvp(u), closed.jvp(u)) < 1e-12
-        assert relative(tiled.vjp(w), closed.vjp(w)) < 1e-12
-        scale = torch.rand(len(x), generator=generator, dtype=torch.float64) + 0.1
-        by_hand = closed.vjp(scale[:, None] ** 2 * closed.jvp(u / scale[:, None])) / scale[:, None]
-        assert relative(tiled.gram(u, scale), by_hand) < 1e-12
-        assert relative(tiled.gram(u), closed.vjp(closed.jvp(u))) < 1e-12
-        rows = torch.randperm(len(x), generator=generator)[:9]
-        some = TiledJacobian(attention, x, weights, tile=4, rows=rows)
-        assert some.shape[0] == 9 * attention.output_width
-        assert relative(some.jvp(u), closed.jvp(u)[rows]) < 1e-12
-        placed = torch.zeros_like(w).index_copy(0, rows, w[rows])
-        assert relative(some.vjp(w[rows]), closed.vjp(placed)) < 1e-12
-
-
 def test_local_constant_equals_the_dense_one():
     for weighted in [False, True]:
         attention, x, weights, *_ = particles(2, SHAPES[2], n=60)
@@ -110,10 +84,10 @@ def test_local_constant_equals_the_dense_one():
         root = None if weights is None else weights.sqrt()
         start = start_vectors(1, x.numel(), seed=0, dtype=x.dtype, device=x.device)
         dense = local_lipschitz(attention, x, weights=weights, method="dense").value
-        for jacobian in (SeparableJacobian(attention, x, weights, rtol=1e-10), TiledJacobian(attention, x, weights)):
-            solved = lanczos(lambda u, J=jacobian: J.gram(u.view_as(x), scale=root).view(1, -1), start, rtol=1e-8)
-            assert solved.converged.all()
-            assert abs(solved.value / dense - 1) < 1e-7
+        J = SeparableJacobian(attention, x, weights, rtol=1e-10)
+        solved = lanczos(lambda u: J.gram(u.view_as(x), scale=root).view(1, -1), start, rtol=1e-8)
+        assert solved.converged.all()
+        assert abs(solved.value / dense - 1) < 1e-7
 
 
 def test_kernel_error_is_honest():
@@ -196,7 +170,6 @@ def test_too_sharp_a_kernel_is_refused_and_named():
         SeparableJacobian(attention, x)
     with pytest.raises(ValueError, match="spread too far"):
         Expansion(1e3 * x.mT, x.mT).choose(1e-3)
-    assert torch.isfinite(TiledJacobian(attention, x).jvp(x)).all()
 
 
 def test_kernels_are_built_once(monkeypatch):
@@ -222,20 +195,19 @@ def test_when_it_pays():
 
 def test_bad_inputs():
     attention, x = plane(1.0)
-    for jacobian in (SeparableJacobian(attention, x), TiledJacobian(attention, x)):
-        with pytest.raises(ValueError, match="u must have shape"):
-            jacobian.jvp(x[:3])
-        with pytest.raises(ValueError, match="w must have shape"):
-            jacobian.vjp(x[:, :1])
-        with pytest.raises(ValueError, match="one entry per token"):
-            jacobian.gram(x, torch.ones(3, dtype=torch.float64))
-    for make in (SeparableJacobian, TiledJacobian):
-        with pytest.raises(ValueError, match="one set of particles"):
-            make(attention, x[None])
-        with pytest.raises(ValueError, match="x holds NaN"):
-            make(attention, x * torch.nan)
-        with pytest.raises(ValueError, match="weights must be positive"):
-            make(attention, x, torch.zeros(len(x), dtype=torch.float64))
+    jacobian = SeparableJacobian(attention, x)
+    with pytest.raises(ValueError, match="u must have shape"):
+        jacobian.jvp(x[:3])
+    with pytest.raises(ValueError, match="w must have shape"):
+        jacobian.vjp(x[:, :1])
+    with pytest.raises(ValueError, match="one entry per token"):
+        jacobian.gram(x, torch.ones(3, dtype=torch.float64))
+    with pytest.raises(ValueError, match="one set of particles"):
+        SeparableJacobian(attention, x[None])
+    with pytest.raises(ValueError, match="x holds NaN"):
+        SeparableJacobian(attention, x * torch.nan)
+    with pytest.raises(ValueError, match="weights must be positive"):
+        SeparableJacobian(attention, x, torch.zeros(len(x), dtype=torch.float64))
     masked = Attention.from_matrices(attention.query[0], attention.value[0], masked=True)
     with pytest.raises(ValueError, match="masked attention has no separable kernel"):
         SeparableJacobian(masked, x)

@@ -7,8 +7,8 @@ import torch
 from cases import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import linregress
 
-from lab.statistics.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import ascend, climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
 
@@ -24,6 +24,11 @@ def with_real_eigenvalues(seed, signs):
     S = torch.randn(d, d, generator=generator, dtype=torch.float64) + 2 * torch.eye(d, dtype=torch.float64)
     values = torch.rand(d, generator=generator, dtype=torch.float64) + 0.2
     return S @ torch.diag(values * torch.tensor(signs, dtype=torch.float64)) @ torch.linalg.inv(S)
+
+
+def exponent(x, y):
+    """The slope of log y on log x."""
+    return linregress(torch.as_tensor(x).log(), torch.as_tensor(y).log()).slope
 
 
 def exact(attention, x, weights=None):
@@ -87,10 +92,9 @@ def test_the_rate_in_n_is_one_half_and_ends_with_the_window():
     def constants(weights):
         return local_lipschitz(f, x.expand(len(weights), 2, 2), weights=weights, method="dense").value
 
-    assert power_law(lengths - 1, constants(a)).exponent == pytest.approx(0.5, abs=0.01)
+    assert exponent(lengths - 1, constants(a)) == pytest.approx(0.5, abs=0.01)
     late = lengths * math.exp(2 * R**2)
-    fit = power_law(late, constants(torch.stack([1 / late, 1 - 1 / late], dim=1)))
-    assert fit.exponent < -0.2
+    assert exponent(late, constants(torch.stack([1 / late, 1 - 1 / late], dim=1))) < -0.2
 
 
 def test_at_the_end_of_the_window_the_sharper_upper_bound_is_twice_too_high():
@@ -113,7 +117,7 @@ def test_three_tokens_are_enough_for_quadratic_growth():
             assert torch.allclose(J[:2, :2], block, rtol=1e-12, atol=1e-9)
             found.append(exact(f, x))
             assert found[-1] >= ((n - 1) / n * R**2 + 1 / n) * (1 - 1e-12)
-        assert power_law(radii, found).exponent == pytest.approx(2, abs=0.01)
+        assert exponent(radii, found) == pytest.approx(2, abs=0.01)
         assert found[3] / 64**2 == pytest.approx((n - 1) / n, rel=1e-3)
         with pytest.raises(ValueError, match="largest logit at more than one token"):
             bounds.large_radius_limit(f, quadratic_input(n, 1, u))
