@@ -34,11 +34,20 @@ def save(network, folder):
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            norm = ("LayerNorm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
-            parameter.copy_(1 + 0.3 * noise if name.endswith(norm) else 0.3 * noise)
+            norm = name.endswith("weight") and ("norm" in name.lower() or "ln_" in name)
+            parameter.copy_(1 + 0.3 * noise if norm else 0.3 * noise)
     with quiet():
         network.save_pretrained(folder)
     return Path(folder)
+
+
+def small_model(folder, model_type, settings):
+    """A model of any type of transformers, of these settings, as a folder in Hugging Face format."""
+    from transformers import CONFIG_MAPPING, AutoModel
+
+    with quiet(), torch.random.fork_rng():
+        network = AutoModel.from_config(CONFIG_MAPPING[model_type](**settings))
+    return save(network, folder)
 
 
 def tiny_bert(folder, **settings):

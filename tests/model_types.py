@@ -5,7 +5,9 @@ A scan may be right, or the model refused in one sentence; wrong constants and t
 
 import tempfile
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -296,6 +298,24 @@ def constant(model, inputs, number):
     (x,), y = tokens, one_call(calls, giver, wanted).given
     rows = [torch.autograd.grad(one, x, retain_graph=True)[0].flatten() for one in y.flatten()]
     return torch.linalg.matrix_norm(torch.stack(rows).double(), 2).item()
+
+
+@contextmanager
+def exactly():
+    """What the library does in float32 is done in the type of its tensors; cosines and sines are its own."""
+    to, softmax = torch.Tensor.to, torch.nn.functional.softmax
+
+    def kept(self, *args, **kwargs):
+        args = [arg for arg in args if arg is not torch.float32]
+        kwargs = {name: value for name, value in kwargs.items() if value is not torch.float32}
+        return to(self, *args, **kwargs) if args or kwargs else self
+
+    with (
+        patch.object(torch.Tensor, "to", kept),
+        patch.object(torch.Tensor, "float", lambda self: self),
+        patch.object(torch.nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim=dim)),
+    ):
+        yield
 
 
 def _sentence(error):

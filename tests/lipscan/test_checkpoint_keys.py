@@ -3,16 +3,15 @@
 import json
 from functools import cache
 
+import model_types
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lab.verification import model_types
-from lab.verification.families import SMALL
 from lipscan import models
 from lipscan.models.files import quiet
 
-SETTINGS = {kind: settings for kind, (settings, _) in SMALL.items()}
+MORE = {"jamba": {"attn_layer_period": 2, "attn_layer_offset": 1}}  # of two layers, one with attention
 
 
 @cache
@@ -23,10 +22,7 @@ def tensors(kind, head=None):
     import transformers
 
     with quiet(), torch.random.fork_rng(), tempfile.TemporaryDirectory() as folder:
-        if kind in SETTINGS:
-            config = transformers.CONFIG_MAPPING[kind](**SETTINGS[kind])
-        else:
-            config = model_types.small(kind)
+        config = transformers.CONFIG_MAPPING[kind](**model_types.small(kind).to_dict() | MORE.get(kind, {}))
         made = getattr(transformers, head)(config) if head else transformers.AutoModel.from_config(config)
         made.save_pretrained(folder)
         with open(f"{folder}/config.json") as file:

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import shutil
-from copy import deepcopy
 from functools import cache
 from hashlib import sha256
 from io import StringIO
@@ -11,15 +10,15 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import model_types
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from cases import KINDS, every_kind
-from hub import tiny_bert, tiny_gpt2
+from hub import small_model, tiny_bert, tiny_gpt2
 
 import lipnb
-from lab.verification import families, model_types
 from lipnb import local_lipschitz
 from lipnb.jacobian import AutodiffJacobian
 from lipscan import corpora, models, recording, scanning
@@ -434,10 +433,10 @@ def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_use
         model = models.load(folder, tokenizer=wordy)
         return planning._seconds(run.begin(model, story, options.ScanOptions(lengths=[8])))[1]
 
-    wordy, sizes = tiny_bert(tmp_path / "bert"), families.SMALL["albert"][0] | {"num_hidden_groups": 1}
+    wordy, sizes = tiny_bert(tmp_path / "bert"), model_types.small("albert").to_dict()
     for layers, vocabulary in ((2, 63), (4, 63), (2, 6300)):
         settings = sizes | {"num_hidden_layers": layers, "vocab_size": vocabulary}
-        families.written(tmp_path / f"{layers} {vocabulary}", "albert", settings)
+        small_model(tmp_path / f"{layers} {vocabulary}", "albert", settings)
     plain = seconds(tmp_path / "2 63")
     assert seconds(tmp_path / "4 63") == pytest.approx(2 * plain, rel=0.01)
     assert seconds(tmp_path / "2 6300") == pytest.approx(plain, rel=1e-9)
@@ -552,7 +551,7 @@ def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_
     """With the final norm in one and not in the other it was: here for one that amplifies."""
     ends, above = {}, []
     for name in SEVERAL:
-        families.written(tmp_path / name, name, deepcopy(families.SMALL[name][0]))
+        small_model(tmp_path / name, name, model_types.small(name).to_dict())
         model = models.load(tmp_path / name)
         if name == "qwen3":
             model.module.norm.weight.mul_(100)

@@ -7,10 +7,9 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 
+import model_types
 import pandas as pd
 import pytest
-
-from lab.verification import model_types
 
 # kinds of maps and of sentences: experts, rotations of its own, relative positions, a window, images, sound ...
 SAMPLE = {

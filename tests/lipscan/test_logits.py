@@ -3,13 +3,13 @@
 import pickle
 from copy import deepcopy
 
+import model_types
 import pytest
 import torch
-from hub import WORDS, tiny_bert, tiny_gpt2, write_tokenizer
+from hub import WORDS, small_model, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 import lipnb
-from lab.verification import families, model_types
 from lipnb.jacobian import AutodiffJacobian
 from lipscan import models
 from lipscan.models.files import quiet
@@ -50,12 +50,9 @@ def written(folder, name):
     import transformers
 
     kind, more = CASES[name]
-    if kind in families.SMALL:
-        config = transformers.AutoConfig.for_model(kind, **families.SMALL[kind][0], **more)
-    else:
-        config = model_types.small(kind)
-        for key, value in more.items():
-            setattr(config, key, value)
+    config = model_types.small(kind)
+    for key, value in more.items():
+        setattr(config, key, value)
     generator = torch.Generator().manual_seed(1)
     with torch.random.fork_rng(), quiet():
         network = getattr(transformers, name)._from_config(config, dtype=torch.float64)
@@ -141,9 +138,9 @@ def test_where_there_are_no_logits_the_reason_is_a_true_one(tmp_path):
     with pytest.raises(ValueError, match="to must be one of"):
         models.whole_network(bert, IDS, "tokens")
     for kind, said in (("t5", "one half of an encoder-decoder"), ("vit", "it reads images, not text")):
-        families.written(tmp_path / kind, kind, families.SMALL[kind][0])
+        model_types.written(tmp_path / kind, kind)
         assert said in why_no_logits(models.load(tmp_path / kind))
-    families.written(tmp_path / "clip", "clip_text_model", families.SMALL["clip_text_model"][0])
+    model_types.written(tmp_path / "clip", "clip_text_model")
     assert "no class of clip_text_model models" in why_no_logits(models.load(tmp_path / "clip"))
 
 
@@ -163,8 +160,8 @@ def test_numbers_of_an_output_layer_that_its_class_does_not_use_are_named(tmp_pa
 
 
 def test_a_scan_goes_to_the_logits_of_an_untied_layer(tmp_path):
-    settings = families.SMALL["llama"][0] | UNTIED | {"vocab_size": len(WORDS)}
-    families.written(write_tokenizer(tmp_path / "llama"), "llama", settings)
+    settings = model_types.small("llama").to_dict() | UNTIED | {"vocab_size": len(WORDS)}
+    small_model(write_tokenizer(tmp_path / "llama"), "llama", settings)
     options = {"windows": 1, "layers": [0], "upper": False, "progress": False, "random": True, "lengths": [4]}
     found = lipnb.scan(tmp_path / "llama", "the alice rabbit.\n" * 9, output=tmp_path / "out", **options)
     assert "logits" in {*found.whole.part} and "no_logits" not in found.about["settings"]

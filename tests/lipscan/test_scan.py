@@ -12,6 +12,7 @@ import time
 from functools import cache
 from io import StringIO
 
+import model_types
 import needs
 import numpy as np
 import pandas as pd
@@ -20,10 +21,9 @@ import safetensors.torch
 import torch
 from cases import normal
 from hub import WORDS as VOCABULARY
-from hub import tiny_bert, tiny_gpt2, write_tokenizer
+from hub import small_model, tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
-from lab.verification import families as switches
 from lipnb import Attention, certify
 from lipnb.jacobian import AutodiffJacobian
 from lipscan import cli, corpora, models, scanning
@@ -125,8 +125,9 @@ def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name)
 
 
 def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(bert, tmp_path, text):
-    settings = switches.SMALL["jamba"][0] | {"num_hidden_layers": 5, "vocab_size": len(VOCABULARY)}
-    switches.written(tmp_path / "jamba", "jamba", settings)
+    settings = model_types.small("jamba").to_dict() | {"num_hidden_layers": 5, "vocab_size": len(VOCABULARY)}
+    settings |= {"attn_layer_period": 2, "attn_layer_offset": 1}
+    small_model(tmp_path / "jamba", "jamba", settings)
     options = {"tokenizer": bert, "dtype": "float32"}
     found = scanned(tmp_path / "jamba", text, tmp_path, close=True, **options)
     assert found.table.passed.all() and set(found.table.layer) == {1, 3} == set(found.heads.layer)
@@ -135,7 +136,7 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
     assert said in found.about["settings"]["left_out"] and said in report.html(found)
     with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
         scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
-    switches.written(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
+    small_model(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
     with pytest.raises(ValueError, match="none' has no layer that holds attention: there is nothing to measure"):
         models.load(tmp_path / "none")
 
@@ -143,8 +144,8 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
 def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
     tables = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
     rope = {"rope_type": "longrope", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 8, **tables}
-    settings = switches.SMALL["llama"][0] | {"vocab_size": len(VOCABULARY), "rope_parameters": rope}
-    switches.written(tmp_path / "llama", "llama", settings)
+    settings = model_types.small("llama").to_dict() | {"vocab_size": len(VOCABULARY), "rope_parameters": rope}
+    small_model(tmp_path / "llama", "llama", settings)
     write_tokenizer(tmp_path / "llama")
     found = scanned(tmp_path / "llama", text, tmp_path, close=True, dtype="float32")
     assert found.table.passed.all() and set(found.table.length) == {4, 9} and "hidden" in set(found.whole.part)

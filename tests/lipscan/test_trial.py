@@ -2,13 +2,13 @@
 
 import re
 
+import model_types
 import pytest
 import torch
 from cases import relative
-from hub import given
+from hub import given, small_model
 from transformers.models.starcoder2 import modeling_starcoder2
 
-from lab.verification import families, model_types
 from lipnb import Attention, certify, local_lipschitz, scan
 from lipnb.jacobian import AttentionJacobian
 from lipscan import models
@@ -17,7 +17,7 @@ from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import one_call, some_inputs
 from lipscan.scanning.sentences import skipped
 
-LOCAL = {"layer_types": families.LOCAL, "sliding_window": 4}
+LOCAL = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
 # model_type -> what is changed of its small configuration, and words of what must have been read
 READ = {
     "qwen3_moe": ({}, "shared keys, rotary positions, normalised"),
@@ -37,7 +37,7 @@ READ = {
 def load(folder, model_type, changes, **options):
     """A small random network of a family in float64, with all its weights, biases, norms and sinks drawn."""
     settings = model_types.small(model_type).to_dict() | changes
-    families.written(folder, model_type, settings)
+    small_model(folder, model_type, settings)
     return models.load(folder, **{"dtype": torch.float64, **options})
 
 
@@ -52,7 +52,7 @@ def truth(model, layer, ids):
         tokens.append(call.tokens.detach().clone().requires_grad_())
         return call.with_tokens(tokens[0])
 
-    with families.exactly(), capture(module, giver, change=replaced) as calls:
+    with model_types.exactly(), capture(module, giver, change=replaced) as calls:
         network(ids, use_cache=False)
     (x,), y = tokens, one_call(calls, giver, 0).given
     rows = [torch.autograd.grad(one, x, retain_graph=True)[0].flatten() for one in y.flatten()]

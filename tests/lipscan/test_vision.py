@@ -4,17 +4,19 @@ import json
 import re
 from types import SimpleNamespace
 
+import model_types
 import pytest
 import torch
 from cases import relative
-from test_families import SIZES
+from hub import small_model
 
 import lipnb
-from lab.verification import families
-from lab.verification.model_types import constant
 from lipscan import models
 from lipscan.models import files
+from lipscan.models.hooks import capture
+from lipscan.models.network import run
 
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 SINGLE = 1e-6  # relative error: the library computes softmax in float32
 IMAGE = SIZES | {"image_size": 16, "patch_size": 4}
 LISTS = SIZES | {"image_size": [16, 24], "patch_size": [4, 6]}
@@ -64,7 +66,7 @@ def folders(tmp_path_factory):
         key = (model_type, str(settings))
         if key not in made:
             made[key] = tmp_path_factory.mktemp("vision") / model_type
-            families.written(made[key], model_type, dict(settings or EVERY[model_type][0]))
+            small_model(made[key], model_type, dict(settings or EVERY[model_type][0]))
         return made[key]
 
     return folder
@@ -140,7 +142,9 @@ def test_attention_of_every_family_is_that_of_the_library(folders, model_type):
         assert relative(model.attention(layer)(x), y) <= SINGLE
     if model_type in CLOSED:  # the sub-layer with residual, norm and LayerScale ends where the second norm reads
         stream, end = model.activations(images, 1, "block"), SECOND[model.architecture.norm]
-        assert relative(model.attention(1, "block")(stream), families.Layer(model, 1, end)(stream)) <= SINGLE
+        with capture(model.architecture.layers_of(model.module)[1].get_submodule(end)) as ends:
+            run(model.module, "pixel_values", images)
+        assert relative(model.attention(1, "block")(stream), ends[0].args[0]) <= SINGLE
     J = torch.autograd.functional.jacobian(own, x).reshape(y.numel(), x.numel())
     exact = torch.linalg.matrix_norm(J, 2).item()
     found = lipnb.local_lipschitz(model.attention(1), x, rtol=1e-6)
@@ -261,7 +265,9 @@ def test_two_towers_of_which_one_reads_pictures(folders):
         assert isinstance(model.attention(0), lipnb.Attention)
 
 
-SHARED = families.WIDE | {
+SHARED = SIZES | {
+    **{"vocab_size": 40, "max_position_embeddings": 40, "num_key_value_heads": 2, "head_dim": 6},
+    **{"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None},
     "num_hidden_layers": 4,
     "num_kv_shared_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -285,7 +291,7 @@ def test_layers_that_read_the_keys_of_others_are_left_out_and_named(folders, mod
     ids = torch.randint(3, 40, (1, 9), generator=torch.Generator().manual_seed(0))
     for layer in (0, 1):
         found = lipnb.local_lipschitz(model.attention(layer), model.activations(ids, layer), rtol=1e-6)
-        assert found.value.item() == pytest.approx(constant(model, ids, layer), rel=1e-5)
+        assert found.value.item() == pytest.approx(model_types.constant(model, ids, layer), rel=1e-5)
     stream, hidden = models.readings(model, ids)[0].stream, model.module(ids).last_hidden_state
     assert relative(model.network(inputs=ids)(stream), hidden) <= 1e-12
     with pytest.raises(ValueError, match="depends on the token ids, .* give inputs="):

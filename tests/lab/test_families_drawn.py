@@ -1,7 +1,6 @@
 """Every family and its switches against the library's own modules; families without an entry; what a load sees."""
 
 import json
-import random
 from copy import deepcopy
 from dataclasses import replace
 
@@ -11,18 +10,15 @@ import torch
 from cases import normal, relative
 from hub import given
 from torch.func import jacrev, jvp, vmap
-from transformers import LlamaConfig
 from transformers.models.starcoder2 import modeling_starcoder2
 
 from lab import results
 from lab.verification import families
-from lipnb import local_lipschitz, scan
+from lipnb import local_lipschitz
 from lipscan import models
 from lipscan.models import loading
-from lipscan.models.changes import unconverted
-from lipscan.models.hooks import Call, capture
 from lipscan.models.module_attention import OwnAttention
-from lipscan.models.network import run, some_inputs
+from lipscan.models.network import some_inputs
 from lipscan.scanning.measure import self_check
 
 
@@ -109,10 +105,20 @@ OTHERS = {
     "umt5": {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
     "qwen2_moe": families.TODAY | families.EXPERTS | {"shared_expert_intermediate_size": 16},
 }
+
+
 GATED = {f"linear_{name}_head_dim": 8 for name in ("key", "value")}
+
+
 GATED |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": families.LINEAR * 2}
+
+
 FOUR = families.WIDE | {"num_hidden_layers": 4}
+
+
 SHARED = {"layers_block_type": ["mamba", "hybrid"] * 2, "mamba_d_state": 8}
+
+
 # four layers, of which the second and the last hold attention, known by its own module alone or in closed form
 HYBRIDS = {
     "qwen3_next": FOUR | GATED | families.EXPERTS | {"shared_expert_intermediate_size": 16},
@@ -126,6 +132,8 @@ HYBRIDS = {
     "nemotron_h": families.SMALL["nemotron_h"][0]
     | {"layers_block_type": ["linear_attention", "full_attention", "mlp", "full_attention"]},
 }
+
+
 OTHERS |= HYBRIDS
 
 
@@ -329,7 +337,11 @@ def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
 
 
 SPARSE = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+
+
 SPARSE |= {"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "block_size": 8}
+
+
 SPARSE |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 160, "num_random_blocks": 1}
 
 
@@ -341,56 +353,6 @@ def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tm
     ids = some_inputs(model.module, "input_ids", 144, seed=1)
     x, y = given(model, ids, 1)
     assert relative(model.attention(1)(x), y) < 1e-12 and model.module.attention_type == "original_full"
-
-
-class Changing(torch.nn.Module):
-    """A network of one module that changes what `change` says."""
-
-    def __init__(self, change):
-        super().__init__()
-        self.config, self.inner, self.change = LlamaConfig(), torch.nn.Linear(2, 2), change
-        self.kind, self.switch, self.length, self.table = "sparse", True, None, torch.zeros(2)
-        self.register_buffer("places", torch.zeros(2))
-
-    def forward(self, input_ids, use_cache=False):
-        self.change(self)
-        return self.inner(self.places)
-
-
-@torch.random.fork_rng()
-def test_whatever_a_pass_changes_is_put_back_and_more_than_numbers_refused():
-    refused = {
-        "kind from 'sparse' to 'full'": lambda net: setattr(net, "kind", "full"),
-        "switch from True to False": lambda net: setattr(net, "switch", False),
-        "vocab_size of its configuration": lambda net: setattr(net.config, "vocab_size", 7),
-        "inner from Linear to Identity": lambda net: setattr(net, "inner", torch.nn.Identity()),
-        "the numbers of inner.weight": lambda net: torch.nn.init.ones_(net.inner.weight),
-        "the numbers of inner.bias": lambda net: setattr(net.inner, "bias", torch.nn.Parameter(torch.ones(2))),
-    }
-    for words, change in refused.items():
-        net = Changing(lambda net: None)
-        run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
-        net.change, inner = change, net.inner
-        with pytest.raises(ValueError, match=f"the network Changing changes itself as it reads .{words}"):
-            run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
-        assert (net.kind, net.switch, net.config.vocab_size, net.inner) == ("sparse", True, 32000, inner)
-
-    net = Changing(lambda net: net.inner.to(torch.float32))
-    with pytest.raises(ValueError, match="converts its own parameters as it reads .a Linear, by .to"), unconverted(net):
-        run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
-
-    def kept(net):
-        net.length, net.table, net.more = 9, torch.ones(9), 1
-        net.places += 1
-        net.register_buffer("others", torch.ones(3))
-        torch.rand(1), random.random(), np.random.seed(3)
-
-    net = Changing(kept)
-    states = random.getstate(), np.random.get_state()[1].copy()
-    first, again = (run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long)) for _ in range(2))
-    assert torch.equal(first, again) and net.length is None and not hasattr(net, "more") and len(net.table) == 2
-    assert torch.equal(net.places, torch.zeros(2)) and "others" not in dict(net.named_buffers())
-    assert random.getstate() == states[0] and np.array_equal(np.random.get_state()[1], states[1])
 
 
 def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_path, monkeypatch):
@@ -416,74 +378,6 @@ def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_
     for ask in (lambda ids: models.readings(model, ids), lambda ids: model.attention(0)(torch.ones(1, 16, 32))):
         with pytest.raises(ValueError, match="draws random numbers as it reads"):
             ask(some_inputs(model.module, "input_ids", 16))
-
-
-def test_tokens_are_found_under_whatever_name_a_layer_is_given_them():
-    class Layer(torch.nn.Module):
-        def forward(self, query, other=None):
-            return query
-
-    x, layer = torch.ones(1, 2, 3), Layer()
-    for args, kwargs in (((x, 1), {}), ((), {"other": 1, "query": x}), ((), {"other": 1, "hidden_states": x})):
-        call = Call(layer, 0, args, kwargs)
-        assert call.tokens is x
-        args, kwargs = call.with_tokens(2 * x)
-        assert Call(layer, 0, args, kwargs).tokens.sum() == 12 and (*args[1:], *kwargs.values())[0] == 1
-    for args, kwargs in (((), {"other": x}), ((3,), {})):
-        with pytest.raises(ValueError, match="Layer is called without tokens"):
-            _ = Call(layer, 0, args, kwargs).tokens
-
-
-def test_calls_are_noted_changed_and_stopped():
-    ran = []
-
-    class Layer(torch.nn.Module):
-        def forward(self, x):
-            ran.append(x)
-            return x + 1, "weights"
-
-    one, two = Layer(), Layer()
-
-    def network(x):
-        for layer in (one, two, one, two):
-            x, _ = layer(x)
-        return x
-
-    x = torch.zeros(1, 1, 1)
-    with capture(one, two, one) as calls:
-        assert network(x) == 4
-    assert [(call.module, call.number) for call in calls] == [(one, 0), (two, 0), (one, 1), (two, 1)]
-    assert [call.given.item() for call in calls] == [1, 2, 3, 4]
-    for stop, count in (({"before": (one, 1)}, 2), ({"after": (one, 1)}, 3), ({"after": (two, 0)}, 2)):
-        ran.clear()
-        with capture(two, **stop) as calls:
-            network(x)
-        assert len(ran) == count and calls[-1].module is [*stop.values()][0][0]
-        assert (calls[-1].given is None) == ("before" in stop)
-    with capture(two, change=lambda call: call.with_tokens(call.tokens + 10) if call.number == 1 else None) as calls:
-        assert network(x) == 14
-    assert calls[1].tokens == 3  # what it would have been given
-    with pytest.raises(ZeroDivisionError), capture(one):
-        network(1 / 0)
-    assert not one._forward_hooks and not two._forward_pre_hooks
-
-
-def test_a_layer_of_own_modules_is_scanned_to_its_report(tmp_path):
-    from lab.verification import model_types
-
-    model_types.written(tmp_path / "it", "afmoe")
-    options = {"tokenizer": tmp_path / "it" / "tokenizer", "lengths": [5, 9], "progress": False}
-    text = " ".join(model_types.WORDS * 4)
-    found = scan(tmp_path / "it", text + "\n", output=tmp_path / "out", **options)
-    assert found.table.passed.all() and {*found.table.route} == {"autodiff"}
-    assert found.heads.empty and {*found.tokens.layer} == {0, 1}
-    assert len(found.whole) >= 3 and found.report(tmp_path).is_file()
-    assert (tmp_path / "out" / "heads.csv").read_text().startswith("layer,")
-    assert scan(tmp_path / "it", text + "\n", output=tmp_path / "out", **options).table.equals(found.table)
-    weights = found.about["settings"]["weights_sha256"]
-    model_types.written(tmp_path / "it", "afmoe", seed=2)
-    other = scan(tmp_path / "it", text + "\n", output=tmp_path / "other", **options)
-    assert other.about["settings"]["weights_sha256"] != weights
 
 
 def test_a_self_check_sees_other_tokens_through_a_norm_inside(tmp_path, monkeypatch):
