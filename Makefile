@@ -108,7 +108,7 @@ test: setup text  ## style, types, unit tests, every page run (once) and compare
 
 nightly: export OMP_NUM_THREADS = 1
 nightly: setup  ## what is slow and rare: every model type, the pages on what different machines have, every planted fault (hours)
-	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipscan/test_every_model_type.py -s
+	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipscan/models/test_generic.py -s
 	$(BIN)/python tests/environments.py
 	$(BIN)/python tests/smoke.py
 	$(BIN)/python tests/plant.py

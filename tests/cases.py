@@ -227,3 +227,70 @@ def extreme_case(seed):
     attention = Attention(**given, masked=masked, window=pick(None, 1, 2) if masked else None)
     weights = None if weights is None else weights.clamp(least, top).to(dtype)
     return attention, x.clamp(-top, top).to(dtype), weights, pick(None, 0, 1, 3, 1000)
+
+
+def l2_parameters(seed, *, size=1.0):
+    """Query, value and output matrices of a random case."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    h, k, d, v, m = (int(torch.randint(1, 5, (), generator=generator)) for _ in range(5))
+    return size * normal(h, k, d), normal(h, v, d), normal(h, m, v) if seed % 3 else None
+
+
+def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
+    return Attention(
+        normal(h, k, d, seed=seed),
+        normal(h, k, d, seed=seed + 1),
+        normal(h, 3, d, seed=seed + 2),
+        normal(h, 5, 3, seed=seed + 3),
+        query_bias=normal(h, k, seed=seed + 4),
+        masked=True,
+        window=w,
+        score=score,
+    )
+
+
+NAMES = ("query", "key", "value", "output", "query_bias", "value_bias", "output_bias")
+
+
+def parts_of_a_map(seed=0, n=20, h=2, k=3, d=4):
+    """Parameters of a map, and tokens, too many for the dense route."""
+    shapes = (h, k, d), (h, k, d), (h, k, d), (h, 5, k), (h, k), (h, k), (5,)
+    drawn = (normal(*shape, seed=10 * seed + i) for i, shape in enumerate(shapes))
+    return dict(zip(NAMES, drawn, strict=True)), normal(n, d, seed=999 + seed)
+
+
+def narrow_layer(seed, heads=1, *, output=True, bias=True, masked=False, d=5):
+    """Random heads of key width 2, not alike."""
+    normal = drawn(seed)
+    return Attention(
+        normal(heads, 2, d),
+        normal(heads, 2, d),
+        normal(heads, 3, d),
+        normal(heads, 4, 3) if output else None,
+        query_bias=normal(heads, 2) if bias else None,
+        masked=masked,
+    )
+
+
+ADDED = {
+    "shared": lambda normal: {},
+    "rotary": lambda normal: {"frequencies": torch.tensor([1.0, 0.1])},
+    "partial": lambda normal: {"frequencies": torch.tensor([0.7]).double()},
+    "normalised": lambda normal: {"query_norm": normal(4, 5), "key_norm": normal(2, 5), "norm_eps": 0.05},
+    "joint": lambda normal: {"query_norm": normal(4, 5), "key_norm": normal(2, 5), "norm_eps": 0.3, "joint_norm": True},
+    "queries": lambda normal: {"query_norm": normal(4, 5), "norm_eps": 0.3, "frequencies": torch.tensor([2.0, 0.3])},
+    "keys": lambda normal: {"key_norm": normal(2, 5), "norm_eps": 0.3, "frequencies": torch.tensor([2.0, 0.3])},
+    "capped": lambda normal: {"cap": 1.5},
+    "relative": lambda normal: {"relative": 3 * normal(4, 5)},
+    "sinks": lambda normal: {"sinks": normal(4)},
+}
+
+
+def layer_in_use(normal, d=3, *, bias=True, **rest):
+    """A random layer of four heads on two of keys, of width 5."""
+    biases = {"query_bias": normal(4, 5), "key_bias": normal(2, 5), "value_bias": 2 * normal(2, 2)} if bias else {}
+    return Attention(normal(4, 5, d), normal(2, 5, d), normal(2, 2, d), normal(4, 3, 2), **biases, **rest)

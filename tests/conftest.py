@@ -12,7 +12,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import pytest
 import torch
 
-SLOWEST = ("test_sweep_faults", "test_book", "test_experiments", "test_verification", "test_notebooks")
+SLOWEST = ("test_sweeps_execution", "test_book", "test_experiments", "test_verification", "test_notebooks")
 
 
 def pytest_collection_modifyitems(items):

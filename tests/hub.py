@@ -1,8 +1,9 @@
-"""Small checkpoints, and an imitation of the Hugging Face hub on this machine that serves them."""
+"""Small checkpoints, and an imitation of the Hugging Face hub on this machine that serves them; and of pip."""
 
 import hashlib
 import json
 import string
+import subprocess
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,7 +11,7 @@ from threading import Thread
 
 import torch
 
-from lipscan import models
+from lipscan import models, registry
 from lipscan.models.files import quiet
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -34,11 +35,20 @@ def save(network, folder):
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            norm = ("LayerNorm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
-            parameter.copy_(1 + 0.3 * noise if name.endswith(norm) else 0.3 * noise)
+            norm = name.endswith("weight") and ("norm" in name.lower() or "ln_" in name)
+            parameter.copy_(1 + 0.3 * noise if norm else 0.3 * noise)
     with quiet():
         network.save_pretrained(folder)
     return Path(folder)
+
+
+def small_model(folder, model_type, settings):
+    """A model of any type of transformers, of these settings, as a folder in Hugging Face format."""
+    from transformers import CONFIG_MAPPING, AutoModel
+
+    with quiet(), torch.random.fork_rng():
+        network = AutoModel.from_config(CONFIG_MAPPING[model_type](**settings))
+    return save(network, folder)
 
 
 def tiny_bert(folder, **settings):
@@ -135,3 +145,19 @@ def serve(repositories):
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+def pip(monkeypatch, *, code=0, error="", give=None):
+    """An imitation of pip, the commands it was given, and the requirements in them."""
+    seen, asked = [], []
+
+    def run(command, **options):
+        seen.append(command)
+        if give is not None:
+            place = command[command.index("--dest") + 1]
+            Path(place, give.name).write_bytes(give.read_bytes())
+        asked.append(Path(command[command.index("--requirement") + 1]).read_text())
+        return subprocess.CompletedProcess(command, code, "", error)
+
+    monkeypatch.setattr(registry.subprocess, "run", run)
+    return seen, asked

@@ -1,15 +1,16 @@
 """Marks of tests that need what may not be here: they are skipped then, and say what is missing."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from lab import results
 from lipscan import corpora
 from lipscan.models.fetching import fetched_folder
 
-READ = results.provenance("one-word")["settings"]["texts"]  # editions of the texts of stored rows
+STORED = Path(__file__).parents[1] / "data" / "results" / "one-word.json"
+READ = json.loads(STORED.read_text(encoding="utf-8"))["settings"]["texts"]  # editions of the texts of stored rows
 DATA = Path(os.environ.get("LIPNB_DATA") or "/nowhere")
 
 

@@ -128,6 +128,15 @@ def test_the_library_knows_nothing_of_what_is_built_on_it():
         assert not names & {f"lipnb.{name}" for name in (*OPENINGS, "scan")}, f"{path} goes through a door"
 
 
+def test_tests_of_the_library_know_nothing_of_what_is_built_on_it():
+    """Those of lipnb and of lipscan do without the laboratory, and those of lipnb reach lipscan by the doors alone."""
+    for house in ("lipnb", "lipscan"):
+        for path in sorted((ROOT / "tests" / house).rglob("*.py")):
+            tops = {name.split(".")[0] for name in imported(path)}
+            assert "lab" not in tops, path
+            assert house == "lipscan" or "lipscan" not in tops, path
+
+
 LIBRARY = f"""import lipnb, pkgutil
 for module in pkgutil.walk_packages(lipnb.__path__, "lipnb."):
     if module.name.split(".")[1] not in {("__main__", *OPENINGS)}:

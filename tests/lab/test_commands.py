@@ -1,4 +1,4 @@
-"""`python -m lab`: its verbs, tables and figures. What it shares with `lipnb` is in tests/lipscan/test_cli.py."""
+"""`python -m lab`: its verbs, tables and figures. What it shares with `lipnb` is in tests/test_commands_alike.py."""
 
 import subprocess
 import sys

@@ -285,3 +285,9 @@ def test_what_the_page_says_of_the_stored_tables():
     at_once = text.loop_steps == 1
     assert (text.loop[~at_once] / text.released[~at_once] - 1).abs().max() < 1e-4
     assert not (text.loop[at_once] > 0.1).any() and 0.05 < at_once.mean() < 0.2
+
+
+def test_the_matrix_of_a_head_is_for_dot_products():
+    one = torch.ones(1, 2, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="matrix A.* knows dot-product scores only"):
+        released.head_matrix(Attention.l2(one, one, None), 0)

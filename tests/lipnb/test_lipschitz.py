@@ -1,54 +1,15 @@
-"""The solvers against the dense singular value, the definitions, and every bad input with its sentence."""
+"""Local constants against dense values: options, precisions, lists, and every bad input with its sentence."""
 
-import dataclasses
+import itertools
 import math
 import re
 
 import numpy as np
 import pytest
 import torch
-from cases import normal, random_case, relative
+from cases import constant, normal, random_case, relative
 
-from lipnb import Attention, bounds, certify, local_lipschitz, singular_pair, spectral, worst_case
-from lipnb.measures.splitting import splitting
-from lipnb.worst_case import attacks
-
-
-def test_power_iteration_reports_a_singular_value():
-    for seed in range(1, 16):
-        case = random_case(seed)
-        lip = local_lipschitz(case.attention, case.x, weights=case.weights, method="power", rtol=1e-5, max_steps=5000)
-        assert lip.converged.all()
-        dense = local_lipschitz(case.attention, case.x, weights=case.weights, method="dense").value
-        assert ((lip.value / dense - 1).abs() <= 2e-5).all()
-        assert (lip.residual <= 2e-5).all()
-
-
-def test_a_close_second_value_does_not_fool_lanczos():
-    """Start vectors that nearly miss the top vector: the guard goes on where a residual alone would stop."""
-    values = torch.cat([torch.tensor([1.0]), torch.linspace(0, 0.98, 399)]).double()
-    start = normal(1, 400, seed=3)
-    start[:, 0] = 1e-6
-    found = spectral.lanczos(lambda u: values**2 * u, start, rtol=1e-3)
-    assert found.converged.all() and abs(found.value.item() - 1) <= 1e-3
-    # what the residual rule would have said: settled on the second value, far earlier
-    early = spectral.lanczos(lambda u: values**2 * u, start, rtol=1e-3, max_steps=found.steps.item() // 3)
-    assert early.value.item() < 0.99 and not early.converged.all()
-
-
-def test_clusters_repeats_zeros_and_one_dimension():
-    def solve(values, **options):
-        values = torch.as_tensor(values, dtype=torch.float64)
-        start = spectral.start_vectors(1, len(values), seed=0, dtype=values.dtype, device="cpu")
-        return spectral.lanczos(lambda u: values**2 * u, start, **options)
-
-    for values in ([3.0], [0.0], [0.0] * 5, [2.0] * 7, [5.0, 5.0, 1e-9], [1.0, 1 - 1e-9, 1 - 1e-7, 0.5]):
-        found = solve(values)
-        assert found.converged.all()
-        assert abs(found.value.item() - max(values)) <= 1e-7 * max(values)
-        assert found.residual.item() <= 1e-6
-    # more steps than the space has dimensions are never taken
-    assert solve([3.0, 2.0, 1.0]).steps.item() <= 3
+from lipnb import Attention, local_lipschitz
 
 
 def test_answers_do_not_depend_on_the_batch_and_follow_the_seed():
@@ -159,6 +120,8 @@ def test_numbers_of_numpy_are_numbers():
 
 
 ONES = torch.ones(3, 4).double()
+
+
 REFUSED = {
     "method must be": [{"method": "magic"}],
     "rtol must lie between": [{"rtol": 1e-30}, {"rtol": 2.0}, {"rtol": math.nan}],
@@ -188,6 +151,8 @@ REFUSED = {
         {"x": [ONES, ONES], "weights": [ONES[:, 0], other]} for other in (ONES[:2, 0], ONES[0], [1.0, 1.0, 1.0])
     ],
 }
+
+
 OF_THE_WRONG_KIND = {
     "max_steps must be a whole number, got 2.5": {"max_steps": 2.5},
     "seed must be a whole number, got 1.5": {"seed": 1.5},
@@ -229,24 +194,182 @@ def test_padding_counts_unless_its_outputs_are_zero():
     assert local_lipschitz(hidden, x).value[1] > 1.001 * alone[1]
 
 
-def test_every_answer_is_a_table():
-    """One row for each item, radius or input; of one sequence, of a batch of batches, and of a list."""
-    eye = torch.eye(3, dtype=torch.float64)
-    f, x = Attention.from_matrices(eye, eye), normal(2, 2, 4, 3)
-    one, batch = x[0, 0], x[0]
-    answers = [
-        (local_lipschitz(f, one), 1), (local_lipschitz(f, batch), 2), (local_lipschitz(f, x), 4),
-        (local_lipschitz(f, [one, one[:2], one]), 3), (certify(f, one), 1), (certify(f, batch), 2),
-        (singular_pair(f, one), 1), (singular_pair(f, batch), 2), (singular_pair(torch.sin, x), 4),
-        (bounds.nearby_upper(f, one, [0.1, 0.2, 0.3]), 3), (splitting(f, one), 1), (attacks.singular(f, one), 1),
-        (spectral.dense_norm(batch), 2), (worst_case.WorstCase(one, 1.0, "fork"), 1),
-    ]  # fmt: skip
-    for answer, rows in answers:
-        table = answer.table
-        assert len(table) == rows and len(table.columns) >= 2, type(answer)
-        assert all(not getattr(entry, "shape", ()) for entry in table.to_numpy().flatten()), "numbers and words alone"
-    table, lip = local_lipschitz(f, x).table, local_lipschitz(f, x)
-    assert table.value.tolist() == lip.value.flatten().tolist() and table.steps.dtype == int
-    assert set(table.columns) == {field.name for field in dataclasses.fields(lip)}
-    assert [*singular_pair(f, one).table] == ["value", "upper", "residual", "converged"]
-    assert [*worst_case.WorstCase(one, 1.0, "fork").table] == ["value", "kind"]
+def by_autograd(f, x, weights=None):
+    """The constant by automatic differentiation in float64."""
+    return constant(f.to(dtype=torch.float64), x.double(), None if weights is None else weights.double()).item()
+
+
+def test_float64_certifies_nothing_whose_squares_underflow():
+    generator = torch.Generator().manual_seed(0)
+    x, eye = torch.randn(40, 3, generator=generator).double(), torch.eye(3).double()[None]
+    A = torch.randn(1, 3, 3, generator=generator).double()
+    for sink, method in itertools.product([190.0, 200.0, 210.0, 400.0], ["lanczos", "power"]):
+        f = Attention(A, eye, eye, sinks=torch.tensor([sink]).double())
+        answer, truth = local_lipschitz(f, x, method=method), by_autograd(f, x)
+        certified = answer.converged.item() and answer.upper.item() < torch.inf
+        assert answer.value.item() == 0 or not answer.converged or answer.value.item() == pytest.approx(truth, rel=1e-4)
+        assert not certified or answer.upper.item() >= truth or (answer.value.item() == 0 and truth < 1e-146)
+
+
+GRID = [(seed, spread) for seed in (2, 4, 5, 9, 10) for spread in (0.3, 1.0, 4.0)]
+
+
+def dense(attention, x, weights=None):
+    return local_lipschitz(attention.to(dtype=torch.float64), x.double(), weights=weights, method="dense").value
+
+
+def with_spectrum(values, dtype=torch.float64, masked=False):
+    """Uniform attention: the singular values of the Jacobian are these, and zeros."""
+    d = len(values)
+    left, right = (torch.linalg.qr(normal(d, d, seed=s))[0] for s in (1, 2))
+    zero = torch.zeros(1, 2, d, dtype=torch.float64)
+    value = left @ torch.diag(torch.as_tensor(values, dtype=torch.float64)) @ right.mT
+    return Attention(zero, zero, value[None], masked=masked).to(dtype=dtype)
+
+
+@pytest.fixture(params=[(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=["float64", "float32"])
+def precision(request):
+    """Type of the input, and the error to expect of the value."""
+    return request.param
+
+
+def test_every_precision_meets_the_tolerance(precision):
+    dtype, rounding = precision
+    for seed, spread in GRID:
+        f, x, heavy = random_case(seed, n=12, spread=spread, dtype=dtype)
+        exact = dense(f, x, None if heavy is None else heavy.double())
+        for rtol, options in itertools.product((1e-2, 1e-4), ({}, {"memory": 1}, {"method": "dense"})):
+            lip = local_lipschitz(f, x, weights=heavy, rtol=rtol, **options)
+            assert lip.converged.all() and lip.confidence == (1.0 if "method" in options else 1 - 1e-6)
+            assert (lip.value >= exact * (1 - rtol - rounding)).all() and (
+                lip.value <= exact * (1 + 4 * rounding)
+            ).all()
+            assert (lip.upper >= exact * (1 - rounding)).all()
+            assert dtype == torch.float32 or (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
+        wide = local_lipschitz(f, x, weights=heavy, max_steps=3)
+        assert (wide.upper >= exact * (1 - rounding)).all() and (wide.value <= exact * (1 + 4 * rounding)).all()
+        assert (wide.upper > wide.value).all() and torch.isfinite(wide.upper).all()
+
+
+def test_without_confidence_nothing_is_certified():
+    case = random_case(5, n=20)
+    lip = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=None)
+    sure = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=0.9)
+    assert lip.confidence is None and torch.isinf(lip.upper).all() and lip.converged.all()
+    assert sure.confidence == 0.9 and torch.isfinite(sure.upper).all()
+    assert lip.steps.sum() <= sure.steps.sum()
+    power = local_lipschitz(case.attention, case.x, weights=case.weights, method="power")
+    assert power.confidence is None and torch.isinf(power.upper).all()
+    few = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=None, max_steps=2)
+    assert torch.isinf(few.upper).all() and not few.converged.any()
+
+
+def test_more_confidence_costs_more_products():
+    case = random_case(14, n=30)
+    steps = [local_lipschitz(case.attention, case.x, confidence=c).steps.sum() for c in (0.5, 0.99, 1 - 1e-12)]
+    assert steps[0] < steps[1] < steps[2]
+
+
+SPECTRA = {
+    "repeated": [2.0] * 6 + [1.0] * 14,
+    "gap 1e-8": [1.0, 1 - 1e-8] + [0.5] * 18,
+    "gap 1e-3": [1.0, 0.999] + [0.5] * 18,
+    "rank one": [3.0] + [0.0] * 19,
+    "zero": [0.0] * 20,
+    "all equal": [1.0] * 20,
+    "near": [1 - 1e-4 * i for i in range(20)],
+    "graded": [10.0**-i for i in range(20)],
+}
+
+
+def test_adversarial_spectra(precision):
+    for method in ["lanczos", "power", "dense"]:
+        for name in SPECTRA:
+            dtype, rounding = precision
+            top, rtol = max(SPECTRA[name]), 1e-4
+            for n in (1, 6):
+                x = normal(2, n, 20).to(dtype)
+                for scale in (1e-20, 1.0, 1e20):
+                    attention = with_spectrum([scale * value for value in SPECTRA[name]], dtype)
+                    lip = local_lipschitz(attention, x, method=method, max_steps=100 if method == "power" else None)
+                    for field in (lip.value, lip.residual, lip.upper):
+                        assert not field.isnan().any()
+                    # many close values: power iteration stops at any of them, as its residual says
+                    right = lip.value >= scale * top * (1 - rtol - 4 * rounding)
+                    assert (right | ~lip.converged | torch.tensor(method == "power")).all()
+                    assert right.all() or method == "power" and name in ("gap 1e-3", "near")
+                    assert (lip.value <= scale * top * (1 + 8 * rounding)).all()
+                    assert (lip.upper >= scale * top * (1 - 8 * rounding)).all()
+
+
+def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precision):
+    """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
+    for method in ["lanczos", "power", "dense"]:
+        dtype, rounding = precision
+        for seed in (2, 4, 7, 9):
+            case = random_case(seed, n=8, dtype=torch.float64)
+            att = case.attention
+
+            def built(query=1.0, key=1.0, value=1.0, att=att):
+                tensors = (att.query * query, att.key * key, att.value * value, att.output)
+                return Attention(*tensors, masked=att.masked).to(dtype=dtype)
+
+            exact = dense(built(), case.x.to(dtype))
+            for power in (-20, -12, 12, 20):
+                unit = 10.0**power
+                for options, factor in (({"value": unit}, unit), ({"query": unit, "key": 1 / unit}, 1)):
+                    lip = local_lipschitz(built(**options), case.x.to(dtype), method=method)
+                    assert ((lip.value / factor / exact - 1).abs() <= 1.1e-4).all() or not lip.converged.all()
+                    assert not lip.value.isnan().any() and (lip.upper >= exact * factor * (1 - 1e-4)).all()
+
+
+def test_logits_of_any_size_give_hard_or_uniform_attention(precision):
+    for unit in [1e-20, 1e-3, 30.0, 1e4, 1e6, 1e20]:
+        dtype, rounding = precision
+        for seed in (2, 4, 7):
+            case = random_case(seed, n=8)
+            att = case.attention
+            scaled = Attention(att.query * unit, att.key, att.value, att.output, masked=att.masked).to(dtype=dtype)
+            exact = dense(scaled, case.x.to(dtype))
+            for method in ("lanczos", "power", "dense"):
+                lip = local_lipschitz(scaled, case.x.to(dtype), method=method, rtol=1e-3)
+                assert not lip.value.isnan().any()
+                assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
+
+
+def test_tokens_in_other_units_are_the_same_map():
+    """x / s with the value, query and key matrices times s, and with the query alone times s^2."""
+    for power in [-20, -12, 12, 20]:
+        for options in [{}, {"memory": 1}, {"method": "power"}, {"method": "dense"}]:
+            unit = 10.0**power
+            for seed in (2, 7):
+                case = random_case(seed, n=8)
+                att = case.attention
+                plain = Attention(att.query, att.key, att.value, att.output, masked=att.masked)
+                exact = dense(plain, case.x)
+                for query, key in ((1 / unit, 1 / unit), (1 / unit**2, 1.0), (1.0, 1 / unit**2)):
+                    scaled = Attention(
+                        att.query * query, att.key * key, att.value / unit, att.output, masked=att.masked
+                    )
+                    lip = local_lipschitz(scaled, case.x * unit, **options)
+                    assert ((lip.value * unit / exact - 1).abs() <= 1.1e-4).all()
+
+
+def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order():
+    for number, options in enumerate(
+        [{}, {"method": "power"}, {"memory": 1}, {"confidence": None}, {"method": "dense"}]
+    ):
+        f, x, _ = random_case((0, 2, 5, 7)[number % 4])
+        x = [normal(n, f.width, seed=i) for i, n in enumerate([9, 3, 12, 9, 1, 12, 5, 9])]
+        weights = [tokens[:, 0].exp() for tokens in x]
+        for given, heavy in ((x, None), (x, weights), (tuple(x), tuple(weights))):
+            together = local_lipschitz(f, given, weights=heavy, **options)
+            assert together.value.shape == together.steps.shape == (8,)
+            routes = set()
+            for i, tokens in enumerate(x):
+                alone = local_lipschitz(f, tokens, weights=None if heavy is None else heavy[i], **options)
+                routes.add(alone.route)
+                assert abs(together.value[i] / alone.value - 1) < 1e-7 and together.converged[i] == alone.converged
+                assert together.steps[i] == alone.steps and together.confidence == alone.confidence
+                assert together.upper[i] == alone.upper or abs(together.upper[i] / alone.upper - 1) < 1e-7
+            assert together.route == " + ".join(sorted(routes))

@@ -1,4 +1,4 @@
-"""The command `lipnb`: help that is there at once and teaches, and one sentence for what is not understood."""
+"""The command `lipnb`: interrupts, failures and missing extras, each with its exit code and sentence."""
 
 import re
 import subprocess
@@ -7,83 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import lab.cli
-from lipnb import __version__
 from lipscan import cli, sweeps
 
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
-HEAVY = ("rich", "jinja2", "torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
-
-
-DOORS = {"lipnb": cli, "python -m lab": lab.cli}
-VERBS = [(name, verb) for name, door in DOORS.items() for verb in door.VERBS]
-
-
-@pytest.mark.parametrize("name", DOORS)
-def test_the_command_alone_teaches(name, said):
-    door = DOORS[name]
-    code, out, error = said(door)
-    assert (code, error) == (0, "") and out == said(door, "--help")[1]
-    for verb in door.VERBS:
-        assert f"\n    {verb} " in out and f"\n  {name} {verb}" in out  # what it is for, and an example
-    assert max(map(len, out.splitlines())) <= 120
-
-
-@pytest.mark.parametrize(("name", "verb"), VERBS)
-def test_each_verb_explains_itself(name, verb, said):
-    code, out, error = said(DOORS[name], verb, "--help")
-    assert (code, error) == (0, "") and out.startswith(f"usage: {name} {verb}")
-    assert out.count(f"  {name} {verb}") > 1 and "examples:" in out
-    assert max(map(len, out.splitlines())) <= 120
-
-
-@pytest.mark.parametrize("name", DOORS)
-def test_help_imports_nothing_heavy(name):
-    door = DOORS[name]
-    heavy = HEAVY[:-1] if door is lab.cli else HEAVY  # the list of tables is a DataFrame
-    code = f"""import sys
-from {door.__name__.partition(".")[0]} import cli
-for words in ([], ["--help"], ["--version"], *([verb, "--help"] for verb in cli.VERBS)):
-    try:
-        cli.main(words)
-    except SystemExit:
-        pass
-    assert not [module for module in {heavy} if module in sys.modules], words"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-
-
-@pytest.mark.parametrize("module", ["lipnb", "lab"])
-def test_the_command_is_a_module_too(module):
-    run = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
-    assert run.stdout == f"lipnb {__version__}\n"
-    run = subprocess.run([sys.executable, "-m", module, "nonsense"], capture_output=True, text=True, check=False)
-    assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("scna",), "lipnb: there is no verb 'scna': did you mean scan? (`lipnb --help`)"),
-        (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from scan, sweep"),
-        (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
-        (("scan", "minilm", "--againn"), "lipnb scan: there is no option --againn: did you mean --again or --against?"),
-        (("scan", "minilm", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # nor abbreviations
-        (("scan", "minilm", "--xyzzy"), "there is no option --xyzzy: choose from --help, --text"),
-        (("scan", "minilm", "--lengths"), "lipnb scan: argument --lengths: expected one argument"),
-        (("scan", "minilm", "--object", "head"), "lipnb scan: argument --object: invalid choice: 'head'"),
-        (("scan", "minilm", "gpt2"), "lipnb scan: 'gpt2' is one word too many"),
-        (("scan",), "lipnb scan: the following arguments are required: MODEL"),
-        (("sweep", "a.yml", "--limit", "0"), "lipnb sweep: argument --limit: give a whole number from 1 on; got '0'"),
-        (("sweep", "a.yml", "--output", ""), "argument --output: give the name of a folder; got ''"),
-        (("sweep", "a.yml", "--timeout", "soon"), "a number of seconds above 0 is wanted; got 'soon'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, said):
-    code, out, error = said(cli, *words)
-    assert (code, out) == (2, "") and len(error.splitlines()) == 1
-    assert sentence in error
 
 
 @pytest.mark.parametrize("end", ["None", "RecursionError()", "AttributeError('half a module')"])

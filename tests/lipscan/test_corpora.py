@@ -1,12 +1,9 @@
-"""Texts are found where they are, said when they are not, and cut into windows that never overlap."""
+"""Texts are found where they are, and said when they are not."""
 
 import sys
 
 import needs
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lipscan import corpora
 
@@ -81,24 +78,3 @@ def test_a_damaged_text_is_said_and_no_other_one_is_taken(monkeypatch, tmp_path,
     monkeypatch.setenv("LIPNB_DATA", str(tmp_path))
     with pytest.raises(ValueError, match=f"the text '{name}' in LIPNB_DATA is damaged"):
         corpora.available(name, "python_reference")
-
-
-@given(length=st.integers(1, 30), count=st.integers(1, 10), spare=st.integers(0, 40))
-def test_windows_are_the_text_cut_up(length, count, spare):
-    ids = torch.arange(length * count + spare)
-    cut = corpora.windows(ids, length, count)
-    assert cut.shape == (count, length)
-    assert torch.equal(cut.flatten(), ids[: length * count])
-
-
-def test_a_text_too_short_is_refused():
-    with pytest.raises(ValueError, match="the text has 11 tokens, but 3 windows of 4 tokens need 12"):
-        corpora.windows(torch.arange(11), 4, 3)
-    with pytest.raises(ValueError, match="at least 1"):
-        corpora.windows(torch.arange(11), 0, 3)
-    with pytest.raises(ValueError, match="token_ids must have shape"):
-        corpora.windows(torch.zeros(2, 3), 1, 1)
-    with pytest.raises(ValueError, match=r"got str: use model.token_ids\(text\)"):
-        corpora.windows("hello", 1, 1)
-    with pytest.raises(ValueError, match="read by its name or path, got int"):
-        corpora.read(3)

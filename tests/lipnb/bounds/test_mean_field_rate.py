@@ -1,0 +1,445 @@
+"""The exact rate of the mean-field constant and the bounds that have it, from both sides."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipnb import Attention, local_lipschitz
+from lipnb.bounds import (
+    ball_upper,
+    general_lower,
+    general_lower_pair,
+    general_upper_optimal,
+    growth_rate,
+    head_norms,
+    heads_on_ball,
+    masked_mean_field_upper_exact,
+    masked_mean_field_upper_sharp,
+    mean_field_lower_exact,
+    mean_field_rate,
+    mean_field_upper_exact,
+    mean_field_upper_sharp,
+)
+from lipnb.bounds.mean_field_rate import log_cells
+
+EYE = torch.eye(2, dtype=torch.float64)
+
+
+TURN = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
+
+
+NILPOTENT = torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double()
+
+
+SHEAR = torch.tensor([[-0.3, 2.0], [0.0, 0.7]]).double()
+
+
+STRETCH = torch.diag(torch.tensor([1.0, -1 / 8])).double()
+
+
+quickly = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+seeds = st.integers(0, 10**6)
+
+
+def normal(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def drawn(seed, d, kind):
+    """A matrix of one of the kinds that might have a rate of their own."""
+    M = normal(seed, d, d)
+    return {
+        "any": M,
+        "symmetric": M + M.T,
+        "positive": M @ M.T,
+        "skew": M - M.T,
+        "rank one": torch.outer(M[0], M[-1]),
+        "nilpotent": M.triu(1),
+        "not normal": (M * 10**M).triu(),
+        "tiny": 1e-100 * M,
+    }[kind]
+
+
+KINDS = ("any", "symmetric", "positive", "skew", "rank one", "nilpotent", "not normal", "tiny")
+
+
+def objective(A, x):
+    y = x @ A.T
+    return (y.norm(dim=-1) - (x * y).sum(-1)) / 2
+
+
+@pytest.mark.parametrize(
+    ("A", "rate"),
+    [
+        (-EYE, 1),
+        (EYE, 1 / 8),
+        (TURN, 1 / 2),
+        (NILPOTENT, 3 * math.sqrt(3) / 8),
+        (SHEAR, 1.2538343085504),
+        (STRETCH, 81 / 448),
+        (-torch.diag(torch.tensor([1.0, 1.0, 0.0]).double()), 1),
+        (torch.diag(torch.tensor([3.0, 3.0, 1.0]).double()), 3 / 8),
+    ],
+)
+def test_rates_that_are_known(A, rate):
+    found = mean_field_rate(A)
+    assert found.lower == pytest.approx(rate, rel=1e-12) and found.lower <= found.upper <= found.lower * (1 + 1e-11)
+
+
+@given(seed=seeds, d=st.integers(1, 6), kind=st.sampled_from(KINDS))
+@quickly
+def test_the_rate_is_the_global_maximum(seed, d, kind):
+    A = drawn(seed, d, kind)
+    found, norm = mean_field_rate(A), torch.linalg.matrix_norm(A, 2).item()
+    assert 0 <= found.upper - found.lower <= 1e-12 * d * norm
+    assert norm / 8 <= found.upper and found.lower <= norm * (1 + 1e-12)
+    assert found.x.norm() <= 1 + 1e-12
+    assert objective(A, found.x).item() == pytest.approx(found.lower, rel=1e-9)
+    if norm:
+        assert torch.allclose(found.y * (A @ found.x).norm(), A @ found.x, atol=1e-12 * norm)
+        points = normal(seed + 1, 400, d)
+        points /= points.norm(dim=1, keepdim=True)
+        points = torch.cat([points * share for share in (0.25, 0.5, 0.75, 1.0)])
+        assert objective(A, points).max() <= found.upper
+    if kind in ("symmetric", "positive"):
+        assert growth_rate(A) <= found.upper * (1 + 1e-12)
+
+
+def test_a_wide_matrix_of_small_rank_has_the_rate_of_its_core():
+    U, W = torch.linalg.qr(normal(0, 40, 6)).Q, torch.linalg.qr(normal(1, 40, 40)).Q
+    core = normal(2, 6, 6)
+    wide = mean_field_rate(U @ core @ U.T)
+    assert wide.lower == pytest.approx(mean_field_rate(core).lower, rel=1e-12)
+    assert wide.x.shape == (40,) and objective(U @ core @ U.T, wide.x).item() == pytest.approx(wide.lower, rel=1e-12)
+    assert mean_field_rate(W @ U @ core @ U.T @ W.T).lower == pytest.approx(wide.lower, rel=1e-12)
+    # an image that is not the span of the rows
+    left, right = torch.linalg.qr(normal(3, 40, 2)).Q, torch.linalg.qr(normal(4, 40, 2)).Q
+    both, small = torch.linalg.qr(torch.cat([left, right], 1)).Q, left @ core[:2, :2] @ right.T
+    assert mean_field_rate(small).lower == pytest.approx(mean_field_rate(both.T @ small @ both).lower, rel=1e-12)
+
+
+def test_boxes_are_nearly_the_best_ones():
+    S = torch.tensor([2.0, 1.0, 0.5]).double()
+    N = torch.cartesian_prod(*(torch.arange(1, most).double() for most in (60, 40, 30)))
+    for R in (0.5, 1.0, 2.0, 4.0):
+        best = ((R**2 * S / N).norm(dim=1) + N.log().sum(1) / 2).min().item()
+        assert best - 1e-12 <= log_cells(S / 3, R) <= best + 1e-3
+    assert log_cells(S / 3, 1.0) == pytest.approx(1.5 + math.log(2) / 2)
+
+
+def log_popularity(A, x, log_a, y):
+    """Logarithm of T(y), the attention that y would get, over its weight; weights as logarithms, of total one."""
+    slopes = x @ A.mT
+    seen = torch.logsumexp(slopes @ x.mT + log_a[..., None, :], -1)
+    return torch.logsumexp(log_a + (slopes @ y[..., None])[..., 0] - seen, -1)
+
+
+def ascended(objective, free, lr):
+    """What 150 steps of Adam on `free` make of an objective of them, shape (150, ...), the sum of it ascended."""
+    free, found = [one.requires_grad_() for one in free], []
+    climber = torch.optim.Adam(free, lr=lr)
+    for _ in range(150):
+        found.append(objective(*free))
+        climber.zero_grad()
+        (-found[-1].sum()).backward()
+        climber.step()
+    return torch.stack(found).detach()
+
+
+def test_no_point_is_more_popular_than_the_rate_allows_and_some_are():
+    """Six points, their weights and y ascended for each of six matrices: T(y) comes to e^(2 gamma*), not beyond."""
+    A = torch.stack([t * M for M in (-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH) for t in (0.3, 2.0, 8.0)])
+    most = torch.tensor([2 * mean_field_rate(M).upper for M in A], dtype=torch.float64)
+
+    def excess_at(x, log_a, y):
+        x, y = (one / one.norm(dim=-1, keepdim=True).clamp_min(1) for one in (x, y))
+        return log_popularity(A, x, log_a.log_softmax(-1), y) - most
+
+    excess = ascended(excess_at, [normal(0, 18, 6, 2), normal(1, 18, 6), normal(2, 18, 2)], lr=0.05)[-1]
+    assert -0.02 < excess.max() <= 1e-12 and excess.min() > -3
+    for M, bound in zip(A, most, strict=True):  # all mass at x, none at y: equality
+        rate = mean_field_rate(M)
+        alone = log_popularity(M, rate.x[None], torch.zeros(1).double(), rate.y)
+        assert alone.item() == pytest.approx(bound.item(), rel=1e-9)
+
+
+def constant(A, V, x, a):
+    return local_lipschitz(Attention.from_matrices(A, V), x, weights=a, method="dense").value.item()
+
+
+def at_pair(A, R, odds):
+    """Two atoms at the pair, the light one of these odds times exp(-2 gamma* R^2)."""
+    rate = mean_field_rate(A)
+    light = odds * math.exp(-2 * rate.lower * R**2)
+    weights = torch.tensor([light, 1]).double() / (1 + light)
+    return R * torch.stack([rate.y, rate.x]), weights
+
+
+@given(
+    seed=seeds,
+    n=st.integers(1, 6),
+    d=st.integers(1, 4),
+    kind=st.sampled_from(KINDS[:-1]),
+    t=st.sampled_from([0.01, 0.3, 1.0, 4.0, 12.0]),
+)
+@quickly
+def test_the_upper_bound_holds_for_any_measure(seed, n, d, kind, t):
+    A = drawn(seed, d, kind)
+    A = t * A / torch.linalg.matrix_norm(A, 2).clamp_min(1e-9)
+    V, x = normal(seed + 1, 3, d), normal(seed + 2, n, d)
+    x = x / x.norm(dim=1).max()
+    a = (t * normal(seed + 3, n)).log_softmax(0).clamp_min(-2 * t).softmax(0)
+    upper, sharp = (bound(A, V, 1.0, log=True) for bound in (mean_field_upper_exact, mean_field_upper_sharp))
+    for points, weights in ((x, a), at_pair(A, 1.0, 1 / 3)):
+        assert math.log(constant(A, V, points, weights)) <= upper + 1e-9
+    assert upper <= sharp + 1e-9
+    assert mean_field_lower_exact(A, V, 1.0, log=True) <= upper + 1e-9
+
+
+@pytest.mark.parametrize("A", [-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH])
+@pytest.mark.parametrize("s", [0.3, 2.0, 15.0])
+def test_the_lower_bound_is_the_constant_at_the_pair(A, s):
+    R = math.sqrt(s / mean_field_rate(A).lower)
+    reached = max(constant(A, SHEAR, *at_pair(A, R, odds)) for odds in (1, 1 / 3))
+    lower = mean_field_lower_exact(A, SHEAR, R)
+    assert lower <= reached * (1 + 1e-9)
+    if s > 10:
+        assert lower > 0.99 * reached
+
+
+@pytest.mark.parametrize("A", [-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH])
+def test_both_sides_have_the_exact_exponent(A):
+    rate = mean_field_rate(A).lower
+    for s in (1e4, 1e8):
+        lower, upper = (
+            bound(A, EYE, math.sqrt(s / rate), log=True) / s
+            for bound in (mean_field_lower_exact, mean_field_upper_exact)
+        )
+        assert 1 <= lower <= upper <= 1 + 50 * math.log(s) / s
+    # the exponent of the bound by the norm alone is larger, except where the norm is the rate
+    norm = torch.linalg.matrix_norm(A, 2).item()
+    assert mean_field_upper_sharp(A, EYE, 1e4, log=True) == pytest.approx(norm * 1e8, rel=1e-5)
+
+
+def test_the_leading_constant_is_exact_for_minus_the_identity():
+    over = [mean_field_upper_exact(-EYE, EYE, R) / mean_field_lower_exact(-EYE, EYE, R) for R in (2.0, 4.0, 10.0)]
+    assert over == sorted(over, reverse=True) and 1 <= over[-1] < 1.011
+    t = 100.0
+    assert mean_field_upper_exact(-EYE, EYE, 10.0) == pytest.approx(
+        (3 * math.sqrt(3) / 8 * t + 0.5) * math.exp(t), rel=1e-9
+    )
+    # at t = 1 both minima are those of the norm: cosh t, and the root below e^t
+    assert mean_field_upper_exact(-EYE, EYE, 1.0) == pytest.approx(
+        1 + math.cosh(1) + math.sqrt(27 / 64 * math.exp(2) + 1), rel=1e-7
+    )
+    assert mean_field_upper_exact(-EYE / 10, EYE, 1.0) == pytest.approx(
+        0.1 + math.hypot(1, 0.1) * math.exp(0.1), rel=1e-7
+    )
+
+
+@pytest.mark.parametrize("width", [1, 3, 50])
+def test_the_order_is_known_in_every_width(width):
+    """A = I, V = I: t + (1 + t^2)^(1/2) e^(t/8), and no more than 13 times the constant at two atoms."""
+    eye = torch.eye(width).double()
+    for t in (0.1, 1.0, 8.0, 400.0):
+        upper = mean_field_upper_exact(eye, eye, math.sqrt(t))
+        assert upper == pytest.approx(t + math.hypot(1, t) * math.exp(t / 8), rel=1e-7)
+        reached = constant(eye, eye, *at_pair(eye, math.sqrt(t), 1 / 3))
+        assert max(1, mean_field_lower_exact(eye, eye, math.sqrt(t))) * 13 > upper >= reached
+
+
+def test_ascent_comes_near_the_upper_bound_and_does_not_pass_it():
+    """Four points on a line, their weights and all: at t = 6 nearly the exact constant."""
+    t = 6.0
+
+    def log_constant(x, log_a):
+        a = log_a.softmax(0)
+        J = torch.func.jacrev(lambda y: (-t * y @ y.T + a.log()).softmax(1) @ y)(x.clamp(-1, 1))[:, 0, :, 0]
+        return torch.linalg.matrix_norm(a.sqrt()[:, None] * J / a.sqrt(), 2).log()
+
+    free = [torch.tensor([[-1.0], [1.0], [0.9], [0.5]]).double(), torch.tensor([-2 * t, 0.0, -1.0, -2.0]).double()]
+    bound = mean_field_upper_exact(-t * EYE[:1, :1], EYE[:1, :1], 1.0)
+    assert math.log(0.98 * bound) < ascended(log_constant, free, lr=0.03).max() <= math.log(bound)
+
+
+@given(
+    seed=seeds,
+    n=st.integers(1, 7),
+    d=st.integers(1, 4),
+    kind=st.sampled_from(KINDS[:-1]),
+    t=st.sampled_from([0.01, 0.3, 1.0, 4.0, 12.0]),
+)
+@quickly
+def test_the_masked_bound_holds_for_any_measure(seed, n, d, kind, t):
+    A = drawn(seed, d, kind)
+    A = t * A / torch.linalg.matrix_norm(A, 2).clamp_min(1e-9)
+    V, x = normal(seed + 1, 3, d), normal(seed + 2, n, d)
+    x = x / x.norm(dim=1).max()
+    a = (t * normal(seed + 3, n) + n * torch.linspace(0, t, n)).log_softmax(0).clamp_min(-2 * t).softmax(0)
+    upper, sharp = (f(A, V, 1.0, log=True) for f in (masked_mean_field_upper_exact, masked_mean_field_upper_sharp))
+    for points, weights in ((x, a), at_pair(A, 1.0, 1 / 3)):
+        f = Attention.from_matrices(A, V, masked=True)
+        reached = local_lipschitz(f, points, weights=weights, method="dense").value.item()
+        assert math.log(reached) <= upper + 1e-9
+    assert mean_field_lower_exact(A, V, 1.0, log=True) <= upper + 1e-9  # all tokens at one position see each other
+    assert upper <= sharp + 1e-9
+
+
+def test_the_masked_bound_by_hand():
+    """A = 1, R^2 = 40, one line: 240 boxes, e^(1/2) 240^(1/2) e^5 for tau; without logits Hardy's 2."""
+    one = EYE[:1, :1]
+    tau = math.exp(0.5 + 5) * math.sqrt(240)
+    assert masked_mean_field_upper_exact(one, one, math.sqrt(40)) == pytest.approx(
+        40 + (2 + math.sqrt(6) * 40) * tau, rel=1e-7
+    )
+    assert masked_mean_field_upper_exact(0 * EYE, EYE, 3.0) == pytest.approx(2, rel=1e-7)
+    for A in (-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH):
+        rate = mean_field_rate(A).lower
+        for s in (1e4, 1e8):
+            upper = masked_mean_field_upper_exact(A, EYE, math.sqrt(s / rate), log=True)
+            assert 1 <= upper / s <= 1 + 50 * math.log(s) / s
+    assert math.isfinite(masked_mean_field_upper_exact(EYE, EYE, 1e150, log=True))
+    assert not math.isnan(masked_mean_field_upper_exact(EYE, EYE, 1.2e154, log=True))
+
+
+@pytest.mark.parametrize("A", [-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH])
+@pytest.mark.parametrize("n", [2, 3, 20])
+def test_sequences_at_the_pair(A, n):
+    V = normal(5, 3, 2)
+    for R in (0.5, 1.5, 3.0):
+        rate = mean_field_rate(A)
+        x = R * torch.stack([rate.y, *[rate.x] * (n - 1)])
+        reached = local_lipschitz(Attention.from_matrices(A, V), x, method="dense").value.item()
+        lower = general_lower_pair(A, V, n, R)
+        assert 0 < lower <= reached * (1 + 1e-9) <= general_upper_optimal(A, V, n, R) * (1 + 1e-8)
+        if A is not TURN:
+            assert general_lower_pair(A, EYE, n, R) >= general_lower(A, n, R) * (1 - 1e-12)
+
+
+def test_a_block_of_a_long_sequence_by_hand():
+    """A = I, R = 4, n - 1 = e^4: s = 2, y = (1, 0), x = y / 2, q = 1/2 and the block 1 + (1/2) 8 (1/2) = 3."""
+    n = 1 + round(math.exp(4))
+    q = 1 / (1 + (n - 1) * math.exp(-4))
+    assert general_lower_pair(EYE, EYE, n, 4.0) == pytest.approx(math.sqrt(n - 1) * q * (1 + (1 - q) * 4), rel=1e-9)
+    # beyond the promised length it falls like one over the root, and does not overflow
+    assert general_lower_pair(EYE, EYE, 10**12, 4.0) == pytest.approx(5 * math.exp(4) / 1e6, rel=1e-3)
+    assert general_lower_pair(EYE, EYE, 10**12, 1e100) == pytest.approx(1e6, rel=1e-9)
+
+
+def test_nothing_to_attend_to():
+    zero = mean_field_rate(0 * EYE)
+    assert zero.lower == zero.upper == 0 and not zero.x.any() and not zero.y.any()
+    assert mean_field_upper_exact(0 * EYE, SHEAR, 1.7) == pytest.approx(
+        torch.linalg.matrix_norm(SHEAR, 2).item(), rel=1e-7
+    )
+    assert mean_field_lower_exact(0 * EYE, EYE, 1.7) == 0 == general_lower_pair(0 * EYE, EYE, 5, 1.7)
+    assert mean_field_upper_exact(EYE, 0 * EYE, 1.7) == 0 and mean_field_upper_exact(EYE, EYE, 0.0) == pytest.approx(1)
+
+
+def test_lower_bounds_stay_below_the_upper_one_at_the_ends_of_float64():
+    for R in (1e77, 1e150, 1e155, 1e200):
+        lower, upper = (bound(-EYE, EYE, R, log=True) for bound in (mean_field_lower_exact, mean_field_upper_exact))
+        assert min(R * R * (1 - 1e-9), torch.finfo(torch.float64).max) <= lower <= upper and math.isfinite(lower)
+    # two tokens: 1; five: 2, the root of n - 1; at any radius
+    for R in (1e76, 1e150, 1e151, 1e153, 1e155, 1e300):
+        assert [general_lower_pair(-EYE, EYE, n, R) for n in (2, 5)] == pytest.approx([1, 2], rel=1e-12)
+    assert mean_field_lower_exact(-EYE, 1e-200 * EYE, 30.0, log=True) == pytest.approx(
+        mean_field_lower_exact(-EYE, EYE, 30.0, log=True) - 200 * math.log(10), rel=1e-12
+    )
+    assert mean_field_lower_exact(-EYE, 0 * EYE, 30.0, log=True) == -math.inf
+    # V is small on the pair alone
+    A, V = torch.diag(torch.tensor([0.0, -1.0])).double(), torch.tensor([[1.0, 0.0], [0.0, 1e-200]], dtype=EYE.dtype)
+    assert mean_field_lower_exact(A, V, 30.0, log=True) == pytest.approx(
+        mean_field_lower_exact(A, EYE, 30.0, log=True) - 200 * math.log(10), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("s", [1e-300, 1e-170, 1e155, 1e300])
+def test_lower_bounds_know_scores_alone(s):
+    """A = s M at the radius (5 / s)^(1/2) has the scores of M at 5^(1/2); no bound changes."""
+    for M in (-EYE, SHEAR):
+        for bound in (mean_field_lower_exact, lambda A, V, R: general_lower_pair(A, V, 10**6, R)):
+            assert bound(s * M, SHEAR, math.sqrt(5 / s)) == pytest.approx(bound(M, SHEAR, math.sqrt(5)), rel=1e-10)
+
+
+def test_the_rate_of_the_largest_matrices_is_attained():
+    one = torch.full((1, 1), -1e308, dtype=torch.float64)
+    assert 1e308 * (1 - 1e-12) <= mean_field_rate(one).lower <= mean_field_rate(one).upper < 1.1e308
+    full = torch.full((4, 4), 1.7e308, dtype=torch.float64)  # its norm, eight times the rate, is no float
+    assert mean_field_rate(full).lower == pytest.approx(8.5e307, rel=1e-9)
+    assert mean_field_rate(-full).lower == torch.finfo(torch.float64).max and mean_field_rate(-full).upper == math.inf
+
+
+def test_subnormal_matrices_have_a_rate_that_is_not_rounded_away():
+    A = torch.tensor([[5e-324]], dtype=torch.float64)
+    assert mean_field_rate(A).upper >= 5e-324 / 8 and mean_field_rate(A).upper > 0
+    logit = A.item() * 8e162 * 8e162
+    scaled = mean_field_lower_exact(torch.tensor([[logit]]).double(), torch.eye(1).double(), 1.0, log=True)
+    assert mean_field_upper_exact(A, torch.ones(1, 1).double(), 8e162, log=True) >= scaled > 40
+
+
+def test_parameters_are_read_without_their_gradients():
+    A, V = (torch.nn.Parameter(part.clone()) for part in (SHEAR, STRETCH))
+    rate = mean_field_rate(A)
+    assert not (rate.x.requires_grad or rate.y.requires_grad)
+    for bound in (mean_field_lower_exact, mean_field_upper_exact):
+        assert bound(A, V, 2.0) == bound(SHEAR, STRETCH, 2.0)
+    assert general_lower_pair(A, V, 7, 2.0) == general_lower_pair(SHEAR, STRETCH, 7, 2.0)
+
+
+def test_a_length_beyond_the_promised_one_keeps_the_order_up_to_a_power():
+    """A = -1, V = 1, R = 2: 24 e^8 tokens, eight of them at -R, and more than half the root."""
+    n, light = 71_543, 8
+    x, a = 2 * torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([light, n - light]).double() / n
+    f = Attention.from_matrices(-EYE[:1, :1], EYE[:1, :1])
+    reached = local_lipschitz(f, x, weights=a, method="dense").value.item()
+    assert n > 23 * math.exp(8) and reached > 0.6 * math.sqrt(n - 1)
+
+
+def test_what_is_no_pair_of_matrices_is_refused():
+    for bound in (mean_field_upper_exact, mean_field_lower_exact):
+        with pytest.raises(ValueError, match="A must be square"):
+            bound(EYE[:1], EYE, 1.0)
+        with pytest.raises(ValueError, match="R must be a finite number"):
+            bound(EYE, EYE, -1.0)
+        with pytest.raises(OverflowError, match="use log=True"):
+            bound(EYE, EYE, 100.0)
+    with pytest.raises(ValueError, match="A must be square"):
+        mean_field_rate(EYE[:1])
+    with pytest.raises(ValueError, match="n must be a positive integer"):
+        general_lower_pair(EYE, EYE, 0, 1.0)
+    for bound in (lambda n: general_lower(-EYE, n, 1.0), lambda n: general_lower_pair(-EYE, EYE, n, 1.0)):
+        assert bound(10**300) < 1e-100
+        with pytest.raises(ValueError, match="n must be a positive integer"):
+            bound(10**400)
+
+
+def test_the_bound_of_a_layer_takes_the_exact_rate():
+    A, V = 6 * torch.diag(torch.tensor([1.0, 0.1])).double(), torch.diag(torch.tensor([1.0, 2.0])).double()
+    f, stated = Attention.from_matrices(A, V), mean_field_upper_exact(A, V, 1.0)
+    norms = head_norms(f)
+    by_norm = heads_on_ball(norms, 10**9, 1.0, False)["mean_field_optimal"]
+    assert stated < 0.5 * math.exp(by_norm)
+    assert ball_upper(f, 10**9, 1.0) == pytest.approx(stated, rel=1e-8)
+    assert ball_upper(f, 5, 1.0) < stated  # for few tokens the bound for sequences is less
+    two = Attention(*(torch.stack([part, part]) for part in (A, EYE, V)), EYE.expand(2, 2, 2), scale=1.0)
+    assert ball_upper(two, 10**9, 1.0) == pytest.approx(2 * stated, rel=1e-8)
+    # a query bias of length 1 adds 1 to t and to the exponent
+    biased = Attention(*(part[None] for part in (A, EYE, V)), scale=1.0, query_bias=EYE[:1])
+    assert ball_upper(biased, 10**9, 1.0) == pytest.approx(2 * (7 + math.sqrt(50) * math.exp(6 / 8 + 1)), rel=1e-8)
+    rate = mean_field_rate(A)
+    pair = torch.stack([rate.y, rate.x]), torch.tensor([1e-9, 1 - 1e-9]).double()
+    assert local_lipschitz(biased, pair[0], weights=pair[1], method="dense").value < ball_upper(biased, 10**9, 1.0)
+    masked = f.replace(masked=True)
+    assert ball_upper(masked, 10**30, 3.0) == pytest.approx(masked_mean_field_upper_exact(A, V, 3.0), rel=1e-8)
+    assert ball_upper(masked, 10**30, 3.0) < 1e-3 * masked_mean_field_upper_sharp(A, V, 3.0)
+    assert ball_upper(masked.replace(window=10**30), 10**30, 3.0) > 1.01 * ball_upper(masked, 10**30, 3.0)
+    # and by the norm alone it is that of -I
+    assert heads_on_ball(head_norms(Attention.from_matrices(-6 * EYE, V)), 5, 1.0, False)[
+        "mean_field_optimal"
+    ] == pytest.approx(mean_field_upper_exact(-6 * EYE, V, 1.0, log=True), rel=1e-9)

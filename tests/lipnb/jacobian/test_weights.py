@@ -1,0 +1,60 @@
+"""Weights prepared for products: made once, in units that are powers of two."""
+
+import math
+
+import torch
+from cases import normal, parts_of_a_map, random_case, relative
+
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb.jacobian.weights import ScaledWeights
+
+
+def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32():
+    for power in [-20, -12, 12, 20]:
+        for seed in [1, 3, 4]:
+            case, unit = random_case(seed, n=6), 10.0**power
+            att = case.attention
+            for value_unit, output_unit in ((unit, 1.0), (1.0, unit), (unit, 1 / unit)):
+                output = None if att.output is None else att.output * output_unit
+                scaled = Attention(
+                    att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias, masked=att.masked
+                ).to(dtype=torch.float32)
+                exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).operator()
+                single = AttentionJacobian(scaled, case.x.float()).operator()
+                u = normal(*case.x.flatten(1).shape)
+                assert relative(single.gram(u.float()).double() * single.unit**2, exact.gram(u) * exact.unit**2) < 1e-4
+
+
+def test_units_are_powers_of_two_and_zeros_stay_zeros():
+    """Dividing by them loses no digit, and zero matrices give zero, not 0 / 0."""
+    for seed in (1, 2, 9):  # with and without output matrices, no biases
+        case = random_case(seed, n=5)
+        att, u = case.attention, normal(*case.x.shape, seed=seed)
+        flat = AttentionJacobian(att, case.x).operator()
+        assert math.frexp(flat.unit)[0] == math.frexp(flat.weights.value_unit)[0] == 0.5
+        if att.output is not None:
+            size = flat.unit / flat.weights.value_unit
+            assert torch.equal(flat.weights.output * size, att.output.movedim(0, 1).flatten(1))
+        for zero in ("value", "output"):
+            if (one := getattr(att, zero)) is not None:
+                nothing = AttentionJacobian(att.replace(**{zero: 0 * one}), case.x)
+                assert (nothing.jvp(u) == 0).all() and (nothing.gram(u) == 0).all()
+
+
+def test_an_estimate_of_values_that_are_zero_is_zero():
+    zero = torch.zeros(20, 20)
+    lip = local_lipschitz(Attention.from_matrices(torch.eye(20), zero), normal(2, 6, 20).float(), confidence=None)
+    assert (lip.value == 0).all() and lip.converged.all()
+
+
+def test_prepared_weights_are_made_once_for_each_type_and_go_with_the_map(monkeypatch):
+    given, x = parts_of_a_map()
+    f, made = Attention(**given), []
+    inner = ScaledWeights.__init__
+    monkeypatch.setattr(ScaledWeights, "__init__", lambda self, *rest: made.append(rest[1]) or inner(self, *rest))
+    for _ in range(3):
+        local_lipschitz(f, x)
+    assert made == [torch.float64]
+    assert ScaledWeights.of(f, torch.float32).projection.dtype == torch.float32
+    assert ScaledWeights.of(f, torch.float64).projection.dtype == torch.float64
+    assert made == [torch.float64, torch.float32]

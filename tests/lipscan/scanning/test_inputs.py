@@ -1,0 +1,158 @@
+"""What a scan reads: lengths, layers, windows and pictures, shuffled tokens, and what is too short or too few."""
+
+from io import StringIO
+
+import pytest
+import torch
+from hub import small_model
+from scans import WORDS, scanned, small
+
+from lipnb import local_lipschitz, scan
+from lipscan import models
+from lipscan.scanning import inputs, report, terminal
+from lipscan.scanning.inputs import Reader, chosen_layers, shuffled
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("all", [0, 1, 2, 3, 4, 5]), ("0,3,5", [0, 3, 5]), ("0-2,5", [0, 1, 2, 5]), ([2, 1], [1, 2]), (4, [4])],
+)
+def test_layers_can_be_named(asked, expected):
+    assert chosen_layers(asked, 6, "m") == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "ways"),
+    [
+        (600, (32, 128, 512), "--lengths 32,128 or --windows 1 or a longer text"),
+        (600, (512,), "--lengths 300 or --windows 1 or a longer text"),
+        (5, (32,), "--lengths 2 or a longer text"),
+        (1, (32,), "a longer text"),
+    ],
+)
+def test_a_text_too_short_names_the_options(tokens, lengths, ways):
+    with pytest.raises(ValueError) as said:
+        inputs._that_fit(lengths, 2, tokens, 0, by_default=False)
+    need = 2 * max(lengths)
+    assert str(said.value) == (
+        f"the text has {tokens} token{'s' * (tokens > 1)}, but 2 windows of {max(lengths)} tokens need {need}: take "
+        f"{ways}."
+    )
+
+
+def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "DEFAULT", (4, 8, 16))
+    short = tmp_path / "short.txt"
+    short.write_text("the alice rabbit sat by her sister on the bank")
+    found = scanned(bert, short, tmp_path, lengths=None, upper=False)
+    tokens = len(models.first_tokens(small(bert), short.read_text(), 99))
+    assert 16 <= tokens < 32 and found.about["settings"]["lengths"] == [4, 8]
+    need = "2 windows of 16 tokens need 28 beside 2 special ones each"
+    sentence = f"Lengths 4,8 only: the text has {tokens} tokens, but {need}."
+    out = StringIO()
+    terminal.show(found, file=out)
+    assert sentence in out.getvalue().splitlines() and sentence in report.html(found)
+    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
+
+
+def test_text_and_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
+    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
+    with pytest.raises(FileNotFoundError, match="the text 'alise' was not found: it is no file, and no corpus of"):
+        scanned(bert, "alise", tmp_path)
+    for layers, sentence in (("9", "has layers 0 to 1, but layer 9 was asked for"), ("3-1", "layers are 'all'")):
+        with pytest.raises(ValueError, match=sentence):
+            scanned(bert, text, tmp_path, layers=layers)
+
+
+def test_images_are_read_from_a_folder(families, tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    for i in range(2):
+        Image.new("RGB", (30 + i, 20), (255 * i, 100, 0)).save(tmp_path / f"{i}.png")
+    found = scanned(families / "vit", tmp_path, tmp_path, lengths=None)
+    assert found.table.passed.all() and set(found.table.length) == {17}
+    with pytest.raises(ValueError, match="holds fewer than 3 of them"):
+        scanned(families / "vit", tmp_path, tmp_path, lengths=None, windows=3)
+    with pytest.raises(ValueError, match="vit reads images, and 'alice' is none, and no folder of them: give a folder"):
+        scanned(families / "vit", "alice", tmp_path, lengths=None)
+    with pytest.raises(ValueError, match="reads images, each of 17 tokens: leave the lengths out"):
+        scanned(families / "vit", "random", tmp_path, lengths=[4])
+
+
+def test_the_windows_can_be_read_again_from_the_settings(bert, found):
+    settings, model = found[0].about["settings"], small(bert)
+    for n in settings["lengths"]:
+        ids = models.random_windows(model, WORDS, n, 2)
+        assert settings["token_ids"][str(n)] == [" ".join(map(str, window)) for window in ids.tolist()]
+
+
+def test_baselines_are_what_they_say(bert, found):
+    scan, _ = found
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 9, 2)[:1]
+    mixed = shuffled(ids, (1, 1), 0)
+    assert not torch.equal(mixed, ids)
+    row = scan.table[(scan.table.length == 9) & (scan.table.layer == 1) & (scan.table.window == 0)].iloc[0]
+    x = models.readings(model, mixed)[1].received
+    assert row.shuffled == pytest.approx(local_lipschitz(model.attention(1), x).value.item(), rel=1e-4)
+    twin = models.random_twin(model, 0)
+    x = models.readings(twin, ids)[1].received
+    assert row.random == pytest.approx(local_lipschitz(twin.attention(1), x).value.item(), rel=1e-4)
+    state = torch.get_rng_state()
+    again = models.random_twin(model, 0)
+    assert torch.equal(state, torch.get_rng_state()) and torch.equal(twin.attention(0).query, again.attention(0).query)
+    assert Reader(twin, {}).baselines == ("shuffled",)
+
+
+def test_special_tokens_do_not_move():
+    for seed in range(4):
+        mixed = shuffled(torch.arange(7)[None], (1, 2), seed)[0].tolist()
+        assert (mixed[0], mixed[5:]) == (0, [5, 6]) and sorted(mixed) == list(range(7))
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+
+
+@pytest.fixture(scope="module")
+def dino(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vision") / "dino"
+    small_model(folder, "dinov2", dict(SIZES, image_size=28, patch_size=4))
+    return models.load(folder, dtype=torch.float64)
+
+
+def test_lengths_of_a_model_that_interpolates_are_squares_and_one_token(dino):
+    assert inputs.sides(dino, [50, 5], ()) == {5: (8, 8), 50: (28, 28)}
+    assert inputs.sides(dino, None, (11, 12, 10**6)) == {
+        10: (12, 12),
+        50: (28, 28),
+    }  # the largest within; none twice, none beyond
+    assert inputs.sides(dino, None, (1,)) == {2: (4, 4)}
+    for n in (1, 6, 65):
+        with pytest.raises(ValueError, match=f"not {n} tokens?; take lengths such as 26,50, at most 50"):
+            inputs.sides(dino, [n], (32, 128))
+
+
+def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
+    pytest.importorskip("PIL"), pytest.importorskip("sklearn")
+    found = scan(dino, "pictures", lengths=[5, 26], output=tmp_path / "out", close=False, upper=False, progress=False)
+    assert found.table.passed.all() and found.table.converged.all() and set(found.table.length) == {5, 26}
+    assert found.about["settings"]["text"] == "grace_hopper, china"
+    page = report.html(found)
+    assert "No baseline of shuffled tokens: this model reads images" in page and "over shuffled" not in page
+    assert "random weights of the same shape" in page and "the same tokens in random order" not in page
+    again = scan(dino, "china", lengths=[26], windows=1, output=tmp_path / "one", close=False, progress=False).table
+    second = found.table[(found.table.length == 26) & (found.table.window == 1)]
+    assert again.lipschitz.to_numpy() == pytest.approx(second.lipschitz.to_numpy(), rel=1e-3)
+
+
+def test_too_few_images_and_other_channels_are_answered(dino, tmp_path):
+    for source in ("flower", str(tmp_path), str(tmp_path / "none")):
+        with pytest.raises(
+            ValueError, match="(holds fewer than 2|is none, and no folder) of them.*--windows 1 for one image"
+        ):
+            inputs.windows_of_images(dino, source, {5: (8, 8)}, 2, 0)
+    small_model(tmp_path / "grey", "dinov2", dict(SIZES, image_size=28, patch_size=4, num_channels=1))
+    grey = models.load(tmp_path / "grey")
+    assert inputs.windows_of_images(grey, "random", {5: (8, 8)}, 2, 0)[2][5].shape == (2, 1, 8, 8)
+    with pytest.raises(ValueError, match="images of 1 channels, not of three: use 'random'"):
+        inputs.windows_of_images(grey, "flower", {5: (8, 8)}, 1, 0)

@@ -1,0 +1,262 @@
+"""What a scan measures of layers, heads and tokens: against definitions, and what cannot be measured is named."""
+
+from io import StringIO
+from itertools import count
+from types import SimpleNamespace
+
+import model_types
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cases import KINDS, every_kind
+from hub import small_model
+from scans import WORDS, scanned, small
+
+import lipnb
+from lipnb import certify
+from lipnb.jacobian import AutodiffJacobian
+from lipscan import models, scanning
+from lipscan.cli import main
+from lipscan.models.network import some_inputs
+from lipscan.scanning import figures, measure, report, sentences, summary, terminal
+from lipscan.scanning.inputs import Reader
+from lipscan.scanning.measure import self_check
+
+
+def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, monkeypatch):
+    model = small(bert)
+    attention = type(model).attention
+
+    def wrong(self, layer, object="heads+output", n=None):
+        f = attention(self, layer, object, n)
+        if layer == 1:
+            value = f.value
+            value[0, 0] += 0.5
+            f = f.replace(value=value)
+        return f
+
+    monkeypatch.setattr(type(model), "attention", wrong)
+    read = models.readings(model, torch.tensor([[5, 6, 7, 8]]))
+    assert self_check(model, 0, read[0])[2]
+    found = scanned(model, text, tmp_path)
+    assert list(found.summary.passed) == [True, True, False, False]
+    assert found.table[found.table.layer == 1].lipschitz.isna().all()
+    said = report.html(found)
+    assert "Layer 1 at n = 4 failed its self-check" in said and "FAILED" in said
+    out = StringIO()
+    terminal.show(found, file=out)
+    assert out.getvalue().count("FAILED") == 2
+
+
+def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
+    found = scanned(small(bert), text, tmp_path, upper_work=1e6)
+    per_length = found.table.groupby("length").certified.count()
+    assert per_length[4] == 2 and per_length[9] == 0
+    assert "No certified bound at n = 9: about 1.9e6 operations each" in report.html(found)
+    x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
+    bracket = certify(small(bert).attention(0), x, columns=0)
+    assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
+
+
+def exact(f, x):
+    return torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2).item()
+
+
+def test_constants_are_those_of_the_network_itself(bert, found):
+    scan, _ = found
+    model, (n, *_) = small(bert), sorted(set(scan.table.length))
+    ids = models.random_windows(model, WORDS, n, 2)
+    read = models.readings(model, ids[:1])
+    for row in scan.whole.itertuples():
+        x = read[max(0, row.layer)].stream
+        if row.part == "layer":
+            assert row.lipschitz == pytest.approx(exact(read[row.layer].whole, x), rel=2e-3)
+    hidden = scan.whole[scan.whole.part == "hidden"].lipschitz.item()
+    assert hidden == pytest.approx(exact(models.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
+    chain = read[1].whole(read[0].whole(read[0].stream))
+    assert torch.allclose(chain, model.module(ids[:1]).last_hidden_state, atol=1e-12)
+    for row in scan.table[(scan.table.length == n) & (scan.table.window == 0)].itertuples():
+        f, x = model.attention(row.layer), read[row.layer].received
+        assert row.relative == pytest.approx(row.lipschitz * (x.norm() / f(x).norm()).item(), rel=1e-4)
+        assert row.column == pytest.approx(f.probabilities(x).sum(-2).max().item(), rel=1e-4)
+
+
+def test_heads_alone_add_up_to_all():
+    for kind in KINDS:
+        f, x, _ = every_kind(kind)
+        if f.output is None:
+            alone = [measure.one_head(f, head)(x) for head in range(f.heads)]
+            total = sum(alone) if f.joint_norm else torch.cat(alone, -1)
+        else:
+            total = sum(measure.one_head(f, head)(x) for head in range(f.heads))
+        bias = 0 if f.output_bias is None else f.output_bias
+        assert torch.allclose(total + bias, f(x), rtol=1e-12, atol=1e-12)
+
+
+def test_tables_of_heads_and_tokens(bert, found):
+    scan, _ = found
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 5, 2)[:1]
+    x = models.readings(model, ids)[1].received
+    f = model.attention(1)
+    heads = scan.heads[scan.heads.layer == 1]
+    assert len(heads) == 4
+    for row in heads.itertuples():
+        assert row.lipschitz == pytest.approx(exact(measure.one_head(f, row.head), x), rel=1e-4)
+    tokens, norms = scan.tokens[scan.tokens.layer == 1], lipnb.block_norms(f, x[0]).numpy()
+    assert tokens.token.tolist() == model.tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    others = norms - np.diag(np.diag(norms))
+    assert np.allclose(tokens.moves, np.sqrt((others**2).sum(0)), rtol=1e-5)
+    assert np.allclose(tokens.moved, np.sqrt((others**2).sum(1)), rtol=1e-5)
+    assert tokens.moves_most.tolist() == others.argmax(0).tolist()
+    assert np.isclose((tokens.in_steepest**2).sum(), 1, rtol=1e-4)
+
+
+def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, monkeypatch):
+    """Families by autodiff had empty tables with other columns; a block of attention had none."""
+    monkeypatch.setattr("lipscan.models.loading.tried", lambda network, architecture, masked: architecture)
+    model_types.written(tmp_path / "starcoder2", "starcoder2")
+    model = models.load(tmp_path / "starcoder2", dtype=torch.float64)
+    reader, options = Reader(model, {5: torch.tensor([[7, 3, 9, 4, 8]])}), {"rtol": 1e-4, "seed": 0}
+    x, f = reader.of("text", 5)[1][1].received, model.attention(1)
+    blocks = AutodiffJacobian(f, x[0]).dense().unflatten(0, (5, -1)).unflatten(2, (5, -1))
+    norms = torch.linalg.matrix_norm(blocks.movedim(1, 2), 2)
+    others = norms - norms.diag().diag()
+    rows = pd.DataFrame(measure.tokens(reader, 1, 5, object="heads+output", **options))
+    assert [*rows] == [name for names in summary.TOKENS for name in names.split(", ")]
+    for name, expected in (("own", norms.diag()), ("moves", others.norm(dim=0)), ("moved", others.norm(dim=1))):
+        assert np.allclose(rows[name], expected, rtol=1e-4), name
+    top = torch.linalg.svd(AutodiffJacobian(f, x[0]).dense())[2][0].view(5, -1).norm(dim=1)
+    assert np.allclose(rows.in_steepest, top, atol=1e-2)
+    monkeypatch.setattr(measure, "PAIRS", 0)
+    alone = pd.DataFrame(measure.tokens(reader, 1, 5, object="heads+output", **options))
+    assert [*alone] == [*rows] and alone[[*measure.MAPPED]].isna().all(axis=None)
+    assert alone.in_steepest.equals(rows.in_steepest)
+    told = [*sentences._steepest(sentences.steepest(alone))][0].sentence
+    most = alone.loc[alone.in_steepest.idxmax()]
+    assert told.startswith("Steepest change of layer 1: ") and f"lies on token number {most.place}" in told
+    assert f"{100 * most.in_steepest**2:.3g} %" in told and sentences.steepest(rows).empty
+    figures.tokens(alone, by="in_steepest")
+
+
+def test_tokens_of_a_block_are_those_of_the_block(bert):
+    model = small(bert)
+    reader = Reader(model, {4: torch.tensor([[7, 3, 9, 4]])})
+    rows = pd.DataFrame(measure.tokens(reader, 0, 4, object="block", rtol=1e-4, seed=0))
+    x = reader.of("text", 4)[1][0].stream[0]
+    norms = lipnb.block_norms(model.attention(0, "block"), x)
+    assert np.allclose(rows.own, norms.diag(), rtol=1e-5)
+
+
+class Spelling:
+    """A tokenizer of four tokens: GPT's space, SentencePiece's space, the end of a line, and half a character."""
+
+    tokens, texts = ["Ġis", "▁is", "Ċ", "ð"], [" is", "is", "\n", "\ufffd"]
+
+    def convert_ids_to_tokens(self, number):
+        return self.tokens[number]
+
+    def decode(self, numbers, clean_up_tokenization_spaces):
+        assert not clean_up_tokenization_spaces
+        return "".join(self.texts[number] for number in numbers)
+
+
+def test_tokens_are_shown_as_a_reader_would_write_them(found):
+    model, ids = SimpleNamespace(tokenizer=Spelling()), torch.arange(4)[None]
+    words = [measure._word(model, ids, place) for place in range(4)]
+    assert [word["token"] for word in words] == Spelling.tokens
+    assert [word["written"] for word in words] == ["' is'", "' is'", r"'\n'", "'ð'"]
+    table = found[0].tokens
+    assert table.written.tolist() == [repr(token) for token in table.token]  # words of BERT, through the file
+
+
+SEVERAL = ("bert", "gpt2", "albert", "vit", "dinov2", "t5", "whisper", "modernbert", "opt", "llama", "qwen3", "gemma2")
+
+
+def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_path):
+    """With the final norm in one and not in the other it was: here for one that amplifies."""
+    ends, above = {}, []
+    for name in SEVERAL:
+        small_model(tmp_path / name, name, model_types.small(name).to_dict())
+        model = models.load(tmp_path / name)
+        if name == "qwen3":
+            model.module.norm.weight.mul_(100)
+        sides = model.architecture.small_sides(model.module.config)
+        reader = Reader(model, {6: some_inputs(model.module, model.architecture.reads, 6, seed=1, sides=sides)})
+        rows = [row for layer in range(model.layers) for row in measure.layer(reader, layer, 6, seed=0)]
+        rows += [row for to in ("layers", "hidden") for row in measure.network(reader, 6, to, seed=0)]
+        whole = pd.DataFrame(rows)
+        product = whole[whole.part == "layer"].lipschitz.prod()
+        compared = whole[whole.composed & (whole.part != "layer")]
+        assert len(compared) == 1 and compared.lipschitz.item() <= product * 1.01, name  # each known to 0.1 %
+        ends[name] = compared.part.item()
+        if whole[whole.part == "hidden"].lipschitz.item() > product:
+            above.append(name)
+        told = [said.sentence for said in sentences._whole(whole, model.layers)]
+        assert ["product of its layers" in one for one in told].count(True) == 1
+        assert "product" in next(one for one in told if sentences.ENDS[ends[name]] in one)
+    assert above == ["qwen3"]
+    assert [name for name in SEVERAL if ends[name] == "hidden"] == ["bert", "albert"]  # no norm follows
+
+
+def fails(function, which, error):
+    """The function, which raises an error in these of its calls, counted from one."""
+    calls = count(1)
+
+    def instead(*given, **options):
+        if next(calls) in which:
+            raise error
+        return function(*given, **options)
+
+    return instead
+
+
+def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, tmp_path, monkeypatch, capsys):
+    """Windows, baselines, a head, tokens, whole layers: gaps in every answer, and the same command fills them."""
+    command = ["scan", str(bert), "--text", str(story), "--lengths", "5,9", "--dtype", "float64"]
+    command += ["--output", str(tmp_path / "out")]
+    overflow = FloatingPointError("a Jacobian product is NaN or infinite.")
+    with monkeypatch.context() as patched:
+        # four constants of a layer and length: two windows, two baselines
+        patched.setattr(measure, "local_lipschitz", fails(measure.local_lipschitz, {1, 2, 14, 16}, overflow))
+        patched.setattr(measure, "certify", fails(measure.certify, {2}, MemoryError()))
+        patched.setattr(measure, "one_head", fails(measure.one_head, {3}, overflow))
+        patched.setattr(measure, "block_norms", fails(measure.block_norms, {1}, NotImplementedError("no rule\nmore")))
+        patched.setattr(measure, "_row", fails(measure._row, {1, 3}, overflow))
+        assert main(command) == 1
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    out = scanning.load(tmp_path / "out")
+    assert sorted(out.gaps.gap) == [
+        "baseline (shuffled) of layer 1 at n = 9",
+        "certified bound of layer 1 at n = 5, window 0",
+        "head 2 of layer 0 at n = 5",
+        "layer 0 at n = 5, window 0",
+        "layer 0 at n = 5, window 1",
+        "layer 1 at n = 9, window 1",
+        "the network to its last hidden states at n = 5",
+        "tokens of layer 0 at n = 5",
+        "whole layer 0 at n = 5",
+    ]
+    page = report.html(out)
+    for row in out.gaps.itertuples():
+        assert row.gap in said.out and row.gap in page, row.gap
+    assert "Reason: a Jacobian product is NaN or infinite." in page and "NotImplementedError: no rule." in page
+    rows = [line for line in said.out.splitlines() if line.split()[:2] in (["0", "5"], ["1", "9"])]
+    assert rows[0].endswith("gap") and rows[1].endswith("1 of 2")
+    whole, _ = found
+    there = out.table.lipschitz.notna()
+    assert there.tolist() == [False, False, True, True, True, True, True, False]
+    assert np.allclose(out.table.lipschitz[there], whole.table.lipschitz[there], rtol=1e-5)
+    assert len(out.heads) == 7 and len(out.tokens) == 5 and len(out.whole) == 1
+    # the same command measures what is missing, and no more
+    again = []
+    counted = lambda *given, **options: again.append(given[1:]) or measure.measure(*given, **options)  # noqa: E731
+    monkeypatch.setattr("lipscan.scanning.run.measure", counted)
+    assert main(command) == 0
+    assert again == [(0, 5), (1, 5), (1, 9)] and "Not measured" not in capsys.readouterr().out
+    filled = scanning.load(tmp_path / "out")
+    assert filled.gaps.empty and not list((tmp_path / "out").glob("*.partial.jsonl"))
+    for name in ("table", "heads", "tokens", "whole"):
+        pd.testing.assert_frame_equal(getattr(filled, name), getattr(whole, name), rtol=1e-4)

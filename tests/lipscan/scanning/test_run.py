@@ -1,0 +1,298 @@
+"""A scan of a model: against the dense Jacobian, below every bound, continued when killed, refused when mixed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+
+import model_types
+import needs
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from hub import WORDS as VOCABULARY
+from hub import small_model, write_tokenizer
+from scans import BRIEF, QUIET, WORDS, scanned, small
+
+import lipnb
+from lipnb.jacobian import AutodiffJacobian
+from lipscan import models, scanning
+from lipscan.cli import main
+from lipscan.models.loading import layer_count
+from lipscan.scanning import inputs, report, run, terminal
+from lipscan.scanning.options import ScanOptions
+
+
+@pytest.mark.parametrize("name", ["minilm", "gpt2-mini", pytest.param("stories260K", marks=needs.STORIES)])
+def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
+    """All layers of three pretrained models on a short text: relative 1e-4, every layer self-checked."""
+    place = needs.DATA / "models" / name if name == "stories260K" else name
+    layers = "all" if name == "stories260K" else "0,3"
+    found = scanning.scan(
+        place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET
+    )
+    assert found.table.passed.all() and found.table.converged.all()
+    assert len(found.table) == (5 if layers == "all" else 2)
+    model = models.load(place, dtype=torch.float64)
+    ids = models.random_windows(model, WORDS, 3, 1)
+    for row in found.table.itertuples():
+        f, x = model.attention(row.layer), model.activations(ids, row.layer)
+        exact = torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2).item()
+        assert abs(row.lipschitz / exact - 1) < 1e-4
+        assert row.radius == pytest.approx(x.norm(dim=-1).max().item(), rel=1e-4)
+        for column in found.table.filter(like="log10_"):
+            assert getattr(row, column) > np.log10(exact), column
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "vit", "gpt2", "llama biased"])
+def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name):
+    if name == "vit":
+        found = scanned(families / name, "random", tmp_path, lengths=None)
+    else:
+        (tmp_path / "t").write_text(WORDS)
+        options = {"tokenizer": families / "bert"} if name == "gpt2" else {}
+        found = scanned(families / name, tmp_path / "t", tmp_path, **options)
+    table = found.table
+    assert table.passed.all() and table.converged.all() and (table.self_check < 1e-5).all()
+    assert (table.leak == 0).all() if found.about["settings"]["masked"] else (table.leak > 1e-6).all()
+    bounds = table.filter(like="log10_")
+    assert bounds.shape[1] >= 2 and bounds[table.window == 0].notna().all(axis=None)
+    assert (bounds.sub(np.log10(table.lipschitz), axis=0).stack().dropna() > -1e-9).all()
+    expected = "log10_rotary_upper" if "llama" in name else "log10_general"
+    assert set(bounds) & {"log10_general", "log10_rotary_upper"} == {expected}
+    certified = table[table.certified.notna()]
+    assert len(certified) == len(table) // 2
+    assert (certified.certified >= certified.lipschitz * (1 - 1e-9)).all()
+    assert (certified.certified_lower <= certified.lipschitz * (1 + 1e-4)).all()
+    assert "certified" in report.html(found)
+
+
+def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(bert, tmp_path, text):
+    settings = model_types.small("jamba").to_dict() | {"num_hidden_layers": 5, "vocab_size": len(VOCABULARY)}
+    settings |= {"attn_layer_period": 2, "attn_layer_offset": 1}
+    small_model(tmp_path / "jamba", "jamba", settings)
+    options = {"tokenizer": bert, "dtype": "float32"}
+    found = scanned(tmp_path / "jamba", text, tmp_path, close=True, **options)
+    assert found.table.passed.all() and set(found.table.layer) == {1, 3} == set(found.heads.layer)
+    assert set(found.whole.layer) == {1, 3, -1} and found.table.certified.notna().any()
+    said = "Layers 0, 2, 4 of jamba hold no attention: not measured."
+    assert said in found.about["settings"]["left_out"] and said in report.html(found)
+    with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
+        scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
+    small_model(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
+    with pytest.raises(ValueError, match="none' has no layer that holds attention: there is nothing to measure"):
+        models.load(tmp_path / "none")
+
+
+def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
+    tables = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 8, **tables}
+    settings = model_types.small("llama").to_dict() | {"vocab_size": len(VOCABULARY), "rope_parameters": rope}
+    small_model(tmp_path / "llama", "llama", settings)
+    write_tokenizer(tmp_path / "llama")
+    found = scanned(tmp_path / "llama", text, tmp_path, close=True, dtype="float32")
+    assert found.table.passed.all() and set(found.table.length) == {4, 9} and "hidden" in set(found.whole.part)
+    again = scanning.remeasure(found.table, found.about["settings"], tmp_path / "llama", text, rows=4)
+    assert (again["lipschitz difference"] < 1e-5).all()
+
+
+def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
+    """kill -9 after the first units: the same command measures what is missing, and gives the undisturbed table."""
+    command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5,7", "--dtype", "float64"]
+    command += ["--output", str(tmp_path / "out")]
+    slow = (
+        "import lipscan.scanning.run as r, time; m = r.measure\n"
+        "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
+        "r.measure = slow\nfrom lipscan.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", slow, *command], stdout=subprocess.DEVNULL)
+    partial = tmp_path / "out" / "scan.partial.jsonl"
+    end = time.monotonic() + 60
+    while (not partial.exists() or len(partial.read_text().splitlines()) < 4) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(partial.read_text().splitlines()) - 1
+    assert 3 <= done < 6
+    with partial.open("a") as file:
+        file.write('{"unit": "1/7", "rows": [{"lay')  # half a line
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "6 of 6 layers and lengths passed" in said.out and "\x1b" not in said.out + said.err
+    assert "step/s" in said.err  # progress, in a file too
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert again.out == said.out and "held this scan already: nothing was measured again" in again.err
+    alone = scanning.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
+    pd.testing.assert_frame_equal(scanning.load(tmp_path / "out").table, alone.table)
+    birth = json.loads((tmp_path / "out" / "scan.json").read_text())
+    assert birth["rows"] == 12 and len(birth["settings"]["text_sha256"]) == 64
+    assert birth["settings"]["text"] == "story.txt"
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_finished_scan_is_not_measured_again(families, tmp_path, text, monkeypatch, name):
+    model = small(families / name)
+    first = scanned(model, text, tmp_path)
+    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    (tmp_path / "out" / "SHA256SUMS").unlink()  # as after a kill -9 before the last file
+    pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
+    assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
+    another = r"'out' holds another scan \(lengths 4,9, not 4\): name another folder with --output, or measure anew "
+    with pytest.raises(ValueError, match=f"{another}with --again"):
+        scanned(model, text, tmp_path, lengths=[4])
+    monkeypatch.undo()
+    assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
+
+
+@pytest.mark.parametrize("lost", ["SHA256SUMS", "scan.partial.jsonl"])
+def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, text, monkeypatch, capsys, lost):
+    """Without SHA256SUMS another scan went over the first table, or went on without some of its layers."""
+    model, folder = small(bert), tmp_path / "out"
+    look = {"close": True, "lengths": [4], "upper": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "heads" if lost == "SHA256SUMS" else "seal", lambda *a, **k: sys.exit("stopped"))
+        with pytest.raises(SystemExit):
+            scanned(model, text, tmp_path, **look)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")}
+    assert "scan.csv" in before and not (folder / lost).exists()
+    for other, named in (({"layers": "0"}, "layers 0,1, not 0"), ({"windows": 1}, "windows 2, not 1")):
+        with pytest.raises(ValueError, match=rf"'out' holds another scan that has not ended \({named}\): name ano"):
+            scanned(model, text, tmp_path, **look, **other)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")} == before
+    found = scanned(model, text, tmp_path, layers="0", again=True, lengths=[4], upper=False)
+    assert set(found.table.layer) == {0} and found.heads.empty and not (folder / "heads.csv").exists()
+    other = shutil.copytree(bert, tmp_path / "other")
+    with pytest.raises(ValueError, match=r"holds another scan \(model bert, not other\)"):
+        scanned(other, text, tmp_path, **look)
+
+
+def test_other_rotary_frequencies_are_not_called_other_weights_alone(families, tmp_path, text):
+    folder = shutil.copytree(families / "llama", tmp_path / "llama")
+    scanned(folder, text, tmp_path, **BRIEF)
+    settings = json.loads((folder / "config.json").read_text())
+    settings.pop("rope_parameters", None)
+    (folder / "config.json").write_text(json.dumps({**settings, "rope_theta": 77.0}))
+    with pytest.raises(ValueError, match=r"another scan \(weights and rotary frequencies \(SHA-256\) "):
+        scanned(folder, text, tmp_path, **BRIEF)
+
+
+def test_a_network_trained_on_but_for_its_attention_is_another(bert, tmp_path, text):
+    folder = shutil.copytree(bert, tmp_path / "trained")
+    scanned(folder, text, tmp_path, **BRIEF)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("intermediate.dense.weight"))
+    safetensors.torch.save_file({**weights, name: 2 * weights[name]}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"another scan \(weights "):
+        scanned(folder, text, tmp_path, **BRIEF)
+
+
+def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
+    found = scanned(bert, text, tmp_path, windows=1)
+    again = scanning.remeasure(found.table, found.about["settings"], bert, text)
+    assert len(again) == 2 and (again["lipschitz difference"] < 1e-5).all()
+    text.write_text(WORDS.replace("rabbit", "queen"))
+    with pytest.raises(ValueError, match="another edition"):
+        scanning.remeasure(found.table, found.about["settings"], bert, text)
+
+
+def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path, text, monkeypatch):
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(1)
+        if len(calls) > 3:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    model = small(bert)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(
+            OSError,
+            match="scan.partial.jsonl cannot be written any more .No space left on device.: "
+            "what is measured is kept. Make room",
+        ):
+            scanned(model, text, tmp_path, upper=False)
+    (partial,) = tmp_path.rglob("scan.partial.jsonl")
+    kept = partial.read_text().count('"unit"')
+    measured = []
+    measure = run.measure
+    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
+
+
+def test_a_mask_that_changes_nothing_is_said(bert, families, text):
+    for name, own in (("gpt2", True), ("llama biased", True), ("bert", False)):
+        asked = run.begin(families / name, text, ScanOptions(lengths=[4], masked=True, tokenizer=bert)).settings
+        said = asked.get("left_out", "")
+        assert said == (f"{name} is causal by itself: --masked changed nothing." if own else ""), name
+
+
+def test_weights_that_the_seed_drew_are_no_baseline_of_themselves(tmp_path, text):
+    """A network saved as it was drawn stood beside itself, at exactly one times its constant."""
+    model = models.load("gpt2-mini", random=True)
+    model.weights = "pretrained"
+    twin, _ = inputs.Reader(model, {4: torch.tensor([[5, 6, 7, 8]])}).of("random", 4)
+    name, own = next(iter(model.module.state_dict().items()))
+    assert not torch.equal(twin.module.state_dict()[name], own)
+
+
+def test_what_is_in_memory_is_refused_with_the_way_to_a_folder(tmp_path):
+    """A network of transformers was taken for a path, and its text representation for a file name."""
+    from transformers import BertConfig, BertModel
+
+    with torch.random.fork_rng():
+        network = BertModel(BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        own = torch.nn.Linear(2, 2)
+    save = r"this BertModel is in memory, and a folder is read: save it with model.save_pretrained\('mine'\)"
+    for call in (models.load, layer_count, lambda model: scanning.scan(model, output=tmp_path / "out")):
+        with pytest.raises(ValueError, match=save):
+            call(network)
+        with pytest.raises(ValueError, match="measure a module of your own with lipnb.local_lipschitz"):
+            call(own)
+    tokenizer = models.load("minilm").tokenizer
+    with pytest.raises(ValueError, match=r"got a Bert\w+: one in memory is saved with tokenizer.save_pretrained"):
+        scanning.scan("minilm", tokenizer=tokenizer, output=tmp_path / "out")
+    with pytest.raises(ValueError, match="text must be a text or the name of a file or corpus, got a list"):
+        scanning.scan("minilm", ["a", "b"], output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_block_is_measured_by_automatic_differentiation(bert, tmp_path, text):
+    found = scanned(small(bert), text, tmp_path, object="block", lengths=[3], windows=1)
+    assert set(found.table.route) == {"autodiff"} and found.table.filter(like="log10_").empty
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 3, 1)
+    exact = AutodiffJacobian(model.attention(1, "block"), model.activations(ids, 1, "block")).dense()
+    assert found.table.lipschitz.iloc[1] == pytest.approx(torch.linalg.matrix_norm(exact, 2).item(), rel=1e-4)
+    assert "whole blocks" in report.html(found)
+
+
+def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story, tmp_path, monkeypatch):
+    real = models.readings
+
+    def readings(model, inputs):
+        if inputs.shape[1] in lost:
+            raise RuntimeError("out of memory")
+        return real(model, inputs)
+
+    monkeypatch.setattr("lipscan.scanning.inputs.readings", readings)
+    options = {"lengths": [5, 9], "windows": 1, "dtype": "float64", "progress": False, "output": tmp_path / "out"}
+    lost = {9}
+    out = lipnb.scan(small(bert), story, **options)
+    assert out.gaps.gap.tolist() == ["layer 0 at n = 9", "layer 1 at n = 9"] and len(out.table) == 4
+    assert out.table.lipschitz.notna().tolist() == [True, False, True, False]
+    assert "2 of 4 layers and lengths passed" in report.html(out) and "failed its self-check" not in report.html(out)
+    lost = {5, 9}
+    out = lipnb.scan(small(bert), story, **options, again=True)
+    assert out.table.lipschitz.isna().all() and out.whole.empty and out.heads.empty
+    printed = StringIO()
+    terminal.show(out, file=printed)
+    assert "No layer could be measured." in printed.getvalue() and "out of memory" in printed.getvalue()

