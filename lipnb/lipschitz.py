@@ -12,8 +12,9 @@ from lipnb.checks import as_tensor, check_list, check_list_of_weights, check_tol
 from lipnb.jacobian import gemm, singular_pair
 from lipnb.jacobian.autodiff import bilinear_form, check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
-from lipnb.spectral import SpectralNorm, dense_norm, lanczos, power_iteration, start_vectors
+from lipnb.spectral import SpectralNorm, lanczos, power_iteration, start_vectors
 from lipnb.spectral.answer import each_field, joined, put, table_of
+from lipnb.spectral.baselines import dense_norm
 from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["LocalLipschitz", "differentiable_lipschitz", "local_lipschitz"]

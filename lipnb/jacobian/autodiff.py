@@ -15,7 +15,7 @@ from lipnb.checks import as_tensor, check_finite_tokens, check_precision, check_
 from lipnb.scaling import exponent, powers_of_two
 from lipnb.threads import Shared, turn
 
-__all__ = ["AutodiffJacobian", "bilinear_form", "plain_kernels"]
+__all__ = ["AutodiffJacobian"]
 
 PROBE = 0x5EED_0F_A_920BE  # seed of the vectors on which products are compared
 ROUNDING = 256  # units of rounding by which two computations of a product may differ

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["full_precision"]
-
 LOWER = ("bf16", "tf32")
 _PLACES = {"cpu": "mkldnn", "cuda": "cuda"}
 

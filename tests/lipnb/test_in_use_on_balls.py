@@ -161,13 +161,13 @@ def test_shared_keys_are_those_of_plain_heads_written_out():
     for bound in (
         lambda g: bounds.ball_upper(g, 6, R),
         lambda g: bounds.max_token_upper(g, R),
-        lambda g: bounds.max_token_terms(g, x),
-        lambda g: bounds.yudin_upper_sharp(g, x),
+        lambda g: bounds.heads.max_token_terms(g, x),
+        lambda g: bounds.yudin.yudin_upper_sharp(g, x),
         lambda g: bounds.yudin_upper(g.replace(query_bias=None), x),
         lambda g: bounds.nearby_upper(g, x, [0.1]).best,
         lambda g: bounds.large_radius_limit(g, x),
         lambda g: bounds.head_norms(g).A,
-        lambda g: bounds.heads_at_input(g, bounds.head_norms(g), x)["spread"],
+        lambda g: bounds.heads.heads_at_input(g, bounds.head_norms(g), x)["spread"],
     ):
         assert torch.allclose(torch.as_tensor(bound(f)), torch.as_tensor(bound(apart)))
 
@@ -189,7 +189,7 @@ def test_relative_positions_leave_the_bound_in_the_norm_of_the_largest_token():
     u = u / u.norm(dim=-1, keepdim=True)
     J = torch.func.jacrev(f)(x)
     moved = torch.einsum("imjd,bjd->bim", J, u).norm(dim=-1).max()
-    terms = bounds.max_token_terms(f, x)
+    terms = bounds.heads.max_token_terms(f, x)
     assert moved <= blocks.sum(1).max() and moved <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
 
 

@@ -96,7 +96,7 @@ def test_constants_are_those_of_the_network_itself(bert, found):
         if row.part == "layer":
             assert row.lipschitz == pytest.approx(exact(read[row.layer].whole, x), rel=2e-3)
     hidden = scan.whole[scan.whole.part == "hidden"].lipschitz.item()
-    assert hidden == pytest.approx(exact(models.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
+    assert hidden == pytest.approx(exact(models.network.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
     chain = read[1].whole(read[0].whole(read[0].stream))
     assert torch.allclose(chain, model.module(ids[:1]).last_hidden_state, atol=1e-12)
     for row in scan.table[(scan.table.length == n) & (scan.table.window == 0)].itertuples():
@@ -213,9 +213,9 @@ def test_the_whole_network_is_its_layers_one_after_another_at_any_tokens(bert):
     ids = models.random_windows(model, WORDS, 6, 1)
     read = models.readings(model, ids)
     x = read[0].stream.flip(1).cos()
-    found = models.whole_network(model, ids)(x)
+    found = models.network.whole_network(model, ids)(x)
     assert torch.allclose(found, read[1].whole(read[0].whole(x)), rtol=0, atol=1e-12)
-    assert torch.equal(found, models.whole_network(model, ids.flip(1))(x))
+    assert torch.equal(found, models.network.whole_network(model, ids.flip(1))(x))
 
 
 def test_windows_are_random_disjoint_and_of_the_text(bert):

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lipscan.recording import Unit, bar, make, recording, remeasure, replacing, write
+from lipscan.recording import Unit, bar, make, recording, remeasure, write
+from lipscan.recording.files import replacing
 
 SETTINGS = {"seed": 0, "lengths": [2, 4]}
 
