@@ -579,7 +579,7 @@ def _first_error(f, tokens, error, instead):
     if "FlexAttention" in said:
         return (
             f"the map's flex_attention cannot be differentiated here ({short}): take scaled_dot_product_attention with "
-            "the same mask (attn_implementation='sdpa' in transformers), or a GPU."
+            "the same mask, or a GPU."
         )
     refused = f"the map does not take tokens of shape {tuple(tokens.shape)} in {tokens.dtype} ({short})"
     for name, other in (("x[None]", tokens[None]), ("one sequence at a time, as x[0]", tokens[0])):

@@ -8,7 +8,7 @@ set explicitly to the same value.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -86,9 +86,5 @@ def full_precision(dtype: torch.dtype, device: torch.device | str) -> Iterator[N
         yield
         return
     kind = _autocast(device)
-    with _process():
-        if kind is None:
-            yield
-        else:
-            with torch.autocast(kind, enabled=False):
-                yield
+    with _process(), nullcontext() if kind is None else torch.autocast(kind, enabled=False):
+        yield
