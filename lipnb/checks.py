@@ -67,13 +67,18 @@ def require(*conditions: tuple[bool, str]) -> None:
             raise ValueError(sentence)
 
 
-def as_tensor(name: str, value, **new) -> Tensor:
-    """`value` as a dense real tensor, made with the options `new` if it is not a tensor yet; ValueError otherwise."""
+def _made(name, value, **new):
+    """A tensor of `value`, made with the options `new`; ValueError otherwise."""
     try:
-        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, **new)
+        return torch.as_tensor(value, **new)
     except (TypeError, ValueError, RuntimeError) as error:  # PyTorch raises any of these
         kind = type(value).__name__
         raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
+
+
+def as_tensor(name: str, value, **new) -> Tensor:
+    """`value` as a dense real tensor, made with the options `new` if it is not a tensor yet; ValueError otherwise."""
+    tensor = value if isinstance(value, Tensor) else _made(name, value, **new)
     if tensor.is_complex():
         raise ValueError(f"{name} must be real, got complex numbers: use .real.")
     if tensor.layout != torch.strided or tensor.is_nested:

@@ -12,8 +12,9 @@ from lipnb.checks import as_tensor, check_list, check_list_of_weights, check_tol
 from lipnb.jacobian import gemm, singular_pair
 from lipnb.jacobian.autodiff import bilinear_form, check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
-from lipnb.spectral import SpectralNorm, dense_norm, lanczos, power_iteration, start_vectors
+from lipnb.spectral import SpectralNorm, lanczos, power_iteration, start_vectors
 from lipnb.spectral.answer import each_field, joined, put, table_of
+from lipnb.spectral.baselines import dense_norm
 from lipnb.spectral.vectors import NotFinite
 
 __all__ = ["LocalLipschitz", "differentiable_lipschitz", "local_lipschitz"]
@@ -198,9 +199,8 @@ def local_lipschitz(
             raise error.among(group.places) from None
     answers = _Answers.joined(parts)
     found, shape = answers.found, groups[0].x.shape[:-2]
-    if isinstance(x, (list, tuple)):  # back into its order
-        order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
-        found, shape = each_field(found, lambda field: field[order.to(field.device)]), order.shape
+    if isinstance(x, (list, tuple)):
+        found, shape = _in_order(found, groups), (len(x),)
     return LocalLipschitz(
         value=found.value.reshape(shape),
         residual=found.residual.reshape(shape),
@@ -331,10 +331,7 @@ def _checked(f, x, weights, options):
     if not isinstance(f, Attention):
         check_map(f)
     if isinstance(x, (list, tuple)):
-        check_list(x)
-        if weights is not None:
-            check_list_of_weights(weights, x)
-        groups = [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
+        groups = _by_length(x, weights)
     else:
         if isinstance(x, Tensor):
             as_tensor("x", x)
@@ -353,11 +350,25 @@ def _checked(f, x, weights, options):
     return groups
 
 
+def _by_length(x, weights):
+    """The sequences of a list in groups of one length, the shortest first."""
+    check_list(x)
+    if weights is not None:
+        check_list_of_weights(weights, x)
+    return [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
+
+
 def _stacked(x, weights, length):
     """The `_Group` of all sequences of one length in a list: tokens (b, n, d) and weights (b, n)."""
     places = [place for place, one in enumerate(x) if len(one) == length]
     own = None if weights is None else torch.stack([weights[place] for place in places])
     return _Group(torch.stack([x[place] for place in places]), own, places)
+
+
+def _in_order(found, groups):
+    """The answers of all groups in the order of the list."""
+    order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
+    return each_field(found, lambda field: field[order.to(field.device)])
 
 
 class _How(NamedTuple):

@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-__all__ = ["Shared", "aside", "turn"]
-
 _lock = threading.RLock()
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import lipnb
 
-__all__ = ["cache_folder", "checkout", "versions"]
-
 
 def cache_folder() -> Path:
     """Folder of fetched files: ``$LIPNB_CACHE``, else ``lipnb`` in the user's cache."""

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from lipscan.origin import cache_folder
 
-__all__ = ["Source", "digest", "fetch_into", "made"]
-
 
 @dataclass(frozen=True)
 class Source:

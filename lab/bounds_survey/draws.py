@@ -9,7 +9,8 @@ import torch
 from lab.bounds_survey.maps import CosineAttention, SigmoidAttention, softmax
 from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
-from lipnb.worst_case import ascend, fork_input, unit_slope
+from lipnb.worst_case import ascend, fork_input
+from lipnb.worst_case.ascent import unit_slope
 
 KINDS = ("random", "rough", "ascended")
 FAMILIES = ("head", "bias", "layer", "measure", "rotary", "l2", "cosine", "sigmoid", "softmax", "norm", "stacked")

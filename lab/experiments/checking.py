@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from lab import results
-from lipscan.recording import FLOAT_FORMAT, bar
+from lipscan.recording import bar
+from lipscan.recording.table import FLOAT_FORMAT
 
 ZERO = 1e-10  # values below it on both sides are rounding, or remainders of a stopped iteration
 

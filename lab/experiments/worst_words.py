@@ -12,7 +12,7 @@ from lab.experiments.table import table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
 from lipnb import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.worst_case import unit_slope
+from lipnb.worst_case.ascent import unit_slope
 from lipnb.worst_case.attacks import length, singular
 from lipscan import corpora, models
 from lipscan.models.hooks import capture

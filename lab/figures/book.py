@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from lab import results
 from lab.figures.registry import FIGURES
 from lab.statistics.power_laws import SeveralSeries
-from lipscan.recording import replacing
+from lipscan.recording.files import replacing
 from lipscan.scanning.figures import STYLE
 
 __all__ = ["FORMATS", "draw", "redraw"]

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from lipscan.recording import replacing
+from lipscan.recording.files import replacing
 
 __all__ = ["SCHEDULES", "batch_of", "fast_precision", "token_losses", "train", "validation_loss"]
 

@@ -6,7 +6,8 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian
-from lipnb.worst_case import ascend, unit_slope
+from lipnb.worst_case import ascend
+from lipnb.worst_case.ascent import unit_slope
 
 STEPS = 40
 FIRST, LAST = 0.3, 0.005  # lengths of the steps, relative to the radius

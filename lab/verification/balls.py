@@ -14,7 +14,8 @@ from lab.ledger import SLACK
 from lab.verification.ascent import weighted_dense
 from lipnb.attention import Attention
 from lipnb.bounds import ball_upper, layer_norm_radius
-from lipnb.worst_case import adam, ascend, unit_slope
+from lipnb.worst_case import adam, ascend
+from lipnb.worst_case.ascent import unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
 LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by number of tokens

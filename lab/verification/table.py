@@ -12,7 +12,9 @@ from lab.ledger import SLACK
 from lab.verification.ascent import worsened
 from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
-from lipscan.recording import FLOAT_FORMAT, Unit, replacing
+from lipscan.recording import Unit
+from lipscan.recording.files import replacing
+from lipscan.recording.table import FLOAT_FORMAT
 
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}

@@ -28,10 +28,10 @@ from lipnb.bounds.castin import (
     multi_head_upper,
     spread_upper,
 )
-from lipnb.bounds.heads import heads_at_input, heads_on_ball, max_token_terms, max_token_upper
+from lipnb.bounds.heads import heads_on_ball, max_token_upper
 from lipnb.bounds.kim import l2_growth, l2_growth_sharp, l2_upper, l2_upper_sharp, phi_inverse, printed_l2_upper
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
-from lipnb.bounds.layer_norm import layer_norm_radius, norm_layer_upper
+from lipnb.bounds.layer_norm import layer_norm_radius
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
     masked_mean_field_upper_sharp,
@@ -51,7 +51,7 @@ from lipnb.bounds.norms import HeadNorms, growth_rate, head_norms
 from lipnb.bounds.perturbation import Nearby, nearby_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.term_bounds import Terms, three_terms
-from lipnb.bounds.yudin import softmax_norm, without_query_bias, yudin_upper, yudin_upper_sharp
+from lipnb.bounds.yudin import without_query_bias, yudin_upper
 
 __all__ = [
     "HeadNorms",
@@ -69,7 +69,6 @@ __all__ = [
     "general_upper_sharp",
     "growth_rate",
     "head_norms",
-    "heads_at_input",
     "heads_on_ball",
     "l2_growth",
     "l2_growth_sharp",
@@ -80,7 +79,6 @@ __all__ = [
     "masked_mean_field_upper",
     "masked_mean_field_upper_exact",
     "masked_mean_field_upper_sharp",
-    "max_token_terms",
     "max_token_upper",
     "mean_field_lower",
     "mean_field_lower_exact",
@@ -90,15 +88,12 @@ __all__ = [
     "mean_field_upper_sharp",
     "multi_head_upper",
     "nearby_upper",
-    "norm_layer_upper",
     "phi_inverse",
     "printed_l2_upper",
     "rotary_terms",
     "rotary_upper",
-    "softmax_norm",
     "spread_upper",
     "three_terms",
     "without_query_bias",
     "yudin_upper",
-    "yudin_upper_sharp",
 ]

@@ -29,7 +29,7 @@ from lipnb.bounds.upper_norms import largest_singular, largest_singular_of_each,
 from lipnb.bounds.yudin import attention_at, g_1, yudin
 from lipnb.checks import at_once, count, radius
 
-__all__ = ["heads_at_input", "heads_on_ball", "max_token_terms", "max_token_upper"]
+__all__ = ["heads_on_ball", "max_token_upper"]
 
 # features of transformers, for functions that support them all
 TRANSFORMER_FEATURES = (

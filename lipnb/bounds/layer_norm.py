@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 
 from lipnb.checks import as_double, number, real_tensor
 
-__all__ = ["layer_norm_radius", "norm_layer_upper"]
+__all__ = ["layer_norm_radius"]
 
 
 def norm_ellipsoid(gain, shift):

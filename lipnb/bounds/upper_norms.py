@@ -6,8 +6,6 @@ absolute products, in any order (higham2002accuracy, section 3.1).
 
 import torch
 
-__all__ = ["largest_singular"]
-
 UNIT = 2.0**-53
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
 

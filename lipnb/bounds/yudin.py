@@ -9,7 +9,7 @@ from lipnb.bounds.norms import head_norms, plain_heads
 from lipnb.bounds.upper_norms import gamma, largest_singular, triangle
 from lipnb.checks import as_double, number
 
-__all__ = ["softmax_norm", "without_query_bias", "yudin_upper", "yudin_upper_sharp"]
+__all__ = ["without_query_bias", "yudin_upper"]
 
 SUM = 2**-8  # allowed excess of sums of probabilities: rounding in bfloat16
 HALVINGS = 60  # halvings of the interval of the softmax norm: to the last digit of float64

@@ -15,7 +15,7 @@ from lipnb.checks import as_tensor, check_finite_tokens, check_precision, check_
 from lipnb.scaling import exponent, powers_of_two
 from lipnb.threads import Shared, turn
 
-__all__ = ["AutodiffJacobian", "bilinear_form", "plain_kernels"]
+__all__ = ["AutodiffJacobian"]
 
 PROBE = 0x5EED_0F_A_920BE  # seed of the vectors on which products are compared
 ROUNDING = 256  # units of rounding by which two computations of a product may differ
@@ -579,7 +579,7 @@ def _first_error(f, tokens, error, instead):
     if "FlexAttention" in said:
         return (
             f"the map's flex_attention cannot be differentiated here ({short}): take scaled_dot_product_attention with "
-            "the same mask (attn_implementation='sdpa' in transformers), or a GPU."
+            "the same mask, or a GPU."
         )
     refused = f"the map does not take tokens of shape {tuple(tokens.shape)} in {tokens.dtype} ({short})"
     for name, other in (("x[None]", tokens[None]), ("one sequence at a time, as x[0]", tokens[0])):

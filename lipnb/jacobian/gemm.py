@@ -8,11 +8,9 @@ set explicitly to the same value.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
-
-__all__ = ["full_precision"]
 
 LOWER = ("bf16", "tf32")
 _PLACES = {"cpu": "mkldnn", "cuda": "cuda"}
@@ -88,9 +86,5 @@ def full_precision(dtype: torch.dtype, device: torch.device | str) -> Iterator[N
         yield
         return
     kind = _autocast(device)
-    with _process():
-        if kind is None:
-            yield
-        else:
-            with torch.autocast(kind, enabled=False):
-                yield
+    with _process(), nullcontext() if kind is None else torch.autocast(kind, enabled=False):
+        yield

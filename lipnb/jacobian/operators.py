@@ -4,7 +4,6 @@ Each is M^T M with M the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on
 """
 
 from collections.abc import Callable, Iterator
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,9 +15,6 @@ from lipnb.jacobian.autodiff import LINEAR, AutodiffJacobian, RecordedJacobian
 from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.linearization import Linearization
-from lipnb.jacobian.separable import SeparableJacobian
-from lipnb.jacobian.streamed import StreamedGram
-from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs
@@ -95,32 +91,6 @@ class AutodiffGram(GramOperator):
         return out.reshape(self._tokens[:-2].numel(), -1).to(kind)
 
 
-class SeparableGram(GramOperator):
-    """Gram operator of one long sequence of particles (1, n, d), from a separable kernel, in linear time."""
-
-    name = "separable"
-
-    def __init__(self, jacobian: SeparableJacobian, root: Tensor, unit: float) -> None:
-        self.jacobian, self.root, self.unit = jacobian, root, unit
-
-    @classmethod
-    def if_it_pays(cls, attention: Attention, x: Tensor, weights: Tensor | None, *, rtol: float) -> Self | None:
-        """As `SeparableJacobian.if_it_pays`, with values and output matrices divided by their units."""
-        own = None if weights is None else weights[0]
-        scaled, changes = ScaledWeights.of(attention, x.dtype), {}
-        value_unit = scaled.value_unit
-        for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
-            if (old := getattr(attention, name)) is not None:
-                changes[name] = old / unit
-        jacobian = SeparableJacobian.if_it_pays(attention.changed(**changes, kept={}), x[0], own, rtol=rtol)
-        root = x.new_ones(x.shape[1]) if own is None else own.sqrt()
-        return None if jacobian is None else cls(jacobian, root, scaled.unit)
-
-    def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (1, N), for `u`, shape (1, N)."""
-        return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
-
-
 class DenseGram(MatrixGram):
     """The explicit `matrix`, (b, M, N), of a Jacobian at tokens x (..., n, d), with weights (..., n) or none."""
 
@@ -171,13 +141,21 @@ def operator_of(
     """
     if not isinstance(f, Attention):
         return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
-    n, dtype = x.shape[1], x.dtype
     if x[0].numel() <= DENSE_SIZE if dense is None else dense:
         return DenseGram(AttentionJacobian(f, x, weights), x, weights)
+    n = x.shape[1]
     if cached_bytes(f, n) <= memory and not (f.masked and n >= MASKED_STREAM):
         return CachedGram(Linearization.of(f, x, weights))
-    error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if dtype == torch.float64 else KERNEL_SHARE * rtol
-    fine = error >= 64 * torch.finfo(dtype).eps  # no kernel is more accurate
+    return _of_long(f, x, weights, rtol)
+
+
+def _of_long(f, x, weights, rtol):
+    """The operator of sequences (b, n, d) that are not cached: separable, or else streamed."""
+    from lipnb.jacobian.separable import SeparableGram  # only now: most solves need neither
+    from lipnb.jacobian.streamed import StreamedGram
+
+    error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if x.dtype == torch.float64 else KERNEL_SHARE * rtol
+    fine = error >= 64 * torch.finfo(x.dtype).eps  # no kernel is more accurate
     found = SeparableGram.if_it_pays(f, x, weights, rtol=error) if len(x) == 1 and fine else None
     return StreamedGram(f, x, weights) if found is None else found
 
@@ -187,9 +165,8 @@ def operators_of(
 ) -> Iterator[tuple[slice, GramOperator]]:
     """Operators of an attention at x (b, n, d): for all sequences if dense, else for as many as fit in `memory`."""
     memory = memory_allowance(x.device) if memory is None else memory
-    together = max(1, int(min(len(x), memory / cached_bytes(f, x.shape[1]))))
-    if x[0].numel() <= DENSE_SIZE if dense is None else dense:
-        together = len(x)
+    dense = x[0].numel() <= DENSE_SIZE if dense is None else dense
+    together = len(x) if dense else max(1, int(min(len(x), memory / cached_bytes(f, x.shape[1]))))
     for first in range(0, len(x), together):
         some = slice(first, first + together)
         own = None if weights is None else weights[some]

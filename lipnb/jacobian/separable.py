@@ -15,6 +15,8 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import check_weights
+from lipnb.jacobian.weights import ScaledWeights
+from lipnb.spectral import GramOperator
 
 __all__ = ["SeparableJacobian"]
 
@@ -509,3 +511,29 @@ class SeparableJacobian:
             image = self._rows(some, u[some] / scale[some, None], forward)
             own.append(self._rows_transposed(some, image * scale[some, None] ** 2, backward))
         return self._add_backward(torch.cat(own), backward) / scale[:, None]
+
+
+class SeparableGram(GramOperator):
+    """Gram operator of one long sequence of particles (1, n, d), from a separable kernel, in linear time."""
+
+    name = "separable"
+
+    def __init__(self, jacobian: SeparableJacobian, root: Tensor, unit: float) -> None:
+        self.jacobian, self.root, self.unit = jacobian, root, unit
+
+    @classmethod
+    def if_it_pays(cls, attention: Attention, x: Tensor, weights: Tensor | None, *, rtol: float) -> Self | None:
+        """As `SeparableJacobian.if_it_pays`, with values and output matrices divided by their units."""
+        own = None if weights is None else weights[0]
+        scaled, changes = ScaledWeights.of(attention, x.dtype), {}
+        value_unit = scaled.value_unit
+        for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
+            if (old := getattr(attention, name)) is not None:
+                changes[name] = old / unit
+        jacobian = SeparableJacobian.if_it_pays(attention.changed(**changes, kept={}), x[0], own, rtol=rtol)
+        root = x.new_ones(x.shape[1]) if own is None else own.sqrt()
+        return None if jacobian is None else cls(jacobian, root, scaled.unit)
+
+    def gram(self, u: Tensor) -> Tensor:
+        """M^T M u / `unit`^2, shape (1, N), for `u`, shape (1, N)."""
+        return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)

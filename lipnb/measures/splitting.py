@@ -10,7 +10,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.measures.transport import check_field, mean_field_map, uniform
 from lipnb.spectral.answer import table_of
 
-__all__ = ["Splitting", "far_splitting", "query_blocks", "splitting"]
+__all__ = ["Splitting", "far_splitting", "splitting"]
 
 SAME_POINT = 1e-6  # relative to the largest atom: nearer points are one
 

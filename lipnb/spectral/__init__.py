@@ -6,18 +6,9 @@ function, and a start vector; `dense_norm` takes matrices. `krylov` extends the 
 """
 
 from lipnb.spectral.answer import SpectralNorm
-from lipnb.spectral.baselines import dense_norm, power_iteration
+from lipnb.spectral.baselines import power_iteration
 from lipnb.spectral.lanczos import lanczos
 from lipnb.spectral.operator import FunctionGram, GramOperator, MatrixGram
 from lipnb.spectral.vectors import start_vectors
 
-__all__ = [
-    "FunctionGram",
-    "GramOperator",
-    "MatrixGram",
-    "SpectralNorm",
-    "dense_norm",
-    "lanczos",
-    "power_iteration",
-    "start_vectors",
-]
+__all__ = ["FunctionGram", "GramOperator", "MatrixGram", "SpectralNorm", "lanczos", "power_iteration", "start_vectors"]

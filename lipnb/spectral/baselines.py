@@ -9,7 +9,7 @@ from lipnb.spectral.answer import SpectralNorm, evaluate, quotient
 from lipnb.spectral.operator import FunctionGram, GramOperator
 from lipnb.spectral.vectors import check_finite, inverse, least_norm, norms, scaled
 
-__all__ = ["dense_norm", "power_iteration"]
+__all__ = ["power_iteration"]
 
 
 def power_iteration(

@@ -124,14 +124,7 @@ class Krylov:
         least, shorter = least_norm(residual.dtype), off_diagonal <= (1 + ROUNDED) * length
         odd = ~(shorter & (np.minimum(length, off_diagonal) >= least))
         if odd.any():
-            # a rest no longer than the rounding of the product counts as zero
-            rounding = torch.finfo(residual.dtype).eps * np.maximum(length, self.diagonal.max(axis=1, initial=0))
-            nothing = odd & (off_diagonal <= rounding)
-            lost = ~(shorter | nothing) | (length < least) & ((length > 0) | (diagonal != 0))
-            self.lost |= lost
-            gone = nothing | lost
-            residual[gone], off_diagonal = 0, np.where(gone, 0, off_diagonal)  # so that the other items can continue
-            self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
+            off_diagonal = self._end(odd, shorter, residual, diagonal, length, off_diagonal)
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(self._leaving).to(residual)[:, None])
         self.previous, self.current = self.current, residual
@@ -151,6 +144,18 @@ class Krylov:
         # every precision, since a Ritz value may converge suddenly and orthogonality be lost with it
         return _project_out(residual, self.basis[: step + 1])
 
+    def _end(self, odd, shorter, residual, diagonal, length, off_diagonal):
+        """`off_diagonal` with 0 for each odd row that ends: nothing is left of its product, or it is `lost`."""
+        # a rest no longer than the rounding of the product counts as zero
+        rounding = torch.finfo(residual.dtype).eps * np.maximum(length, self.diagonal.max(axis=1, initial=0))
+        nothing, least = odd & (off_diagonal <= rounding), least_norm(residual.dtype)
+        lost = ~(shorter | nothing) | (length < least) & ((length > 0) | (diagonal != 0))
+        self.lost |= lost
+        gone = nothing | lost
+        residual[gone], off_diagonal = 0, np.where(gone, 0, off_diagonal)  # so that the other items can continue
+        self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
+        return off_diagonal
+
     def _append(self, diagonal, off_diagonal):
         """Append the coefficients of one step, each of shape (b,)."""
         self.diagonal = np.concatenate([self.diagonal, diagonal[:, None]], axis=1)
@@ -158,10 +163,6 @@ class Krylov:
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
         self.random = np.concatenate([self.random, self._next_random[:, None]], axis=1)
         self._next_random = np.zeros(len(self.random), dtype=bool)
-
-    def close(self, rows: np.ndarray) -> None:
-        """Close the items of `rows`, a mask."""
-        self.open = self.open & ~rows
 
     def check_orthonormal(self, rows: np.ndarray) -> None:
         """Mark items of `rows`, a mask, as `lost` if their vectors are not orthonormal.
@@ -186,20 +187,23 @@ class Krylov:
         `coupling` records the new length; `off_diagonal` keeps the measured one.
         """
         for row in np.flatnonzero(~np.isnan(lengths)):
-            length = lengths[row]
-            seed = (int(self._seeds[row]) + self.steps) % 2**63
-            drawn = torch.randn(
-                self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu"
-            )
-            basis, old = self.basis[: self.steps, row][None], self.off_diagonal[row, -1]
-            vector = drawn.to(self.current)[None]
-            for _ in range(2):
-                vector = _orthogonal(vector, basis)
-            vector = scaled(length * inverse(norms(vector)), vector) + old * self.current[row : row + 1]
-            vector = _orthogonal(scaled(inverse(norms(vector)), vector), basis)
-            self.current[row] = scaled(inverse(norms(vector)), vector)[0]
-            self.coupling[row, -1] = np.hypot(length, old)
-            self._next_random[row] = True
+            self._restart(row, lengths[row])
+
+    def _restart(self, row, length):
+        """Add a random direction of this `length` to the next vector of one row."""
+        seed = (int(self._seeds[row]) + self.steps) % 2**63
+        drawn = torch.randn(
+            self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu"
+        )
+        basis, old = self.basis[: self.steps, row][None], self.off_diagonal[row, -1]
+        vector = drawn.to(self.current)[None]
+        for _ in range(2):
+            vector = _orthogonal(vector, basis)
+        vector = scaled(length * inverse(norms(vector)), vector) + old * self.current[row : row + 1]
+        vector = _orthogonal(scaled(inverse(norms(vector)), vector), basis)
+        self.current[row] = scaled(inverse(norms(vector)), vector)[0]
+        self.coupling[row, -1] = np.hypot(length, old)
+        self._next_random[row] = True
 
     @staticmethod
     def _with_room(basis):

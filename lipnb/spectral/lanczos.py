@@ -111,12 +111,13 @@ def lanczos(
     b, size = start.shape
     most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
     operator = operator if isinstance(operator, GramOperator) else FunctionGram(operator)
-    krylov, stopped = Krylov(operator, start), _Stopped(b, start)
+    stopped = _Stopped(b, start)
     policy: Policy = (
         Estimated(rtol, eps)
         if confidence is None
         else Certified(Certificate(size, confidence, max(eps, operator.eps)), batch=b, size=size, rtol=rtol)
     )
+    krylov = Krylov(operator, start)
     while krylov.open.any() and krylov.steps < most:
         krylov.extend()  # one product for all items; closed ones leave the batch here
         last = krylov.steps == most
@@ -125,7 +126,7 @@ def lanczos(
             continue
         closing = krylov.open & (decision.done | decision.precision_limited | krylov.lost | last)
         krylov.check_orthonormal(closing)
-        krylov.close(closing)
+        krylov.open &= ~closing
         stopped.record(krylov, decision, closing, policy.upper(krylov, decision, closing))
         krylov.restart(np.where(krylov.open, decision.restart, np.nan))
     return stopped.answer(operator, rtol)

@@ -1,6 +1,6 @@
 """Inputs with large local constants: explicit constructions, random inputs, gradient ascent, and attacks."""
 
-from lipnb.worst_case.ascent import adam, ascend, climb, gaussian, unit_slope
+from lipnb.worst_case.ascent import adam, ascend, climb, gaussian
 from lipnb.worst_case.ball_search import WorstCase, on_ball
 from lipnb.worst_case.constructions import eigenvector, fork_input, quadratic_input, tight_input, two_diracs
 from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
@@ -21,5 +21,4 @@ __all__ = [
     "tight_input",
     "two_clusters",
     "two_diracs",
-    "unit_slope",
 ]

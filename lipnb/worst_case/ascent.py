@@ -8,7 +8,7 @@ from lipnb.attention import Attention
 from lipnb.attention.heads import check_attention
 from lipnb.checks import radius
 
-__all__ = ["adam", "ascend", "climb", "gaussian", "unit_slope"]
+__all__ = ["adam", "ascend", "climb", "gaussian"]
 
 
 def gaussian(seed: int | torch.Generator) -> Callable[..., torch.Tensor]:

@@ -10,8 +10,6 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.bounds.ball import regions_of
 
-__all__ = ["domain_of"]
-
 
 class Domain(NamedTuple):
     r"""Domain of tokens :math:`c + B u` with :math:`|u| \le 1`, of norm at most R if R is finite."""

@@ -17,8 +17,6 @@ from importlib import import_module
 import lipnb
 from lipscan.cli.words import Parser, Unknown, nearest
 
-__all__ = ["enter", "main"]
-
 VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
 EPILOG = """examples:

@@ -296,6 +296,7 @@ def _scanned(arguments, model, output):
 def _compare(scans, places, folder):
     """Print the comparison of two scans, store its table in `folder`, and add it to the report in that folder."""
     from lipscan import recording
+    from lipscan.recording.table import FLOAT_FORMAT
     from lipscan.scanning import compare, terminal
     from lipscan.scanning.report import write_report
     from lipscan.scanning.summary import unpaired
@@ -303,7 +304,7 @@ def _compare(scans, places, folder):
     names = [Path(place).resolve().name if Path(place).exists() else place for place in places]  # no path in a report
     names = names if names[0] != names[1] else places
     table = compare(*scans)
-    recording.write(folder / "against.csv", table.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
+    recording.write(folder / "against.csv", table.to_csv(index=False, float_format=FLOAT_FORMAT))
     print()
     terminal.show_comparison(table, *names, more=unpaired(*scans))
     print(f"\nReport, with the comparison: {write_report(scans[0], folder, scans[1], names)}")

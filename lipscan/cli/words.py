@@ -7,8 +7,6 @@ from pathlib import Path
 
 from lipscan.scanning import options
 
-__all__ = ["Parser", "Unknown", "count", "folder_named", "known", "lengths"]
-
 
 class Unknown(ValueError):
     """A requested name or option does not exist or is impossible: exit code 2."""

@@ -8,19 +8,11 @@ from lipscan.models.attention_only import AttentionLayer, gpt2_attention_folder,
 from lipscan.models.families import ARCHITECTURES
 from lipscan.models.fetching import SOURCES, fetch
 from lipscan.models.files import holds_model, mini_folder, save_gpt2
-from lipscan.models.layers import OBJECTS, Block
+from lipscan.models.layers import Block
 from lipscan.models.loading import load
 from lipscan.models.model import Model
 from lipscan.models.module_attention import OwnAttention
-from lipscan.models.network import (
-    Reading,
-    answer,
-    position_embeddings,
-    random_twin,
-    readings,
-    whole_network,
-    with_positions,
-)
+from lipscan.models.network import Reading, answer, position_embeddings, random_twin, readings, with_positions
 from lipscan.models.pictures import PICTURES, picture
 from lipscan.windows import first_tokens, random_windows, special_tokens
 
@@ -34,7 +26,6 @@ __all__ = [
     "random_windows",
     "special_tokens",
     "readings",
-    "whole_network",
     "random_twin",
     "answer",
     "Reading",
@@ -51,5 +42,4 @@ __all__ = [
     "Block",
     "OwnAttention",
     "ARCHITECTURES",
-    "OBJECTS",
 ]

@@ -16,8 +16,6 @@ from lipnb.extras import extra
 from lipscan.models.config_checks import Held
 from lipscan.models.layers import Architecture
 
-__all__ = ["refuse_left_over", "renamed"]
-
 # modules that read the last hidden states, not layers; a checkpoint may lack them or hold ones we do not need
 BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")
 # prefixes of modules wrapped by compilers and distributed training, and what remains of them in a checkpoint

@@ -27,8 +27,6 @@ from lipscan.models.config_checks import (
 )
 from lipscan.origin import checkout
 
-__all__ = ["holds_model", "mini_folder", "minilm_folder", "quiet", "save_gpt2"]
-
 CONFIG = "config.json"
 SHARD = "4MB"  # the repository holds no large file
 TOKENIZER_FILES = tuple(

@@ -12,8 +12,6 @@ from torch.nn import Module
 
 from lipnb.threads import turn
 
-__all__ = ["Call", "capture"]
-
 USUAL = "hidden_states"
 
 

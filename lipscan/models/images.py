@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["patch_sides", "patches", "picture_shape"]
-
 CHANNELS = ("num_channels", "in_channels")
 
 

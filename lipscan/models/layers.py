@@ -18,7 +18,7 @@ from lipscan.models.module_attention import OwnAttention
 from lipscan.models.norms import after_attention, token_norm
 from lipscan.models.split_heads import Rotation, arguments
 
-__all__ = ["OBJECTS", "Block"]
+__all__ = ["Block"]
 
 OBJECTS = ("heads", "heads+output", "block")
 # rotations that do not depend on the length of the text, and longrope, which has two tables

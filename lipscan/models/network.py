@@ -19,7 +19,7 @@ from lipscan.models.files import quiet
 from lipscan.models.hooks import Call, capture
 from lipscan.models.images import given, patch_sides, picture_shape
 
-__all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "whole_network", "with_positions"]
+__all__ = ["Reading", "answer", "position_embeddings", "random_twin", "readings", "with_positions"]
 
 ROUNDING = 1e-5  # relative change of outputs attributed to rounding
 TO = ("hidden", "logits")
@@ -307,9 +307,10 @@ def whole_network(model: Any, inputs: Tensor, to: str = "hidden") -> Callable[[T
     Examples
     --------
     >>> from lipnb import local_lipschitz, models
+    >>> from lipscan.models.network import whole_network
     >>> model = models.load("minilm")
     >>> ids = model.token_ids("how smooth?")[None]
-    >>> found = local_lipschitz(models.whole_network(model, ids), models.readings(model, ids)[0].stream, rtol=1e-2)
+    >>> found = local_lipschitz(whole_network(model, ids), models.readings(model, ids)[0].stream, rtol=1e-2)
     >>> found.value.shape, found.route
     (torch.Size([1]), 'autodiff')
     """

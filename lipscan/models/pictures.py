@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipnb.extras import extra
 
-__all__ = ["PICTURES", "Picture", "picture"]
+__all__ = ["PICTURES", "picture"]
 
 MOST = 100_000_000  # largest number of pixels in a file that is opened
 # means and standard deviations of the channels of ImageNet, used in the training of DINOv2 and most others

@@ -12,7 +12,7 @@ from lipnb.extras import extra
 with extra("scan"):
     from filelock import FileLock, Timeout
 
-__all__ = ["held", "kept", "replacing", "write"]
+__all__ = ["held", "kept", "write"]
 
 LOOK = 0.5  # seconds to wait for a lock: `held` may be testing it
 

@@ -24,7 +24,7 @@ with extra("scan"):
     import pandas as pd
     from tqdm import tqdm
 
-__all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
+__all__ = ["Recording", "Unit", "bar", "make", "recording", "remeasure"]
 
 SELDOM = 10.0  # seconds between two updates of the progress in a file
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors

@@ -20,7 +20,7 @@ from matplotlib.ticker import (
     ScalarFormatter,
 )
 
-__all__ = ["STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
+__all__ = ["baselines", "growth", "heads", "layers", "radii", "tokens"]
 
 STYLE = Path(__file__).with_name("lipnb.mplstyle")
 SIZE = (4.5, 3.7)  # one panel

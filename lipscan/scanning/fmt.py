@@ -2,8 +2,6 @@
 
 import math
 
-__all__ = ["factor", "many", "range_of", "short", "small", "times", "up"]
-
 
 def many(count: int, what: str) -> str:
     """A count with its noun, in the plural if necessary."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from lipscan import recording
-from lipscan.recording.table import GAP
+from lipscan.recording.table import FLOAT_FORMAT, GAP
 from lipscan.scanning.fmt import many
 from lipscan.scanning.summary import TABLES, summarise
 
@@ -168,7 +168,7 @@ def seal(folder: Path) -> None:
     """Write the summary, and the checksums that mark the scan as complete."""
     table = pd.read_csv(folder / "scan.csv")
     with recording.kept(folder / SUMS):
-        text = summarise(table).to_csv(index=False, float_format=recording.FLOAT_FORMAT)
+        text = summarise(table).to_csv(index=False, float_format=FLOAT_FORMAT)
         recording.write(folder / SUMMARY, text)
         files = [f"{name}.{kind}" for name in TABLES for kind in ("csv", "json")] + [SUMMARY]
         there = [file for file in files if (folder / file).is_file()]

@@ -14,8 +14,6 @@ from lipscan.models.loading import check_device, layer_count, name_of
 from lipscan.scanning.fmt import many
 from lipscan.scanning.options import numbers_of
 
-__all__ = ["shuffled"]
-
 DEFAULT = (32, 128, 512)  # tokens of a window
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 HALF = (0.5, 0.5, 0.5)  # mean and deviation used in the training of a usual ViT: maps 0 ... 1 to -1 ... 1

@@ -13,14 +13,13 @@ from lipnb.bounds.term_bounds import DEAR
 from lipnb.certified import certify
 from lipnb.jacobian import block_norms, singular_pair
 from lipnb.lipschitz import local_lipschitz
-from lipscan.models import Model, Reading, answer, whole_network
+from lipscan.models import Model, Reading, answer
 from lipscan.models.hooks import capture
+from lipscan.models.network import whole_network
 from lipscan.recording.table import GAP
 from lipscan.scanning import catalogue
 from lipscan.scanning.inputs import Reader
 from lipscan.windows import decoded
-
-__all__ = ["relative"]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-5}  # networks compute softmax in float32 whatever their type
 PAIRS = 2e11  # most operations for the norms of all blocks of a Jacobian by automatic differentiation

@@ -8,8 +8,6 @@ import torch
 from lipscan.scanning.fmt import many
 from lipscan.scanning.inputs import Reader
 
-__all__: list[str] = []
-
 PRODUCTS = 30  # of a Jacobian and its transpose, in a typical solve
 EACH = 0.03  # seconds of a solve besides its products
 LAYER = 0.3  # seconds of a layer and length besides solves: self-check, norms of heads, baselines

@@ -13,8 +13,6 @@ from lipscan.scanning import figures, fmt, sentences
 from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipscan.scanning.summary import COLUMNS, TABLES, closest, compare, compared, first_window, measured, unpaired
 
-__all__ = ["html", "write_report"]
-
 MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # beside those that come closest somewhere
 OBJECTS = {
@@ -53,7 +51,8 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: getattr(fmt, name) for name in fmt.__all__}
+    words = (fmt.factor, fmt.many, fmt.short, fmt.small, fmt.times, fmt.up)
+    environment.filters |= {one.__name__: one for one in words}
     environment.filters["linked"] = _linked
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}

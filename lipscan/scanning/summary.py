@@ -9,7 +9,7 @@ from lipscan.scanning.catalogue import TITLES
 from lipscan.scanning.fmt import factor, many, short
 from lipscan.scanning.options import in_words
 
-__all__ = ["COLUMNS", "TABLES", "TITLES", "compare", "summarise"]
+__all__ = ["TITLES", "compare", "summarise"]
 
 TABLES = ("scan", "heads", "tokens", "whole")  # in the folder of a scan, each TABLE.csv with TABLE.json
 SAME = ("text_sha256", "special", "windows", "object", "seed", "masked")  # what must be equal, or nothing is compared

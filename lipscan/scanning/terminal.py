@@ -17,8 +17,6 @@ from lipscan.scanning.folder import Scan
 from lipscan.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
 from lipscan.scanning.summary import closest, compared
 
-__all__: list[str] = []
-
 WIDEST = 100  # most characters of a line, however wide the terminal
 # heading, least width of the terminal, column of the summary that it needs, text of a row
 COLUMNS = (

@@ -10,8 +10,6 @@ import re
 import symtable
 from typing import Any
 
-__all__ = ["defaults", "refuse", "shown"]
-
 INJECTED = "injected-parameters"
 SET, READ = "set", "read"  # what a statement does first with a name; "read" also if unknown
 LOOKS = {"eval", "exec", "globals", "locals", "vars"}  # functions that may read any name

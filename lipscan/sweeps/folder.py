@@ -28,7 +28,7 @@ from lipscan.sweeps.spec import Point, canonical
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Folder", "Status", "load", "status"]
+__all__ = ["Status", "load", "status"]
 
 
 def now_utc():

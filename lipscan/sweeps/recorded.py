@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-__all__ = ["record", "recorded"]
+__all__ = ["record"]
 
 MIME = "application/vnd.lipnb.record+json"
 

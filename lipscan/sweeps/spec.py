@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["Point", "Spec", "axis", "expand", "read"]
+__all__ = ["Point", "Spec", "expand", "read"]
 
 COLUMNS = ("point", "stale")  # columns of the tables: no parameter and no recorded value has one of these names
 FAILURES = ("error", "notebook")  # columns of failures.csv, which holds no recorded values
@@ -414,7 +414,7 @@ def _spaced(kind, arguments):
     return [float(f"{value:.{DIGITS}g}") for value in getattr(np, kind)(*arguments)]
 
 
-def axis(name: str, values: list | dict) -> list:
+def _axis(name: str, values: list | dict) -> list:
     """Values of one axis of a grid, at least one and without repeats: a list, or spaced as by NumPy."""
     if isinstance(values, dict):
         if len(values) != 1 or next(iter(values)) not in SPACED or not isinstance(next(iter(values.values())), list):
@@ -455,10 +455,10 @@ def expand(spec: Spec) -> list[Point]:
         the grid, or papermill would change a value.
     """
     _parameters(spec.parameters, spec.grid, *spec.zipped)
-    axes = [[{name: value} for value in axis(f"grid: {name}", values)] for name, values in spec.grid.items()]
+    axes = [[{name: value} for value in _axis(f"grid: {name}", values)] for name, values in spec.grid.items()]
     for group in spec.zipped:
         rows = [dict(zip(group, row, strict=True)) for row in zip(*group.values(), strict=True)]
-        axes.append(axis(f"zip: {', '.join(group)}", rows))
+        axes.append(_axis(f"zip: {', '.join(group)}", rows))
     size = math.prod(len(values) for values in axes)
     if size > LARGEST:
         raise ValueError(

@@ -324,7 +324,7 @@ def test_a_network_whose_layers_share_a_module_begins_once(tmp_path):
     x = expected = read[0].stream.flip(1).cos()
     for layer in range(3):
         expected = read[layer].whole(expected)
-    assert torch.allclose(models.whole_network(model, ids)(x), expected, rtol=0, atol=1e-12)
+    assert torch.allclose(models.network.whole_network(model, ids)(x), expected, rtol=0, atol=1e-12)
 
 
 def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):

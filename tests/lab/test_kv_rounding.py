@@ -36,10 +36,10 @@ def test_loss_is_the_divergence():
 
 
 def test_through_all_layers_is_the_network(start):
-    network = models.whole_network(start.model, start.ids)
+    network = models.network.whole_network(start.model, start.ids)
     with torch.no_grad():
         assert torch.allclose(network(start.read[0].stream), start.hidden, atol=1e-5)
-        logits = models.whole_network(start.model, start.ids, "logits")(start.read[0].stream)
+        logits = models.network.whole_network(start.model, start.ids, "logits")(start.read[0].stream)
     assert torch.allclose(logits.log_softmax(-1), start.logs, atol=1e-4)
 
 

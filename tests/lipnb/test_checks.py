@@ -45,9 +45,9 @@ ATTENTION_ONLY = {
     "climb": lambda f: climb(f, X, 1.0),
     "chosen_tokens": lambda f: bounds.large_radius_limit(f, X),
     "head_norms": bounds.head_norms,
-    "heads_at_input": lambda f: bounds.heads_at_input(f, NORMS, X),
+    "heads_at_input": lambda f: bounds.heads.heads_at_input(f, NORMS, X),
     "infinity_norm": lambda f: infinity_norm(f, X),
-    "max_token_terms": lambda f: bounds.max_token_terms(f, X),
+    "max_token_terms": lambda f: bounds.heads.max_token_terms(f, X),
     "max_token_upper": lambda f: bounds.max_token_upper(f, 1.0),
     "nearby_upper": lambda f: bounds.nearby_upper(f, X, [0.1]),
     "on_ball": lambda f: on_ball(f, 3, 1.0),
@@ -56,7 +56,7 @@ ATTENTION_ONLY = {
     "the mean-field map": lambda f: transport.mean_field_map(f, X, X.new_ones(3), X),
     "without_query_bias": lambda f: bounds.without_query_bias(f, X, 1.0),
     "yudin_upper": lambda f: bounds.yudin_upper(f, X),
-    "yudin_upper_sharp": lambda f: bounds.yudin_upper_sharp(f, X),
+    "yudin_upper_sharp": lambda f: bounds.yudin.yudin_upper_sharp(f, X),
 }
 
 
@@ -165,8 +165,8 @@ MATRIX_DOORS = {
     "head_bounds": [lambda b: bounds.multi_head_upper(HEADS, b)],
     "c": [lambda c: bounds.biased_upper(EYE, EYE, 3, 1.0, c)],
     "x": [lambda x: bounds.spread_upper(EYE, EYE, x), lambda x: bounds.column_upper(EYE, EYE, x)],
-    "p": [bounds.softmax_norm],
-    "gain": [lambda g: bounds.norm_layer_upper(g, 0.1), lambda g: bounds.layer_norm_radius(g, None)],
+    "p": [bounds.yudin.softmax_norm],
+    "gain": [lambda g: bounds.layer_norm.norm_layer_upper(g, 0.1), lambda g: bounds.layer_norm_radius(g, None)],
     "radii": [lambda r: bounds.nearby_upper(F, X, r)],
 }
 
@@ -195,7 +195,7 @@ NUMBERS = {
         lambda p: bounds.masked_mean_field_upper(EYE, EYE, 1.0, p=p),
         lambda p: bounds.l2_upper(HEADS, HEADS, None, 3, p),
     ],
-    "eps": [lambda e: bounds.norm_layer_upper(torch.ones(2), e)],
+    "eps": [lambda e: bounds.layer_norm.norm_layer_upper(torch.ones(2), e)],
     "n": [lambda n: bounds.rotary_upper(TURNED, n, 1.0), lambda n: bounds.l2_growth(n)],
     "R": [lambda R: bounds.rotary_upper(TURNED, 3, R), lambda R: bounds.max_token_upper(F, R)],
 }
@@ -303,9 +303,9 @@ def test_values_that_make_no_sense():
         (lambda: bounds.without_query_bias(BIASED, X[:, :1], 1.0), "x must have shape"),
         (lambda: bounds.without_query_bias(F, None, 1.0), "x must be a torch tensor, got NoneType"),
         (lambda: bounds.without_query_bias(BIASED, X, math.inf), "size must be positive and finite, got inf"),
-        (lambda: bounds.softmax_norm([0.5, 0.6]), "p must hold probabilities, .* with a sum of at most 1"),
+        (lambda: bounds.yudin.softmax_norm([0.5, 0.6]), "p must hold probabilities, .* with a sum of at most 1"),
         (lambda: bounds.rotary_terms(TURNED, X[None]), "x must hold one sequence"),
-        (lambda: bounds.heads_at_input(F, NORMS, X[None]), "x must hold one sequence"),
+        (lambda: bounds.heads.heads_at_input(F, NORMS, X[None]), "x must hold one sequence"),
         (lambda: bounds.rotary_upper(TURNED, 3, -1.0), "R must be a finite number, 0 or more"),
     ]:
         with pytest.raises(ValueError, match=sentence):
@@ -322,5 +322,5 @@ def test_what_means_the_same_is_taken():
     assert certify(F, long, rtol=rtol).lower > 0 and singular_pair(F, long, rtol=rtol).converged
     assert block_norms(F, X, rtol=rtol).shape == (3, 3)
     assert torch.equal(certify(F, X, seed=np.int64(1)).upper, certify(F, X, seed=1).upper)
-    assert bounds.softmax_norm([0.25, 0.25]) > 0
-    assert bounds.softmax_norm(torch.linspace(0, 5, 300).softmax(-1).bfloat16()) > 0
+    assert bounds.yudin.softmax_norm([0.25, 0.25]) > 0
+    assert bounds.yudin.softmax_norm(torch.linspace(0, 5, 300).softmax(-1).bfloat16()) > 0

@@ -191,12 +191,13 @@ def _other_bounds():
         plain, query, value, output = maps["plain"], normal(2, 4, D), normal(2, 4, D), normal(2, D, 4)
         norms, radii = bounds.head_norms(plain), torch.tensor([0.1, 0.2]).double().to("pretend")
         at_input = [
-            *(getattr(bounds, name)(plain, x) for name in ("yudin_upper", "yudin_upper_sharp", "large_radius_limit")),
-            *(getattr(bounds, name)(plain, x) for name in ("max_token_terms", "chosen_tokens")),
+            *(getattr(bounds, name)(plain, x) for name in ("yudin_upper", "large_radius_limit", "chosen_tokens")),
+            bounds.yudin.yudin_upper_sharp(plain, x),
+            bounds.heads.max_token_terms(plain, x),
             *(bounds.column_upper(A, V, x, masked=masked) for masked in (False, True)),
             bounds.spread_upper(A, V, x),
-            bounds.softmax_norm(torch.softmax(x[0], 0)),
-            *(bounds.norm_layer_upper(x[0], 1e-5, tokens) for tokens in (None, x)),
+            bounds.yudin.softmax_norm(torch.softmax(x[0], 0)),
+            *(bounds.layer_norm.norm_layer_upper(x[0], 1e-5, tokens) for tokens in (None, x)),
             bounds.without_query_bias(maps["biased"], x, 1.0)[1],
             bounds.nearby_upper(plain, x, radii)[0],
         ]
@@ -216,7 +217,7 @@ def _other_bounds():
             *(bounds.l2_upper_sharp(query, value, one, N) for one in (None, output)),
             bounds.printed_l2_upper(query, value, output, N),
             *bounds.heads_on_ball(norms, N, 2.0, False).values(),
-            *bounds.heads_at_input(plain, norms, x).values(),
+            *bounds.heads.heads_at_input(plain, norms, x).values(),
             bounds.max_token_upper(plain, 2.0),
             bounds.rotary_upper(maps["rotary"], N, 2.0),
             bounds.rotary_terms(maps["rotary"], x),

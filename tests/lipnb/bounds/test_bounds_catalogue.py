@@ -7,11 +7,12 @@ import torch
 from cases import normal
 
 from lipnb import Attention, bounds, local_lipschitz
+from lipnb.bounds import catalogue
 from lipnb.bounds.catalogue import CATALOGUE, Case
 
 
 def test_the_catalogue_names_functions_and_sources_that_are_there():
-    assert {bound.name for bound in CATALOGUE} <= {*bounds.__all__, "certify"}
+    assert {bound.name for bound in CATALOGUE} - {*bounds.__all__, "certify"} <= vars(catalogue).keys()
     assert len({bound.key for bound in CATALOGUE}) == len(CATALOGUE)
     known = (Path(__file__).parents[3] / "book" / "references.bib").read_text(encoding="utf-8")
     assert all(bound.source == "ours" or f"{{{bound.source}," in known for bound in CATALOGUE)

@@ -17,7 +17,7 @@ def test_bounds_of_heads_are_those_of_one_head():
     for masked in (False, True):
         f = Attention.from_matrices(A, V, masked=masked)
         norms = bounds.head_norms(f)
-        found = {**bounds.heads_on_ball(norms, 9, R, masked), **bounds.heads_at_input(f, norms, x)}
+        found = {**bounds.heads_on_ball(norms, 9, R, masked), **bounds.heads.heads_at_input(f, norms, x)}
         mean_field = masked_mean_field_upper if masked else mean_field_upper
         expected = {
             "general": general_upper(A, V, 9, R),
@@ -39,13 +39,13 @@ def test_shared_keys_are_those_of_plain_heads_written_out():
     for bound in (
         lambda g: bounds.ball_upper(g, 6, R),
         lambda g: bounds.max_token_upper(g, R),
-        lambda g: bounds.max_token_terms(g, x),
-        lambda g: bounds.yudin_upper_sharp(g, x),
+        lambda g: bounds.heads.max_token_terms(g, x),
+        lambda g: bounds.yudin.yudin_upper_sharp(g, x),
         lambda g: bounds.yudin_upper(g.replace(query_bias=None), x),
         lambda g: bounds.nearby_upper(g, x, [0.1]).best,
         lambda g: bounds.large_radius_limit(g, x),
         lambda g: bounds.head_norms(g).A,
-        lambda g: bounds.heads_at_input(g, bounds.head_norms(g), x)["spread"],
+        lambda g: bounds.heads.heads_at_input(g, bounds.head_norms(g), x)["spread"],
     ):
         assert torch.allclose(torch.as_tensor(bound(f)), torch.as_tensor(bound(apart)))
 
@@ -58,7 +58,7 @@ def test_relative_positions_leave_the_bound_in_the_norm_of_the_largest_token():
     u = u / u.norm(dim=-1, keepdim=True)
     J = torch.func.jacrev(f)(x)
     moved = torch.einsum("imjd,bjd->bim", J, u).norm(dim=-1).max()
-    terms = bounds.max_token_terms(f, x)
+    terms = bounds.heads.max_token_terms(f, x)
     assert moved <= blocks.sum(1).max() and moved <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
 
 
@@ -97,7 +97,7 @@ def test_the_largest_token_is_bounded_at_an_input_and_on_its_ball():
                 f, x = heads(100 * seed, masked, output)
                 J = dense(f, x)
                 terms, ball = (
-                    bounds.max_token_terms(f, x).item(),
+                    bounds.heads.max_token_terms(f, x).item(),
                     bounds.max_token_upper(f, x.norm(dim=-1).max().item()),
                 )
                 sums = torch.linalg.matrix_norm(J, 2).sum(1).amax().item()  # of blocks: never below the norm
@@ -119,40 +119,45 @@ def test_the_constant_two_of_the_largest_token_is_attained():
 def test_a_query_bias_moves_the_largest_token():
     f = Attention(0 * EYE[None], EYE[None], EYE[None], query_bias=5 * EYE[None, 1], scale=1.0)
     x = 2 * torch.stack([EYE[0], -EYE[0]])
-    assert 10 <= reached(dense(f, x)) <= bounds.max_token_terms(f, x) <= bounds.max_token_upper(f, 2.0) <= 11 + 1e-9
+    assert (
+        10 <= reached(dense(f, x)) <= bounds.heads.max_token_terms(f, x) <= bounds.max_token_upper(f, 2.0) <= 11 + 1e-9
+    )
 
 
 def test_the_largest_token_knows_no_length_and_the_euclidean_norm_does():
     f = Attention.from_matrices(-EYE, EYE)
     x, lower = fork_input(-EYE, EYE, 400, 2.0)
     assert lower > bounds.max_token_upper(f, 2.0)
-    assert bounds.max_token_terms(f, x) <= bounds.max_token_upper(f, 2.0)
+    assert bounds.heads.max_token_terms(f, x) <= bounds.max_token_upper(f, 2.0)
 
 
 def test_yudin_with_the_norm_of_the_softmax():
     for seed in range(40):
         f, x = heads(100 * seed, seed % 2 == 1, seed % 3 > 0)
         norm = torch.linalg.matrix_norm(dense(f, x).movedim(1, 2).flatten(2).flatten(0, 1), 2)
-        assert norm <= bounds.yudin_upper_sharp(f, x)
+        assert norm <= bounds.yudin.yudin_upper_sharp(f, x)
         plain = f.replace(query_bias=None)
-        assert bounds.yudin_upper_sharp(plain, x) <= bounds.yudin_upper(plain, x) * (1 + 1e-12) + 1e-12
+        assert bounds.yudin.yudin_upper_sharp(plain, x) <= bounds.yudin_upper(plain, x) * (1 + 1e-12) + 1e-12
     batch = torch.stack([x, 2 * x])
-    assert torch.equal(bounds.yudin_upper_sharp(f, batch)[0], bounds.yudin_upper_sharp(f, x))
+    assert torch.equal(bounds.yudin.yudin_upper_sharp(f, batch)[0], bounds.yudin.yudin_upper_sharp(f, x))
 
 
 def test_wrong_uses_are_refused():
     l2 = Attention.l2(EYE[None], EYE[None])
     for call, words in (
         (lambda: bounds.max_token_upper(l2, 1.0), "max_token_upper knows dot-product scores only"),
-        (lambda: bounds.max_token_terms(l2, EYE), "max_token_terms knows dot-product scores only"),
-        (lambda: bounds.yudin_upper_sharp(l2, EYE), "yudin_upper_sharp knows dot-product scores only"),
+        (lambda: bounds.heads.max_token_terms(l2, EYE), "max_token_terms knows dot-product scores only"),
+        (lambda: bounds.yudin.yudin_upper_sharp(l2, EYE), "yudin_upper_sharp knows dot-product scores only"),
         (lambda: bounds.max_token_upper(Attention.from_matrices(EYE, EYE), -1.0), "R must be a finite number"),
-        (lambda: bounds.max_token_terms(Attention.from_matrices(EYE, EYE), EYE[None]), "x must hold one sequence"),
-        (lambda: bounds.softmax_norm(torch.tensor([-0.1, 1.1])), "p must hold probabilities"),
-        (lambda: bounds.softmax_norm(torch.tensor([math.nan])), "p must hold probabilities"),
-        (lambda: bounds.norm_layer_upper(torch.ones(2), -1.0), "eps must be a finite number"),
-        (lambda: bounds.norm_layer_upper(torch.ones(2), 1.0, torch.ones(3)), "x must have shape"),
-        (lambda: bounds.norm_layer_upper(torch.ones(2, 2), 1.0), "gain must have shape"),
+        (
+            lambda: bounds.heads.max_token_terms(Attention.from_matrices(EYE, EYE), EYE[None]),
+            "x must hold one sequence",
+        ),
+        (lambda: bounds.yudin.softmax_norm(torch.tensor([-0.1, 1.1])), "p must hold probabilities"),
+        (lambda: bounds.yudin.softmax_norm(torch.tensor([math.nan])), "p must hold probabilities"),
+        (lambda: bounds.layer_norm.norm_layer_upper(torch.ones(2), -1.0), "eps must be a finite number"),
+        (lambda: bounds.layer_norm.norm_layer_upper(torch.ones(2), 1.0, torch.ones(3)), "x must have shape"),
+        (lambda: bounds.layer_norm.norm_layer_upper(torch.ones(2, 2), 1.0), "gain must have shape"),
     ):
         with pytest.raises(ValueError, match=words):
             call()

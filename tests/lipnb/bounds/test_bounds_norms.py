@@ -28,9 +28,10 @@ PLAIN_ONLY = {
     "a separable kernel": SeparableJacobian,
     "head_norms": lambda f, x: bounds.head_norms(f),
     "nearby_upper": lambda f, x: bounds.nearby_upper(f, x, torch.ones(1).double()),
-    **{
-        name: getattr(bounds, name) for name in ("max_token_terms", "yudin_upper", "yudin_upper_sharp", "chosen_tokens")
-    },
+    "max_token_terms": bounds.heads.max_token_terms,
+    "yudin_upper": bounds.yudin_upper,
+    "yudin_upper_sharp": bounds.yudin.yudin_upper_sharp,
+    "chosen_tokens": bounds.chosen_tokens,
     "max_token_upper": lambda f, x: bounds.max_token_upper(f, 1.0),
 }
 

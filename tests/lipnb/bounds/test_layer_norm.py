@@ -57,15 +57,17 @@ def test_norm_layers():
             (False, lambda y, g=gain, d=d: torch.nn.functional.rms_norm(y, (d,), g, 1e-3)),
         )
         for centred, layer in layers:
-            here = bounds.norm_layer_upper(gain, 1e-3, x, centred=centred)
+            here = bounds.layer_norm.norm_layer_upper(gain, 1e-3, x, centred=centred)
             true = torch.stack([torch.linalg.matrix_norm(torch.autograd.functional.jacobian(layer, y), 2) for y in x])
-            assert (true <= here * (1 + 1e-12)).all() and (here <= bounds.norm_layer_upper(gain, 1e-3)).all()
+            assert (true <= here * (1 + 1e-12)).all() and (here <= bounds.layer_norm.norm_layer_upper(gain, 1e-3)).all()
             if not centred and d > 2:
                 assert (true / here).max() > 0.3
     at_zero = torch.autograd.functional.jacobian(layers[1][1], torch.zeros(d).double())
-    torch.testing.assert_close(torch.linalg.matrix_norm(at_zero, 2), bounds.norm_layer_upper(gain, 1e-3))
-    assert bounds.norm_layer_upper(torch.ones(2), 0.0, torch.ones(2)) == math.inf
+    torch.testing.assert_close(torch.linalg.matrix_norm(at_zero, 2), bounds.layer_norm.norm_layer_upper(gain, 1e-3))
+    assert bounds.layer_norm.norm_layer_upper(torch.ones(2), 0.0, torch.ones(2)) == math.inf
     far = torch.tensor([-1.0, 0.0, 1.0]).double()  # of standard deviation (2/3)^(1/2)
     for size, place in ((1e160, 0.0), (1e-170, 0.0), (2.0**-10, 2.0**40), (2.0**-18, 2.0**27)):
         known = 1.5**0.5 / size
-        assert bounds.norm_layer_upper(torch.ones(3), 0.0, place + size * far).item() == pytest.approx(known, rel=1e-12)
+        assert bounds.layer_norm.norm_layer_upper(torch.ones(3), 0.0, place + size * far).item() == pytest.approx(
+            known, rel=1e-12
+        )

@@ -65,10 +65,10 @@ def test_the_norm_of_the_softmax():
         p = p / p.sum(-1, keepdim=True)
         p[1::7, n // 2 :] = 0  # no longer of sum one
         true = torch.linalg.eigvalsh(torch.diag_embed(p) - p[..., None] * p[..., None, :])[..., -1]
-        found = bounds.softmax_norm(p)
+        found = bounds.yudin.softmax_norm(p)
         assert (found >= true - 1e-15).all() and (found - true <= 1e-13).all() and (found <= 0.5 + 1e-13).all()
     tied = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.25], [1.0, 0.0, 0.0]]).double()
-    torch.testing.assert_close(bounds.softmax_norm(tied), torch.tensor([0.5, 0.25, 0.0]).double())
+    torch.testing.assert_close(bounds.yudin.softmax_norm(tied), torch.tensor([0.5, 0.25, 0.0]).double())
 
 
 def test_a_query_bias_becomes_a_coordinate_with_a_window():

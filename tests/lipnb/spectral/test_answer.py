@@ -24,7 +24,7 @@ def test_every_answer_is_a_table():
         (local_lipschitz(f, [one, one[:2], one]), 3), (certify(f, one), 1), (certify(f, batch), 2),
         (singular_pair(f, one), 1), (singular_pair(f, batch), 2), (singular_pair(torch.sin, x), 4),
         (bounds.nearby_upper(f, one, [0.1, 0.2, 0.3]), 3), (splitting(f, one), 1), (attacks.singular(f, one), 1),
-        (spectral.dense_norm(batch), 2), (worst_case.WorstCase(one, 1.0, "fork"), 1),
+        (spectral.baselines.dense_norm(batch), 2), (worst_case.WorstCase(one, 1.0, "fork"), 1),
     ]  # fmt: skip
     for answer, rows in answers:
         table = answer.table

@@ -72,7 +72,7 @@ def written(folder, name):
 def test_logits_are_those_of_the_library_with_their_jacobian(tmp_path, name):
     whole, model = written(tmp_path, name), models.load(tmp_path, dtype=torch.float64)
     assert why_no_logits(model) == ""
-    x, f = models.readings(model, IDS)[0].stream, models.whole_network(model, IDS, "logits")
+    x, f = models.readings(model, IDS)[0].stream, models.network.whole_network(model, IDS, "logits")
     with torch.no_grad():
         expected = whole(IDS).logits
     assert torch.allclose(f(x), expected, rtol=1e-9, atol=1e-9 * expected.abs().max())
@@ -119,7 +119,7 @@ def test_of_a_tied_layer_the_network_s_own_matrix_is_used(tmp_path):
     ):
         one.module.wte.weight.mul_(1.5)
         x, matrix = models.readings(one, IDS)[0].stream, one.module.wte.weight
-        hidden, logits = (models.whole_network(one, IDS, to)(x) for to in ("hidden", "logits"))
+        hidden, logits = (models.network.whole_network(one, IDS, to)(x) for to in ("hidden", "logits"))
         assert torch.allclose(logits, hidden @ matrix.mT, rtol=0, atol=1e-12)
 
 
@@ -138,9 +138,9 @@ def test_where_there_are_no_logits_the_reason_is_a_true_one(tmp_path):
     with pytest.raises(
         ValueError, match="bert has no logits here: its checkpoint holds no output layer .*BertForMaskedLM"
     ):
-        models.whole_network(bert, IDS, "logits")
+        models.network.whole_network(bert, IDS, "logits")
     with pytest.raises(ValueError, match="to must be one of"):
-        models.whole_network(bert, IDS, "tokens")
+        models.network.whole_network(bert, IDS, "tokens")
     for kind, said in (("t5", "one half of an encoder-decoder"), ("vit", "it reads images, not text")):
         model_types.written(tmp_path / kind, kind)
         assert said in why_no_logits(models.load(tmp_path / kind))

@@ -270,6 +270,6 @@ def test_the_whole_network_is_its_layers_one_after_another_at_any_tokens(bert):
     ids = models.random_windows(model, WORDS, 6, 1)
     read = models.readings(model, ids)
     x = read[0].stream.flip(1).cos()
-    found = models.whole_network(model, ids)(x)
+    found = models.network.whole_network(model, ids)(x)
     assert torch.allclose(found, read[1].whole(read[0].whole(x)), rtol=0, atol=1e-12)
-    assert torch.equal(found, models.whole_network(model, ids.flip(1))(x))
+    assert torch.equal(found, models.network.whole_network(model, ids.flip(1))(x))

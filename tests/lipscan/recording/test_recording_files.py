@@ -5,7 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from lipscan.recording import recording, replacing, write
+from lipscan.recording import recording, write
+from lipscan.recording.files import replacing
 
 
 def test_files_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_constants_are_those_of_the_network_itself(bert, found):
         if row.part == "layer":
             assert row.lipschitz == pytest.approx(exact(read[row.layer].whole, x), rel=2e-3)
     hidden = scan.whole[scan.whole.part == "hidden"].lipschitz.item()
-    assert hidden == pytest.approx(exact(models.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
+    assert hidden == pytest.approx(exact(models.network.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
     chain = read[1].whole(read[0].whole(read[0].stream))
     assert torch.allclose(chain, model.module(ids[:1]).last_hidden_state, atol=1e-12)
     for row in scan.table[(scan.table.length == n) & (scan.table.window == 0)].itertuples():
