@@ -30,8 +30,9 @@ class LocalLipschitz:
     ----------
     value : Tensor, shape of the batch
         Lower bound on the local constant, up to rounding. If `converged`, it is at most ``1.25 rtol`` below the
-        constant: with the probability of `upper`; by power iteration likely, by the dense method certainly. It has no
-        gradient, so ``loss + value`` trains as `loss` alone; a penalty is `lipnb.differentiable_lipschitz`.
+        constant (``rtol + 16 eps`` if rtol is below 64 eps): with the probability of `upper`; by power iteration
+        likely, by the dense method certainly. It has no gradient, so ``loss + value`` trains as `loss` alone; a
+        penalty is `lipnb.differentiable_lipschitz`.
     residual : Tensor, shape of the batch
         Relative residual of the singular pair, see `lipnb.spectral.SpectralNorm`.
     steps : Tensor of int, shape of the batch
@@ -193,7 +194,7 @@ def local_lipschitz(
     groups, parts = _checked(f, x, weights, options), []
     for group in groups:
         try:
-            solve = _of_attention if isinstance(f, Attention) else _of_callable
+            solve = _solve_attention if isinstance(f, Attention) else _solve_callable
             parts.append(solve(f, group.x, group.weights, options))
         except NotFinite as error:
             raise error.among(group.places) from None
@@ -398,7 +399,7 @@ class _Answers(NamedTuple):
         return type(self)(put(self.found, limited, again.found._replace(steps=steps)), how)
 
 
-def _of_attention(f, x, weights, options):
+def _solve_attention(f, x, weights, options):
     """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 if float32 proves too little."""
     weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
@@ -414,12 +415,12 @@ def _of_attention(f, x, weights, options):
         limited = answers.found.precision_limited
         if limited.any() and x.dtype != torch.float64:
             weights = None if weights is None else weights[limited].double()
-            again = _of_attention(f.to(dtype=torch.float64), x[limited].double(), weights, options)
+            again = _solve_attention(f.to(dtype=torch.float64), x[limited].double(), weights, options)
             answers = answers.replaced(limited, again)
     return answers
 
 
-def _of_callable(f, x, weights, options):
+def _solve_callable(f, x, weights, options):
     """Answers for a batch of a callable, in float64 if float32 proves too little and `f` accepts float64."""
     operator = operator_of(f, x, weights, dense=options.dense)
     start = x
@@ -452,7 +453,7 @@ def _solve(operator, start, options):
         if options.confidence is None and (likely := operator.heuristic_start()) is not None:
             start = start + likely  # without a certificate the start need not be all random; part of it stays random
         found = lanczos(operator, start, rtol=options.rtol, max_steps=steps, confidence=options.confidence)
-    # values zero or nearly so in float32 may exist in float64: J^T J underflows long before J
+    # values zero or nearly so in float32 may exist in float64. Lanczos and power iteration mark underflow themselves
     kind = torch.finfo(start.dtype)
     least = kind.tiny / kind.eps if isinstance(operator, DenseGram) else 0
     found = found._replace(precision_limited=found.precision_limited | (found.value <= least))

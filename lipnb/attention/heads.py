@@ -184,7 +184,11 @@ class Attention:
         return type(self)(**{one.name: getattr(self, one.name) for one in fields(self) if one.init} | changes)
 
     def changed(self, **changes: Any) -> Self:
-        """As `replace`, but sharing the tensors of this map and of `changes`: neither copied nor checked."""
+        """As `replace`, but sharing the tensors of this map and of `changes`: neither copied nor checked.
+
+        The dictionary of derived tensors is shared too, unless ``kept={}`` is among the changes. That is right for any
+        change, because what is kept is compared with the tensors at each use.
+        """
         new = object.__new__(type(self))
         vars(new).update(vars(self), **changes)
         new._derive()

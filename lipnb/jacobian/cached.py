@@ -1,4 +1,4 @@
-"""Cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
+"""Products with the Jacobian from cached attention probabilities, of all heads of all sequences at once."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipnb.jacobian.linearization import Linearization
-from lipnb.jacobian.weights import ScaledWeights
+from lipnb.jacobian.matrices import ScaledMatrices
 from lipnb.spectral import GramOperator
 
 __all__ = ["CachedGram"]
@@ -41,8 +41,8 @@ class CachedGram(GramOperator):
     name = "cached"
 
     def __init__(self, at: Linearization) -> None:
-        self.weights = ScaledWeights.of(at.attention, at.attention.dtype)
-        self.unit, value_unit = self.weights.unit, self.weights.value_unit
+        self.matrices = ScaledMatrices.of(at.attention, at.attention.dtype)
+        self.unit, value_unit = self.matrices.unit, self.matrices.value_unit
         self.near_hard = at.near_hard
         offset = None if at.offset is None else at.offset / value_unit
         self._place(replace(at, value=at.value / value_unit, heads=at.heads / value_unit, offset=offset))
@@ -88,7 +88,7 @@ class CachedGram(GramOperator):
     def restrict(self, index: Tensor) -> "CachedGram":
         """The operator of the sequences `index` of the batch; a smaller batch costs less."""
         new, b = object.__new__(CachedGram), self.sizes[0]
-        new.weights, new.unit, new.near_hard = self.weights, self.unit, self.near_hard
+        new.matrices, new.unit, new.near_hard = self.matrices, self.unit, self.near_hard
         new._place(self.at.restrict(index))
         new._buffers = {name: buffer[: len(buffer) // b * len(index)] for name, buffer in self._buffers.items()}
         new._view()
@@ -112,7 +112,7 @@ class CachedGram(GramOperator):
     def tangent(self, u):
         """Tangents of head outputs, shape (b g, r n, v), in units of values, from tangents `u` of tokens (b n, d)."""
         k, buffers, P = self.sizes[4], self._buffers, self.probabilities
-        torch.mm(u, self.weights.projection, out=buffers["projected"])
+        torch.mm(u, self.matrices.projection, out=buffers["projected"])
         of_query, of_key = self.at.of_query, self.at.of_key
         self._query_tangent.copy_(self._query if of_query is None else of_query.forward(self._query))
         self._key_tangent.copy_(self._key if of_key is None else of_key.forward(self._key))
@@ -154,7 +154,7 @@ class CachedGram(GramOperator):
         self._key.copy_(back if of_key is None else of_key.transposed(back))
         torch.bmm(P.mT, w, out=buffers["value"])
         self._value.copy_(self._value_tangent)
-        return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
+        return torch.mm(buffers["projected"], self.matrices.projection.mT, out=buffers["out"])
 
     def join(self, heads):
         """Concatenate heads: (b g, r n, v) to (b n, h v)."""
@@ -180,16 +180,16 @@ class CachedGram(GramOperator):
         else:
             attended = (self.at.root.double() ** 2 * rows).sum(1) / self.at.root.double()[..., 0]
         attended = attended / attended.norm(dim=1, keepdim=True)
-        return (attended[..., None] * self.weights.steepest(g)).to(self.dtype).view(b, n * d)
+        return (attended[..., None] * self.matrices.steepest(g)).to(self.dtype).view(b, n * d)
 
     def jvp(self, u: Tensor) -> Tensor:
         """J u / `unit`, shape (b n, m), for `u`, shape (b n, d)."""
         joined = self.join(self.tangent(u))
-        return joined.clone() if self.weights.output is None else joined @ self.weights.output.mT
+        return joined.clone() if self.matrices.output is None else joined @ self.matrices.output.mT
 
     def vjp(self, w: Tensor) -> Tensor:
         """J^T w / `unit`, shape (b n, d), for `w`, shape (b n, m); overwritten by the next product."""
-        return self.cotangent(self.part(w if self.weights.output is None else w @ self.weights.output))
+        return self.cotangent(self.part(w if self.matrices.output is None else w @ self.matrices.output))
 
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), for `u`, shape (b, n d); overwritten by the next product.
@@ -200,11 +200,11 @@ class CachedGram(GramOperator):
         u = u.to(self.dtype).view(b, n, d)
         u = u if self.at.root is None else u / self.at.root
         heads = self.tangent(u.reshape(b * n, d))
-        if self.weights.output is not None or self.at.root is not None:
+        if self.matrices.output is not None or self.at.root is not None:
             joined = self.join(heads)
             if self.at.root is not None:
                 joined.view(b, n, -1).mul_(self.at.root**2)
-            heads = self.part(self.weights.through_output(joined, out=self._buffers["joined2"]))
+            heads = self.part(self.matrices.through_output(joined, out=self._buffers["joined2"]))
         out = self.cotangent(heads).view(b, n, d)
         if self.at.root is not None:
             out.div_(self.at.root)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import check_weights
-from lipnb.jacobian.weights import ScaledWeights
+from lipnb.jacobian.matrices import ScaledMatrices
 from lipnb.spectral import GramOperator
 
 __all__ = ["SeparableJacobian"]
@@ -525,7 +525,7 @@ class SeparableGram(GramOperator):
     def if_it_pays(cls, attention: Attention, x: Tensor, weights: Tensor | None, *, rtol: float) -> Self | None:
         """As `SeparableJacobian.if_it_pays`, with values and output matrices divided by their units."""
         own = None if weights is None else weights[0]
-        scaled, changes = ScaledWeights.of(attention, x.dtype), {}
+        scaled, changes = ScaledMatrices.of(attention, x.dtype), {}
         value_unit = scaled.value_unit
         for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
             if (old := getattr(attention, name)) is not None:

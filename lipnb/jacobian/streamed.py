@@ -10,7 +10,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import at_once
 from lipnb.jacobian.linearization import Projected
-from lipnb.jacobian.weights import ScaledWeights
+from lipnb.jacobian.matrices import ScaledMatrices
 from lipnb.spectral import GramOperator
 
 ROWS = (16, 512)  # least and most rows of a tile: fewer make matrix products inefficient, more leave the cache
@@ -68,8 +68,8 @@ class StreamedGram(GramOperator):
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, rows: int | None = None) -> None:
         self.attention, self.n = attention, x.shape[1]
-        self.weights = ScaledWeights.of(attention, x.dtype)
-        self.unit = self.weights.unit
+        self.matrices = ScaledMatrices.of(attention, x.dtype)
+        self.unit = self.matrices.unit
         self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(self.n * attention.heads, x.dtype)))
         # buffers for logits, for t and z, and for the slopes of a cap
         self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * self.n)
@@ -109,7 +109,7 @@ class StreamedGram(GramOperator):
 
     def _cache(self, at):
         """The `_Sequence` at a `Projected`: columns, head outputs and logarithms of row sums."""
-        att, query, key, value = at.attention, at.query, at.key, at.value / self.weights.value_unit
+        att, query, key, value = at.attention, at.query, at.key, at.value / self.matrices.value_unit
         heads, sums = value.new_empty(att.heads, self.n, att.value_width), value.new_empty(att.heads, self.n, 1)
         offset = None
         for rows, columns in self._tiles():
@@ -120,7 +120,7 @@ class StreamedGram(GramOperator):
             each.sub_(total).exp_()
             heads[:, rows] = att.ungrouped(logits @ value[:, columns], rows.stop - rows.start)
         if at.sink_bias is not None:
-            offset = -(att.sinks[:, None, None] - sums).exp() * (at.sink_bias / self.weights.value_unit)
+            offset = -(att.sinks[:, None, None] - sums).exp() * (at.sink_bias / self.matrices.value_unit)
             heads += offset
         one = torch.ones_like(key[..., :1])
         queries = torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1)
@@ -138,7 +138,7 @@ class StreamedGram(GramOperator):
     def _gram(self, one, u):
         """J^T J u of one sequence, (n, d): project u, go through the heads and back tile by tile, pull back."""
         at, root = one.at, one.at.root
-        projected = (u if root is None else u / root) @ self.weights.projection
+        projected = (u if root is None else u / root) @ self.matrices.projection
         parts = self._parts(projected)
         tangents = self._tangents(at, parts)
         for rows, columns in self._tiles():
@@ -151,7 +151,7 @@ class StreamedGram(GramOperator):
         parts[0].copy_(back_query if at.of_query is None else at.of_query.transposed(back_query))
         parts[1].copy_(back_key if at.of_key is None else at.of_key.transposed(back_key))
         parts[2].copy_(tangents.back_value)
-        out = projected @ self.weights.projection.mT
+        out = projected @ self.matrices.projection.mT
         return out if root is None else out / root
 
     def _parts(self, projected):
@@ -225,7 +225,7 @@ class StreamedGram(GramOperator):
         joined = att.ungrouped(o, count).transpose(0, 1).flatten(1)
         if (root := one.at.root) is not None:
             joined = joined * root[rows] ** 2
-        through = self.weights.through_output(joined).unflatten(-1, (att.heads, att.value_width))
+        through = self.matrices.through_output(joined).unflatten(-1, (att.heads, att.value_width))
         w = att.grouped(through.transpose(0, 1)).contiguous()
         tangents.back_value[:, columns].baddbmm_(P.mT, w)
         spread = torch.zeros_like(total) if taken is None else -(w * taken).sum(-1, keepdim=True)

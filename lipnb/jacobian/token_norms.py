@@ -14,8 +14,8 @@ from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian
 from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.linearization import Linearization
+from lipnb.jacobian.matrices import ScaledMatrices
 from lipnb.jacobian.operators import KEPT_VECTORS, AutodiffGram, operator_of
-from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram, lanczos, start_vectors
 from lipnb.spectral.answer import table_of
 from lipnb.spectral.vectors import NotFinite
@@ -140,12 +140,12 @@ class Blocks(GramOperator):
 
     def __init__(self, at: Linearization, i: Tensor, j: Tensor) -> None:
         self.at, self.places, self.attention = at, (i, j), at.attention
-        attention, self.weights = at.attention, ScaledWeights.of(at.attention, at.attention.dtype)
+        attention, self.matrices = at.attention, ScaledMatrices.of(at.attention, at.attention.dtype)
         group = torch.arange(attention.heads, device=i.device) // (attention.heads // attention.groups)
         P, values, heads = (
             at.probabilities,
-            at.value[group] / self.weights.value_unit,
-            at.heads[:, i] / self.weights.value_unit,
+            at.value[group] / self.matrices.value_unit,
+            at.heads[:, i] / self.matrices.value_unit,
         )
         slopes = P if at.cap_slope is None else P * at.cap_slope  # P kappa'
         p, w, query, own = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), at.query[:, i], None
@@ -161,7 +161,7 @@ class Blocks(GramOperator):
         unit = torch.where(unit > 0, unit, 1)  # a zero block is not divided
         self._P, self._w, self._query = p[..., None] / unit[:, None], w / unit[:, None], query
         self._C = None if own is None else own / unit[:, None, None]
-        self.unit = unit.double() * self.weights.unit
+        self.unit = unit.double() * self.matrices.unit
 
     def restrict(self, index: Tensor) -> "Blocks":
         """The operator of the pairs `index` only."""
@@ -171,7 +171,7 @@ class Blocks(GramOperator):
     def _matrix(self):
         """Key and value matrices side by side, after those of queries if i = j; (d, columns)."""
         first = self.attention.heads * self.attention.key_width if self._C is None else 0
-        return self.weights.projection[:, first:]
+        return self.matrices.projection[:, first:]
 
     def forward(self, u: Tensor) -> Tensor:
         """Images, shape (b, m), of vectors `u`, shape (b, d), one per pair."""
@@ -185,12 +185,12 @@ class Blocks(GramOperator):
             query = _split(projected[:, : f.heads * f.key_width], f.heads)
             query = query if self._of_query is None else self._of_query.forward(query)
             out = out + (self._C @ query[..., None])[..., 0]
-        return _merged(out) if self.weights.output is None else _merged(out) @ self.weights.output.mT
+        return _merged(out) if self.matrices.output is None else _merged(out) @ self.matrices.output.mT
 
     def transposed(self, w: Tensor) -> Tensor:
         """Transpose of `forward`: (b, m) to (b, d)."""
         f = self.attention
-        back = _split(w if self.weights.output is None else w @ self.weights.output, f.heads)
+        back = _split(w if self.matrices.output is None else w @ self.matrices.output, f.heads)
         key = self._to_groups((self._w * back).sum(-1, keepdim=True) * self._query)
         key = key if self._of_key is None else self._of_key.transposed(key)
         parts = [_merged(key), _merged(self._to_groups(self._P * back))]
@@ -206,7 +206,7 @@ class Blocks(GramOperator):
     def dense_norms(self) -> Tensor:
         """Norms (b,), float64, from the singular values of the blocks."""
         b, d = len(self.unit), self.attention.width
-        eye = torch.eye(d, dtype=self.weights.projection.dtype, device=self.unit.device)
+        eye = torch.eye(d, dtype=self.matrices.projection.dtype, device=self.unit.device)
         every = torch.arange(b, device=eye.device).repeat_interleave(d)
         images = self.restrict(every).forward(eye.repeat(b, 1)).view(b, d, -1)
         return torch.linalg.matrix_norm(images, 2).double() * self.unit

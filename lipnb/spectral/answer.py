@@ -51,8 +51,8 @@ class SpectralNorm(NamedTuple):
     vector : Tensor, shape (b, N), or None
         Right singular vectors of `value`, from Lanczos.
     precision_limited : Tensor of bool, shape (b,), or None
-        Whether the item stopped because products of this precision cannot prove more, or because its Lanczos vectors
-        were not orthonormal.
+        Whether products of this precision are the limit: they cannot prove more, the Lanczos vectors were not
+        orthonormal, a product underflowed, or one more product did not confirm the value.
 
     Examples
     --------

@@ -9,7 +9,8 @@ Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N
    :math:`\delta` it is at least the quantile :math:`\eta^2`: `least_log_mass`. Nothing else is random (the vectors
    that `Krylov.restart` draws count as rounding, in 5), so the following holds at every step at once, and a run may
    stop because the bound is small.
-2. *Christoffel function.* :math:`v_{i+1} = q_i(J^\top J) v_1` with the orthonormal polynomials q_i of T. So
+2. *Christoffel function*, the reciprocal of the sum below. :math:`v_{i+1} = q_i(J^\top J) v_1` with the orthonormal
+   polynomials q_i of T. So
    :math:`\langle u, v_{i+1} \rangle = q_i(\lambda) \langle u, v_1 \rangle`, and by Bessel's inequality
    :math:`\langle u, v_1 \rangle^2 \le 1 / \sum_{i \le j} q_i(\lambda)^2`: the sum is `log_christoffel`.
 3. *Together.* The sum increases beyond :math:`\theta`. If it has reached :math:`1 / \eta^2` at a point t,
@@ -23,8 +24,11 @@ Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N
    `lanczos`), and the probability of failure is :math:`\delta` plus a term from r_i stated there: proved in float64 if
    rtol is far above eps, else assumed to vanish ("rounding acts like noise"). Where this assumption is certainly wrong,
    because rounding hides part of a product entirely, nothing is certified: no coupling counts as less than :math:`\nu`
-   (`Certificate.christoffel`), and the least component that 1 relies on must exceed :math:`\nu`
+   (`Certificate.christoffel`), and the contribution :math:`\eta (\lambda - a_1)` of the least component that 1 relies
+   on must exceed its share :math:`\nu / \sqrt N` of the rounding of the first product
    (`Certificate.above_rounding`). Both use :math:`\lambda = t`, which covers all :math:`\lambda > t`.
+6. *Exact.* After N steps T is :math:`J^\top J` in another basis, and the value exact up to rounding; so it is for a
+   zero operator: `stopping.Certified.decide`. `lanczos` confirms each Ritz value by one more product.
 
 Restarts need no union bound, since they are not a second start. Each item of a batch fails with probability at most
 :math:`\delta`, hence any of B items with at most :math:`B \delta`, whether or not they share a start.
@@ -46,7 +50,9 @@ def least_log_mass(size: int, confidence: float) -> float:
 
 
 def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarray) -> np.ndarray:
-    r"""Log of :math:`\sum_{i=0}^{j} q_i(t)^2`, shape (b,), with q_i the orthonormal polynomials of the coefficients.
+    r"""Log of :math:`\sum_{i=0}^{j} q_i(t)^2`, shape (b,): the reciprocal of the Christoffel function.
+
+    The q_i are the orthonormal polynomials of the coefficients:
 
     .. math:: q_0 = 1, \qquad b_i\, q_i(t) = (t - a_i)\, q_{i-1}(t) - b_{i-1}\, q_{i-2}(t)
 
@@ -67,6 +73,7 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
     with np.errstate(divide="ignore", over="ignore"):
         for i in range(diagonal.shape[1]):
             pivot = t - diagonal[:, i] - (squares[:, i - 1] / pivot if i else 0)
+            # a negative pivot, possible where a coupling was raised to the noise, is harmless: q_i^2 alone is summed
             pivot = np.where(np.abs(pivot) < SMALLEST, SMALLEST, pivot)
             pivots[:, i] = np.abs(pivot)
         logs = 2 * np.cumsum(np.log(pivots) - np.log(off_diagonal), axis=1)  # of q_i^2 = (p_i t / b_i)^2 q_{i-1}^2

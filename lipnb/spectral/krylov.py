@@ -92,7 +92,7 @@ class Krylov:
         self.lost: np.ndarray = np.zeros(len(start), dtype=bool)
         self._leaving = start.new_zeros(len(start), dtype=torch.float64)  # the last of `off_diagonal`, on the device
         self._next_random: np.ndarray = np.ones(len(start), dtype=bool)
-        self._seeds = start[:, 0].double().view(torch.int64).clone()
+        self._seeds = start[:, 0].double().view(torch.int64).clone()  # of `restart`: bits of each start, so not shared
 
     @property
     def steps(self) -> int:
@@ -122,9 +122,9 @@ class Krylov:
             self._leaving = torch.from_numpy(off_diagonal).to(self._leaving)
         # a projection shortens, and the result must be long enough to be divided by its length
         least, shorter = least_norm(residual.dtype), off_diagonal <= (1 + ROUNDED) * length
-        odd = ~(shorter & (np.minimum(length, off_diagonal) >= least))
-        if odd.any():
-            off_diagonal = self._end(odd, shorter, residual, diagonal, length, off_diagonal)
+        ends = ~(shorter & (np.minimum(length, off_diagonal) >= least))
+        if ends.any():
+            off_diagonal = self._end(ends, shorter, residual, diagonal, length, off_diagonal)
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(self._leaving).to(residual)[:, None])
         self.previous, self.current = self.current, residual
@@ -144,12 +144,14 @@ class Krylov:
         # every precision, since a Ritz value may converge suddenly and orthogonality be lost with it
         return _project_out(residual, self.basis[: step + 1])
 
-    def _end(self, odd, shorter, residual, diagonal, length, off_diagonal):
-        """`off_diagonal` with 0 for each odd row that ends: nothing is left of its product, or it is `lost`."""
+    def _end(self, ends, shorter, residual, diagonal, length, off_diagonal):
+        """`off_diagonal` with 0 for each row that ends: nothing is left of its product, or it is `lost`."""
         # a rest no longer than the rounding of the product counts as zero
         rounding = torch.finfo(residual.dtype).eps * np.maximum(length, self.diagonal.max(axis=1, initial=0))
-        nothing, least = odd & (off_diagonal <= rounding), least_norm(residual.dtype)
-        lost = ~(shorter | nothing) | (length < least) & ((length > 0) | (diagonal != 0))
+        nothing = ends & (off_diagonal <= rounding)
+        lengthened = ~(shorter | nothing)
+        underflowed = (length < least_norm(residual.dtype)) & ((length > 0) | (diagonal != 0))
+        lost = lengthened | underflowed
         self.lost |= lost
         gone = nothing | lost
         residual[gone], off_diagonal = 0, np.where(gone, 0, off_diagonal)  # so that the other items can continue

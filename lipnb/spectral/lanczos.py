@@ -122,7 +122,7 @@ def lanczos(
         krylov.extend()  # one product for all items; closed ones leave the batch here
         last = krylov.steps == most
         decision = policy.decide(krylov, last)
-        if decision is None:  # no Ritz value can have changed the answer
+        if decision is None:  # the policy looks at the Ritz values in a later step
             continue
         closing = krylov.open & (decision.done | decision.precision_limited | krylov.lost | last)
         krylov.check_orthonormal(closing)

@@ -23,6 +23,8 @@ class Decision(NamedTuple):
         Largest Ritz values, at least 0.
     done : ndarray of bool, shape (b,)
         Whether the stopping rule is met.
+    proved : ndarray of bool, shape (b,)
+        Whether no eigenvalue exceeds ``theta (1 + rtol)^2``; never without a certificate.
     precision_limited : ndarray of bool, shape (b,)
         Whether products of this precision cannot prove more: the item stops without proof.
     restart : ndarray, shape (b,)
@@ -32,6 +34,7 @@ class Decision(NamedTuple):
     ritz: Ritz
     theta: np.ndarray
     done: np.ndarray
+    proved: np.ndarray
     precision_limited: np.ndarray
     restart: np.ndarray
 
@@ -40,7 +43,7 @@ class Policy(Protocol):
     """Rule when to look at the Ritz pairs, when to stop, and which upper bound is proved at the end."""
 
     def decide(self, krylov: Krylov, last: bool) -> Decision | None:
-        """Decide after a step; None if no Ritz value can have changed the answer."""
+        """Decide after a step; None if a look at the Ritz values is not worth its cost yet."""
 
     def upper(self, krylov: Krylov, decision: Decision, closing: np.ndarray) -> np.ndarray:
         """Upper bounds on the largest eigenvalues, shape (b,), of the rows that are `closing`."""
@@ -56,8 +59,8 @@ class Estimated:
         """As `Policy.decide`."""
         ritz = krylov.ritz()
         done = krylov.breakdown(self.tiny) | (ritz.error <= self.rtol / MARGIN)
-        none = np.full(len(done), np.nan)
-        return Decision(ritz, np.maximum(ritz.values[:, -1], 0), done, np.zeros_like(done), none)
+        never, none = np.zeros_like(done), np.full(len(done), np.nan)
+        return Decision(ritz, np.maximum(ritz.values[:, -1], 0), done, never, never, none)
 
     def upper(self, krylov, decision, closing):
         """As `Policy.upper`: infinite."""
@@ -79,7 +82,7 @@ class Certified:
 
     def __init__(self, certificate: Certificate, batch: int, size: int, rtol: float) -> None:
         self.certificate, self.size, self.rtol = certificate, size, rtol
-        self.settled_at = np.full(batch, np.nan)  # Ritz values of the settled items that await their proof
+        self.settled_theta = np.full(batch, np.nan)  # Ritz values of the settled items that await their proof
         self.looked = 0
 
     def decide(self, krylov, last):
@@ -90,23 +93,25 @@ class Certified:
             return None
         ritz, self.looked = krylov.ritz(), krylov.steps
         theta, settled = np.maximum(ritz.values[:, -1], 0), ritz.error <= self.rtol
-        self.settled_at[krylov.items] = np.where(settled, theta, np.nan)
+        self.settled_theta[krylov.items] = np.where(settled, theta, np.nan)
         limit = theta * (1 + self.rtol) ** 2
-        # both conditions of the certificate, the more expensive one only if the other holds
+        # both conditions of the certificate, each only where it can still matter: `enough` without `certified` means
+        # that rounding may hide the start
         enough = settled & (settled.any() and certificate.christoffel(krylov, limit))
         certified = enough & (enough.any() and certificate.above_rounding(krylov, limit))
         # the value is exact up to rounding: in N vectors, all checked to be orthonormal when the item closes, J^T J is
         # T, whatever restarts drew; or the operator is zero
         exact = (krylov.steps == self.size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
         done = certified | exact
-        # more steps would lower the Christoffel function further, but rounding would still hide the start
+        # more steps would increase the sum further, but rounding would still hide the start; a breakdown restarts
+        # instead, with a random vector that rounding would have to hide too
         limited = enough & ~done & ~breakdown
         again = breakdown & ~done & ~limited & ~krylov.lost & (not last)
-        return Decision(ritz, theta, done, limited, np.where(again, certificate.noise * theta, np.nan))
+        return Decision(ritz, theta, done, done, limited, np.where(again, certificate.noise * theta, np.nan))
 
     def _may_be_proved(self, krylov):
         """Whether some open item has no settled Ritz value yet, or its last settled one would be proved by now."""
-        theta = self.settled_at[krylov.items]
+        theta = self.settled_theta[krylov.items]
         if np.isnan(theta[krylov.open]).any():
             return True
         theta = np.where(krylov.open, theta, 1)
@@ -115,8 +120,8 @@ class Certified:
     def upper(self, krylov, decision, closing):
         """As `Policy.upper`: rtol above the Ritz value if proved, else the least point that can be proved."""
         theta, lost = decision.theta, krylov.lost
-        upper = np.where(decision.done & ~lost, theta * (1 + self.rtol) ** 2, np.inf)
-        unproved = closing & ~decision.done & ~lost
+        upper = np.where(decision.proved & ~lost, theta * (1 + self.rtol) ** 2, np.inf)
+        unproved = closing & ~decision.proved & ~lost
         if unproved.any():
             upper[unproved] = self.certificate.upper(krylov, theta)[unproved]
         return upper

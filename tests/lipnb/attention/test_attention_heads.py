@@ -29,9 +29,9 @@ from cases import (
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.attention.parameters import AXES
 from lipnb.jacobian import infinity_norm
+from lipnb.jacobian.matrices import ScaledMatrices
 from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.jacobian.streamed import StreamedGram
-from lipnb.jacobian.weights import ScaledWeights
 
 
 def test_transforms_and_casting():
@@ -342,7 +342,7 @@ def test_gradients_reach_the_tensors_that_a_map_was_made_of():
         assert relative(found[name], expected) < 1e-12 and expected.abs().max() > 0
     f = Attention(**leaves)
     assert local_lipschitz(f, x.repeat(4, 1)).converged and not any(
-        getattr(ScaledWeights.of(f, f.dtype), name).requires_grad for name in ("projection", "output")
+        getattr(ScaledMatrices.of(f, f.dtype), name).requires_grad for name in ("projection", "output")
     )
     leaves["value"].grad = None
     infinity_norm(f, x).sum().backward()  # by the map without idle biases, which the solve made

@@ -6,7 +6,7 @@ import torch
 from cases import normal, parts_of_a_map, random_case, relative
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.jacobian.weights import ScaledWeights
+from lipnb.jacobian.matrices import ScaledMatrices
 
 
 def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32():
@@ -34,7 +34,7 @@ def test_units_are_powers_of_two_and_zeros_stay_zeros():
         assert math.frexp(flat.unit)[0] == math.frexp(flat.weights.value_unit)[0] == 0.5
         if att.output is not None:
             size = flat.unit / flat.weights.value_unit
-            assert torch.equal(flat.weights.output * size, att.output.movedim(0, 1).flatten(1))
+            assert torch.equal(flat.matrices.output * size, att.output.movedim(0, 1).flatten(1))
         for zero in ("value", "output"):
             if (one := getattr(att, zero)) is not None:
                 nothing = AttentionJacobian(att.replace(**{zero: 0 * one}), case.x)
@@ -50,11 +50,11 @@ def test_an_estimate_of_values_that_are_zero_is_zero():
 def test_prepared_weights_are_made_once_for_each_type_and_go_with_the_map(monkeypatch):
     given, x = parts_of_a_map()
     f, made = Attention(**given), []
-    inner = ScaledWeights.__init__
-    monkeypatch.setattr(ScaledWeights, "__init__", lambda self, *rest: made.append(rest[1]) or inner(self, *rest))
+    inner = ScaledMatrices.__init__
+    monkeypatch.setattr(ScaledMatrices, "__init__", lambda self, *rest: made.append(rest[1]) or inner(self, *rest))
     for _ in range(3):
         local_lipschitz(f, x)
     assert made == [torch.float64]
-    assert ScaledWeights.of(f, torch.float32).projection.dtype == torch.float32
-    assert ScaledWeights.of(f, torch.float64).projection.dtype == torch.float64
+    assert ScaledMatrices.of(f, torch.float32).projection.dtype == torch.float32
+    assert ScaledMatrices.of(f, torch.float64).projection.dtype == torch.float64
     assert made == [torch.float64, torch.float32]

@@ -13,7 +13,7 @@ def _tensors(attention):
     return attention.query, attention.key, attention.value, *output
 
 
-class ScaledWeights:
+class ScaledMatrices:
     """Weight matrices of an attention map, stacked for products and scaled to entries near one.
 
     Attributes
