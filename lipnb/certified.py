@@ -143,11 +143,13 @@ def certify(
 
     - IEEE float64: additions, products, quotients and square roots rounded to the nearest number, gradual
       underflow (no flush to zero);
-    - products of float64 matrices use additions and products of float64 only, in any order: no Strassen, no lower
-      precision (PyTorch lowers that of float32 products, not of these);
-    - exp, expm1, log, tanh, cosh, hypot and the reciprocal square root are accurate to four units;
-    - eigenvalues of a symmetric matrix of order p are accurate to 8 p u times its trace;
-    - triangular factors of QR are those of a matrix at most eight units a row away;
+    - sums, norms and products of float64 matrices use additions and products of float64 only, fused or not, in any
+      order: no Strassen, no lower precision (PyTorch lowers that of float32 products, not of these);
+    - exp, expm1, log, tanh, cosh, hypot, powers and the reciprocal square root have a relative error of at most 4 u;
+    - eigenvalues of a symmetric matrix of order p err by at most 8 p u times the sum of their moduli (its trace, if
+      none is negative);
+    - the triangular factor of QR is that of a matrix each of whose columns, of r entries, differs by at most 8 r u
+      times its length;
     - a Cholesky factorisation of order b that succeeds is that of a matrix at most (8 b + 16) u times the trace away.
 
     Nothing is assumed of singular vectors, eigenvectors, inverses and the solver: the deviation of vectors from
@@ -221,9 +223,11 @@ def _bracket(at, sizes, rtol, seed):
         return None
     found = upper_by_columns(at, errors, sizes)
     vector = _longest(at, found.size, rtol, seed)  # any vector gives a lower bound
-    length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(at.jvp(vector))
-    stretch = image / torch.where(length > 0, length, 1)
-    # line 7: two lengths and their quotient; `rounding` includes the error of the product, as that of one column
+    top = vector.abs().amax()
+    vector = vector / torch.where(top > 0, top, 1)  # no square that counts for its length underflows
+    size, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(at.jvp(vector))
+    stretch = image / torch.where(size > 0, size, 1)
+    # two lengths and their quotient; `rounding` includes the error of the product, as that of one column
     lower = stretch * (1 - gamma(4 * at.x.numel() + 4 * image.numel() + 64)) - found.rounding
     return Bracket(
         lower=lower.clamp_min(0),

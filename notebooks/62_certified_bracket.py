@@ -365,16 +365,17 @@ print(
 # Everything is computed in float64, $u = 2^{-53}$; hats are what was computed, $\gamma_c = cu/(1 - cu)$. A sum of $c$
 # products, in any order, errs by at most $\gamma_c$ times the sum of the absolute products {cite}`higham2002accuracy`.
 # The code, in {py:mod}`lipnb.bounds.rounding`, names these lines by their numbers. Assumed, not proved, of processor
-# and
-# libraries:
+# and libraries:
 #
 # - float64 as IEEE has it: additions, products, quotients and square roots are rounded to the nearest number, and
 #   underflow is gradual (no flush to zero);
-# - products of matrices are made by additions and products of float64 alone, in any order: no Strassen, no shorter
-#   numbers (PyTorch lowers products of float32 on request, not these);
-# - exp, expm1, log, tanh, cosh, hypot and one over a square root err by at most four units;
-# - eigenvalues of a symmetric matrix of order $p$ err by at most $8pu$ times its trace;
-# - the triangular factor of a QR factorisation is that of a matrix whose rows are eight units away, relatively;
+# - sums, norms and products of matrices are made by additions and products of float64 alone, fused or not, in any
+#   order: no Strassen, no shorter numbers (PyTorch lowers products of float32 on request, not these);
+# - exp, expm1, log, tanh, cosh, hypot, powers and one over a square root have a relative error of at most $4u$;
+# - eigenvalues of a symmetric matrix of order $p$ err by at most $8pu$ times the sum of their moduli, which is its trace
+#   if none is negative;
+# - the triangular factor of a QR factorisation is that of a matrix each of whose columns, of $r$ entries, differs by at
+#   most $8ru$ times its length;
 # - a Cholesky factorisation of order $b$ that comes to its end is that of a matrix within $(8b + 16)\, u$ times its
 #   trace.
 #
@@ -415,7 +416,7 @@ print(
 # &+ 8u\,(\abs{\log a_j - \max \log a} + \max \abs{\log a}) .
 # \end{aligned}$$
 #
-# Subtracting the largest logit of the row adds $u \abs{\hat\ell_{ij} - \max}$; exp, the sum and the quotient, as
+# Subtracting the largest logit of the row adds $2u \abs{\hat\ell_{ij} - \max}$; exp, the sum and the quotient, as
 # relative errors of $P$, add $\gamma_{n+16}$. Let $\omega_{ij}$ be the total.
 #
 # *4. Probabilities.* Hence $P_{ij} = \hat P_{ij} e^{\theta_{ij}} / D_i$ with $\abs{\theta_{ij}} \le \omega_{ij}$ and

@@ -41,7 +41,7 @@ def largest_proved(gram):
         gap = -gram
         gap.diagonal().add_(found)
         if torch.linalg.cholesky_ex(gap).info == 0:
-            return found * (1 + (8 * b + 16) * b * UNIT)
+            return found * (1 + (8 * b + 24) * b * UNIT)  # as in `Prover._upper`
     raise torch.linalg.LinAlgError("no bound was proved: entries that are not finite, or a wrong guess.")
 
 
@@ -115,8 +115,9 @@ class Prover:
         for _ in range(TRIES):
             unproved = [i for i in unproved if self._fails(K[i], square[i])]
             if not unproved:
-                # K <= lambda^2 S + epsilon I: rounding of the factorisation, and errors of K
-                epsilon = (8 * b + 16) * UNIT * square * self.trace + K_errors
+                # K <= lambda^2 S + epsilon I: rounding of the factorisation, (8 b + 16) u times the trace, of the
+                # product and the difference in each entry of the matrix, 2 u in its Frobenius norm, errors of K
+                epsilon = (8 * b + 24) * UNIT * square * self.trace + K_errors
                 found = (square * self.RSR + epsilon * self.norm**2).sqrt() * (1 + 16 * UNIT)
                 break
             square[unproved if at_least is None else slice(None)] *= RAISED
@@ -143,8 +144,10 @@ class Computed:
         self.R, self.norm_square = R, largest_singular(R) ** 2 * (1 + 4 * UNIT)
 
     def upper(self, K, K_errors, *, at_least=None):
-        r"""As `Prover.upper`: the root of :math:`\lambda_{\max}(\hat H) + 8 (p + 1) u\, \mathrm{tr}\, \hat H` plus the
-        rounding of :math:`H = R K R^\top = \sum_h R_h K_h R_h^\top`.
+        r"""As `Prover.upper`: the root of :math:`\lambda_{\max}(\hat H) + 8 (p + 1) u\, (\mathrm{tr}\, \hat H + 2 p e)
+        + e`, with e the error of :math:`H = R K R^\top = \sum_h R_h K_h R_h^\top`.
+
+        No eigenvalue of :math:`\hat H` is below -e, so the sum of their moduli is at most the trace plus 2 p e.
         """
         best = self.R.new_zeros(()) if at_least is None else at_least
         p, (_, h, v, _) = len(self.R), K.shape
@@ -158,9 +161,9 @@ class Computed:
                 gamma(h * v + v + 16) * (R_squares * length(K[tokens], (-2, -1))).sum(-1)
                 + K_errors[tokens] * self.norm_square
             )
-            errors = errors + 8 * (p + 1) * UNIT * trace.clamp_min(0)
+            errors = errors + 8 * (p + 1) * UNIT * (trace.clamp_min(0) + 2 * p * errors)
             if at_least is not None:
-                frobenius = torch.linalg.matrix_norm(H) * (1 + gamma(p * p + 2)) + errors
+                frobenius = length(H, (-2, -1)) + errors
                 H, errors = (part[~(frobenius <= best**2)] for part in (H, errors))
                 if not len(H):
                     continue

@@ -3,7 +3,8 @@ r"""Bounds on all rounding errors: norms as upper bounds, and the distance of th
 Lines 1 to 8 are those of the proof in the book, "Rounding, line by line" (notebooks/62_certified_bracket.py), which
 lists the assumptions on float64 and the libraries. With :math:`u = 2^{-53}` a sum of c products errs by at most
 :math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any order (higham2002accuracy, section
-3.1); hats are computed. Everything is counted to every order.
+3.1), with fused multiply-adds too, in which a product shares the rounding of its addition; hats are computed.
+Everything is counted to every order.
 
 1. *Units* of `in_units`, in which nothing overflows and underflow changes logits and result by at most `TINY`.
    `RoundingErrors.raised` marks the heads that `in_units` raises. A norm that squares its entries would lose more,
@@ -14,7 +15,7 @@ lists the assumptions on float64 and the libraries. With :math:`u = 2^{-53}` a s
    rotated: `RowErrors`, lines 2a to 2d.
 3. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
    :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
-   (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
+   (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds 2 u times
    the difference, exp, sum and quotient together :math:`\gamma_{n+16}`: :math:`t_{ij}`. A cap c has slopes in [0, 1]
    and values in [-c, c]: an error t of the product becomes at most
    :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)` moves by at
@@ -80,7 +81,7 @@ class RowErrors:
     :math:`|\hat y - y| \le r^y` and :math:`\eta = |r^y| / \sqrt K`:
 
     - *2a.* :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`.
-      Hence :math:`r \le r^+ := (1 / \hat r - \eta)^{-1}`, if that is positive, and
+      Hence :math:`r \le r^+ := ((1 - \gamma_{K+16}) / \hat r - \eta)^{-1}`, if that is positive, and
       :math:`|\hat r - r| \le \delta := r^+ \hat r \eta + \gamma_{K+16} \hat r`.
     - *2b.* Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
     - *2c.* The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
@@ -312,10 +313,11 @@ class RoundingErrors:
         .. math::
             |\hat P \hat g \hat b - P g b| &\le |\hat P - P| |g| |b| + \hat P |\hat g - g| |b|
                 + \hat P |\hat g| |\hat b - b|, \\
-            |\hat C_i - C_i| &\le 5 \nu e_i \alpha + (\nu e_i + 2 \rho) \alpha + 2 \nu\, \delta\alpha,
+            |s (\hat C_i - C_i) W_Q| &\le 5 \nu e'_i \alpha + (\nu e_i + 2 \rho) \alpha + 2 \nu\, \delta\alpha,
 
-        :math:`\alpha` and :math:`\delta\alpha` the largest :math:`|s W_Q^\top k_j|` and its error; the value term moves
-        by :math:`\|E\|_F \|W_V\|`. The query term is block diagonal, so that its largest block counts; :math:`\|W_O\|`
+        :math:`\alpha` and :math:`\delta\alpha` the largest :math:`|s W_Q^\top k_j|` and its error, :math:`e'_i` the
+        sum of row i of the errors of P times the slopes of the cap; the value term moves by :math:`\|E\|_F \|W_V\|`,
+        with token weights in E. The query term is block diagonal, so that its largest block counts; :math:`\|W_O\|`
         multiplies everything.
         """
         at, att = self.at, self.at.attention
@@ -326,7 +328,7 @@ class RoundingErrors:
         key = 2 * nu * b * length(self.capped_Et) + length(at.Pt) * (gap_error * b + 5 * nu * self.slope)
         query = (5 * nu * MORE * self.capped_E.sum(-1) + gap_error) * alpha[:, None] + 2 * nu * alpha_error[:, None]
         value = length(self.Et, (-2, -1)) * largest_singular(att.value)
-        # one MORE for each sum in the others
+        # at most four nested sums above lack their MORE
         return MORE**4 * (largest_singular(at.output) * (value + length(key) + query.amax(-1))).sum()
 
     def arithmetic(self):
@@ -334,7 +336,8 @@ class RoundingErrors:
 
         Every number is replaced by its absolute value, or a factor by its Frobenius norm, which no orthogonal
         transformation changes: :math:`\|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
-        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. In
+        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`; for rows that are
+        normalised or rotated `absolute_in_token` stands for :math:`\|W_K\|_F` and :math:`\|W_Q\|_F`. In
         :math:`\gamma_c`, c counts all sums from the linearization to a norm, and eight units for each row of a
         factorisation.
         """

@@ -163,7 +163,7 @@ def _largest_block(at, blocks):
     for rows in at.row_blocks():
         N = blocks(rows)
         size = N.abs().amax()
-        frobenius.append(size * torch.linalg.matrix_norm(_unit(N)) * (1 + gamma(N[0].numel() + 2)))
+        frobenius.append(size * torch.linalg.matrix_norm(_unit(N)) * (1 + gamma(N[0].numel() + 8)))
     frobenius = torch.cat(frobenius)
     best, order = frobenius.new_zeros(()), frobenius.argsort(descending=True)
     for some in order.split(AT_ONCE):
@@ -197,7 +197,9 @@ def _weighted(at, S, Y, norms, *, each):
     q_i^\top D_j` of small order. `each`: one weight for each token j; else one for all.
     """
     att = at.attention
-    gamma_n = gamma(16 * (at.heads_per_key * at.n + sum(at.R.shape) + sum(att.key.shape)) + 256)
+    # the triangular factor R of the outputs is made of `output_width` rows
+    lengths = at.heads_per_key * at.n + att.output_width + sum(at.R.shape) + sum(att.key.shape)
+    gamma_n = gamma(16 * lengths + 256)
     T = _weights(at, Y, each, gamma_n)
     rho_T = T.movedim(1, 0) * _rho(at, T, S, norms, gamma_n)[:, None]  # rho_i T_ij, (h, i, j or 1)
     if at.hidden is not None and each:

@@ -11,15 +11,16 @@ EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed,
 
 
 def gamma(count):
-    r"""The relative error :math:`\gamma_c = c u / (1 - c u)` of a sum of `count` products."""
+    r"""The relative error :math:`\gamma_c = c u / (1 - c u)` of `count` roundings, as of a sum of so many products."""
     return count * UNIT / (1 - count * UNIT)
 
 
 def length(tensor, dim=-1):
     """Upper bound on the Euclidean length over one or several dimensions, with its rounding, for any number of entries.
 
-    Entries are first divided by the largest, so that squares cannot underflow. For c entries each quotient errs by a
-    unit, the sum of squares by c units, the root by half of both, the product by a unit.
+    Entries are first divided by the largest, so that squares cannot underflow. For c entries each quotient errs by u,
+    the sum of squares by c u, the root by half of both and u of itself, product and last factor by u each: 8 u beside
+    c u are more than enough. The largest entry must be a normal number.
     """
     if not tensor.numel():
         return torch.linalg.vector_norm(tensor, dim=dim)
@@ -34,14 +35,14 @@ def triangle(matrix):
 
 
 def largest_eigenvalue(gram):
-    """The largest eigenvalue of positive semidefinite matrices (..., b, b), up to rounding."""
+    """The largest eigenvalue of symmetric matrices (..., b, b), up to rounding, or an upper bound on it."""
     try:
         return torch.linalg.eigvalsh(gram)[..., -1]
-    except torch.linalg.LinAlgError:  # no convergence, seen once in 100,000 cases; the trace is an upper bound
-        trace = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)
-        if not torch.isfinite(trace).all():
+    except torch.linalg.LinAlgError:  # no convergence, seen once in 100,000 cases
+        frobenius = length(gram, (-2, -1))
+        if not torch.isfinite(frobenius).all():
             raise
-        return trace
+        return frobenius
 
 
 def largest_singular(matrix):

@@ -183,3 +183,11 @@ def test_terms_tested_by_a_factorisation_are_those_computed(monkeypatch):
             tested = torch.stack(bounds.three_terms(at))
         # of a width of one, what the output sends to nothing costs more than a few percent of a tiny term
         assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.05 * computed + 1e-5 * computed.sum()).all()
+
+
+def test_the_key_term_counts_the_rows_of_the_outputs_that_are_factorised():
+    """Householder's factorisation errs by up to 8 r u at r rows: rows of zeros widen the bound by as much."""
+    f, x, rows = Attention(*normal(3, 1, 2, 2), normal(1, 2, 2)), normal(3, 2), 10**5
+    tall = f.replace(output=torch.cat([f.output, f.output.new_zeros(1, rows, 2)], 1))
+    found, wide = (certify(one, x, columns=0) for one in (f, tall))
+    assert wide.key >= found.key * (1 + 8 * rows * 2.0**-53) and wide.key == pytest.approx(found.key.item(), rel=1e-6)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from cases import normal
 
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, largest_singular_of_each, length
+from lipnb.bounds.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, largest_singular_of_each, length
 
 
 def test_norms_are_upper_bounds_and_tight():
@@ -37,7 +37,7 @@ def test_lengths_whose_squares_underflow():
     assert length(rows * 2.0**-1074)[0] == 5 * 2.0**-1074
 
 
-def test_a_factorisation_that_does_not_converge_leaves_the_trace(monkeypatch):
+def test_eigenvalues_that_do_not_converge_leave_the_frobenius_norm(monkeypatch):
     def fails(*given):
         raise torch.linalg.LinAlgError("failed to converge")
 
@@ -48,3 +48,4 @@ def test_a_factorisation_that_does_not_converge_leaves_the_trace(monkeypatch):
     assert (found >= exact).all() and (found <= torch.linalg.matrix_norm(matrix) * (1 + 1e-9)).all()
     with pytest.raises(torch.linalg.LinAlgError):
         largest_singular(matrix / 0)
+    assert largest_eigenvalue(torch.diag(torch.tensor([1.0, -1.0]).double())) >= 1, "above the trace, which is zero"
