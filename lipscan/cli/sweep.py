@@ -37,7 +37,7 @@ values are those of YAML 1.2, null and .inf among them, lists and mappings too; 
 12:30 and dates are text, 010 is 10; what could be meant in two ways, such as no, on or 1_000, is refused
 
 the notebook: one cell tagged `parameters` sets defaults; two lines fill the table:
-  from lipscan.sweeps import record
+  from lipnb.sweeps import record
   record(lipschitz=value)
 of its output 1,000,000 characters are kept, and it says where it was cut; recorded values are never cut
 
