@@ -1,6 +1,7 @@
 """Local Lipschitz constant of a map of tokens: the largest singular value of its Jacobian at an input."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -283,7 +284,8 @@ def differentiable_lipschitz(
     pair = singular_pair(f, x, rtol=rtol, max_steps=max_steps, seed=seed)
     if not torch.is_grad_enabled():
         return pair.value.to(x.dtype)
-    return bilinear_form(f, x, pair.input, pair.output)
+    with gemm.full_precision(x.dtype, x.device) if isinstance(f, Attention) else nullcontext():
+        return bilinear_form(f, x, pair.input, pair.output)
 
 
 @dataclass

@@ -338,7 +338,7 @@ print(
 #
 # *2a.* $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$ and moves by at most $\eta$, so
 # $\varrho \le \varrho^+
-# = (1 / \hat\varrho - \eta)^{-1}$ (or the answer is $[0, \infty]$) and $\abs{\hat\varrho - \varrho} \le \delta =
+# = ((1 - \gamma_{K + 16}) / \hat\varrho - \eta)^{-1}$ (or the answer is $[0, \infty]$) and $\abs{\hat\varrho - \varrho} \le \delta =
 # \varrho^+ \hat\varrho\, \eta + \gamma_{K + 16}\, \hat\varrho$.
 #
 # *2b.* Entries of $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$, of

@@ -96,8 +96,8 @@ class Attention:
     -----
     Attributes cannot be set; `replace` makes a new map. A map holds copies of its arguments, and gradients reach the
     original tensors. ``f.query`` and the like are the tensors of the map itself: writing into them, as in
-    ``f.query.mul_(2)``, changes the map and everything computed with it afterwards, but no Jacobian or answer that
-    already exists.
+    ``f.query *= 2``, changes the map and everything computed with it afterwards, but no `AttentionJacobian` and no
+    answer that already exists. Shapes and types must stay as they are.
 
     castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases);
     kim2021lipschitz, L2 scores; su2024roformer, rotary positions.
@@ -165,7 +165,8 @@ class Attention:
         vars(self).update(slope=slope, irrelevant_biases=irrelevant_biases(self))
 
     def __setattr__(self, name, value):
-        if "kept" in vars(self):
+        # f.query *= 2 has written into the tensor, and then sets the same tensor
+        if "kept" in vars(self) and not (isinstance(value, Tensor) and vars(self).get(name) is value):
             raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
         super().__setattr__(name, value)
 
@@ -174,6 +175,11 @@ class Attention:
 
     def __getstate__(self):
         return {**vars(self), "kept": {}}
+
+    def __setstate__(self, state):
+        if {one.name for one in fields(self)} - {*state}:
+            raise ValueError("this Attention was pickled by another version of lipnb: make it again from its matrices.")
+        vars(self).update(state)
 
     def __deepcopy__(self, memo):
         memo[id(self)] = new = self.replace()  # tensors with a history refuse to be copied deeply

@@ -228,5 +228,5 @@ class AttentionJacobian:
 
     def infinity_norm(self) -> Tensor:
         """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""
-        with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
+        with torch.no_grad():
             return infinity_norm(self.attention, self.x)

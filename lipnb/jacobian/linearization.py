@@ -9,6 +9,7 @@ from torch import Tensor
 from lipnb.attention import Attention, RowJacobian
 from lipnb.attention.heads import check_attention
 from lipnb.checks import at_once
+from lipnb.jacobian import gemm
 
 __all__ = ["Linearization", "infinity_norm"]
 
@@ -276,7 +277,9 @@ def infinity_norm(attention: Attention, x: Tensor) -> Tensor:
     """
     check_attention(attention, "infinity_norm")
     attention.check_input(x)
-    at, n = Linearization.of(attention, x), x.shape[-2]
+    n = x.shape[-2]
     step = at_once(x[..., 0].numel() * attention.heads * attention.value_width * attention.width)
-    largest = [at.blocks(first, min(first + step, n)).abs().sum((-2, -1)).amax((-2, -1)) for first in range(0, n, step)]
-    return torch.stack(largest).amax(0)
+    with gemm.full_precision(x.dtype, x.device):
+        at = Linearization.of(attention, x)
+        blocks = (at.blocks(first, min(first + step, n)) for first in range(0, n, step))
+        return torch.stack([block.abs().sum((-2, -1)).amax((-2, -1)) for block in blocks]).amax(0)

@@ -28,14 +28,16 @@ class ScaledMatrices:
 
     @torch.no_grad()
     def __init__(self, attention, dtype):
-        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+        self._slope = attention.slope
         self._made_of = [tensor.clone() for tensor in _tensors(attention)]
+        # from the copies, because another thread may write into the map meanwhile
+        query, key, value, output = (*self._made_of, None)[:4]
         self._steepest, self.value_width = None, value.shape[-2]
         self.value_unit = power_of_two(value)
         output_unit = 1.0 if output is None else power_of_two(output)
         self.unit = self.value_unit * output_unit
         stacked = torch.cat(
-            [attention.slope * query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1) / self.value_unit]
+            [self._slope * query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1) / self.value_unit]
         )
         self.projection = stacked.mT.contiguous().to(dtype)
         self.output = None
@@ -50,9 +52,14 @@ class ScaledMatrices:
         writes through ``.data`` or NumPy.
         """
         found = attention.kept.get(dtype)
-        if found is None or not all(map(torch.equal, found._made_of, _tensors(attention))):
+        if found is None or not found._fits(attention):
             found = attention.kept[dtype] = cls(attention, dtype)
         return found
+
+    def _fits(self, attention):
+        """Whether `attention` has the numbers from which these matrices were made."""
+        old, new = self._made_of, _tensors(attention)
+        return self._slope == attention.slope and len(old) == len(new) and all(map(torch.equal, old, new))
 
     def steepest(self, groups):
         """Approximate token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.

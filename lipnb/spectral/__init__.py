@@ -1,8 +1,8 @@
 r"""Largest singular values of batches of operators given by their products, with the residual of every answer.
 
 The package is independent of attention: solvers take a `GramOperator`, or the product with :math:`J^\top J` as a
-function, and a start vector; `dense_norm` takes matrices. `krylov` extends the basis, `certificate` proves bounds,
-`stopping` decides when to stop, and `lanczos` is the loop.
+function, and a start vector; `baselines.dense_norm` takes matrices. `krylov` extends the basis,
+`certificate` proves bounds, `stopping` decides when to stop, and `lanczos` is the loop.
 """
 
 from lipnb.spectral.answer import SpectralNorm

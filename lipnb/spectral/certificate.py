@@ -1,5 +1,7 @@
 r"""Proof that `upper` holds with the stated probability, and the code of each of its steps (as in book/solver.md).
 
+With rounded products the proof holds under the assumption in 5.
+
 Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N, with unit eigenvector u; let
 :math:`v_1, v_2, \dots` be the Lanczos vectors, from a start :math:`v_1` drawn uniformly from the sphere
 (`start_vectors`), T the matrix of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and

@@ -24,7 +24,7 @@ class Decision(NamedTuple):
     done : ndarray of bool, shape (b,)
         Whether the stopping rule is met.
     proved : ndarray of bool, shape (b,)
-        Whether no eigenvalue exceeds ``theta (1 + rtol)^2``; never without a certificate.
+        Whether the certificate excludes an eigenvalue above ``theta (1 + rtol)^2``; never without a certificate.
     precision_limited : ndarray of bool, shape (b,)
         Whether products of this precision cannot prove more: the item stops without proof.
     restart : ndarray, shape (b,)

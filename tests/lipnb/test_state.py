@@ -13,11 +13,12 @@ from lipnb import (
     block_norms,
     bounds,
     certify,
+    differentiable_lipschitz,
     local_lipschitz,
     singular_pair,
     worst_case,
 )
-from lipnb.jacobian import gemm
+from lipnb.jacobian import gemm, infinity_norm
 
 aten = torch.ops.aten
 ADDED = {aten.addmm, aten.addmm_, aten.baddbmm, aten.baddbmm_, aten.addmv, aten.addmv_}  # to their first argument
@@ -99,6 +100,7 @@ OWN = {
     "matrix": lambda: AttentionJacobian(ATTENTION, X).dense(),
     "operator": lambda: torch.from_numpy(AttentionJacobian(ATTENTION, X[0]).linear_operator() @ X[0].numpy().ravel()),
     "row sums": lambda: AttentionJacobian(ATTENTION, X).infinity_norm(),
+    "row sums of a map": lambda: infinity_norm(ATTENTION, X),
     "blocks": lambda: block_norms(ATTENTION, X),
     "wide blocks": lambda: block_norms(WIDE, FEW),
     "pair": lambda: singular_pair(ATTENTION, X).value,
@@ -112,6 +114,15 @@ OWN = {
     ),
     "worst case": lambda: worst_case.on_ball(EXACT, 4, 1.5, seed=0, effort=1).x,
 }
+
+
+def test_the_constant_with_a_gradient_does_not_depend_on_autocast():
+    f = Attention(*(part.requires_grad_() for part in normal(3, 2, 8, 16) / 3))
+    expected = differentiable_lipschitz(f, X)
+    with autocast():
+        found = differentiable_lipschitz(f, X)
+    found.sum().backward()
+    assert torch.allclose(found, expected, rtol=1e-5) and found.dtype == torch.float32
 
 
 def test_own_answers_do_not_depend_on_the_state_of_pytorch():

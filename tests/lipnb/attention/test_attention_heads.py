@@ -369,7 +369,7 @@ def test_a_map_is_pickled_copied_and_moved():
     for again in (pickle.loads(stored), copy.copy(f), copy.deepcopy(f), f.to(dtype=torch.float64), f.to("cpu")):
         assert torch.equal(answers(again, x), answers(f, x)) and repr(again) == repr(f)
         with pytest.raises(AttributeError, match="does not change"):
-            again.value = f.value
+            again.value = f.value.clone()
     half = f.to(dtype=torch.float32)
     assert half.dtype == torch.float32 and (half.window, half.masked) == (4, True)
     assert relative(local_lipschitz(half, x.float()).value.double(), local_lipschitz(f, x).value) < 1e-3
@@ -418,3 +418,22 @@ def test_it_is_the_window_of_the_library_of_models():
 
 def test_the_window_stands_in_the_representation_and_survives_a_move():
     assert "window 3" in repr(windowed(3)) and windowed(3).to(dtype=torch.float32).window == 3
+
+
+def test_tensors_are_written_in_place_and_never_exchanged():
+    given, x = parts_of_a_map()
+    f, twice = Attention(**given), Attention(**{**given, "query": 2 * given["query"]})
+    f.query *= 2
+    assert torch.equal(f(x), twice(x)) and local_lipschitz(f, x).value == local_lipschitz(twice, x).value
+    for value in (f.query.clone(), None):
+        with pytest.raises(AttributeError, match="make a new one"):
+            f.query = value
+    with pytest.raises(AttributeError, match="make a new one"):
+        f.masked = not f.masked
+
+
+def test_a_pickle_of_another_version_is_refused():
+    given, _ = parts_of_a_map()
+    state = Attention(**given).__getstate__()
+    with pytest.raises(ValueError, match="pickled by another version"):
+        object.__new__(Attention).__setstate__({name: part for name, part in state.items() if name != "query"})

@@ -58,3 +58,13 @@ def test_prepared_weights_are_made_once_for_each_type_and_go_with_the_map(monkey
     assert ScaledMatrices.of(f, torch.float32).projection.dtype == torch.float32
     assert ScaledMatrices.of(f, torch.float64).projection.dtype == torch.float64
     assert made == [torch.float64, torch.float32]
+
+
+def test_maps_that_share_their_tensors_share_no_matrices_of_another_scale():
+    f, x = Attention(*normal(3, 2, 4, 12) / 3), normal(16, 12)
+    tied = Attention(*normal(3, 2, 6, 12) / 3, output=normal(12, 2, 6).movedim(1, 0))
+    for old, changes in ((f, {"scale": 3.0}), (f, {"score": "l2"}), (tied, {"output": None})):
+        local_lipschitz(old, x)
+        for new in (old.changed(**changes), old):  # that of the changed map, then again that of the old one
+            assert local_lipschitz(new, x).value == local_lipschitz(new.replace(), x).value
+            assert torch.equal(AttentionJacobian(new, x).jvp(x), AttentionJacobian(new.replace(), x).jvp(x))
