@@ -200,7 +200,8 @@ class Attention:
         new._derive()
         return new
 
-    def _tensors(self):
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors of the map by the names of its arguments, without those that are None."""
         found = {name: getattr(self, name) for name in AXES}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -213,7 +214,7 @@ class Attention:
             device, dtype = None, device
         moved = {
             name: tensor.to(device=device, dtype=None if name == KEPT_DTYPE else dtype)
-            for name, tensor in self._tensors().items()
+            for name, tensor in self.tensors().items()
         }
         if dtype is None or torch.promote_types(self.dtype, dtype) == dtype:  # no number can overflow
             return self.changed(**moved, kept={})
@@ -283,7 +284,7 @@ class Attention:
         return cls(query, query, folded, output, masked=masked, score="l2")
 
     def __repr__(self) -> str:
-        biases = [name for name in self._tensors() if name.endswith("_bias")]
+        biases = [name for name in self.tensors() if name.endswith("_bias")]
         kind = ("L2 " if self.score == "l2" else "") + "heads"
         kind += "" if self.groups == self.heads else f" on {self.groups} of keys"
         mask = ("masked" if self.masked else "unmasked") if self.window is None else f"window {self.window}"
@@ -506,7 +507,7 @@ class Attention:
         times = self.heads // self.groups
         if times == 1:
             return self
-        shared = {name: part for name, part in self._tensors().items() if AXES[name].startswith("g")}
+        shared = {name: part for name, part in self.tensors().items() if AXES[name].startswith("g")}
         return self.changed(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()}, kept={})
 
     def without_irrelevant_biases(self) -> "Attention":

@@ -178,7 +178,7 @@ def _of_size_one(att):
 
     Detached, because NumPy and SciPy cannot read tensors that require a gradient.
     """
-    att = att.replace(**{name: part.detach() for name, part in att._tensors().items()})
+    att = att.replace(**{name: part.detach() for name, part in att.tensors().items()})
     # the bias of the values matters with sinks
     values = ("value", "value_bias") if att.sinks is not None else ("value",)
     scaled, log = {}, 0.0

@@ -75,7 +75,7 @@ class AttentionJacobian:
         flat = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
         with torch.no_grad(), gemm.full_precision(x.dtype, x.device):
             # a copy of the map, so that later changes of its tensors have no effect
-            self.attention = attention.changed(**{name: part.clone() for name, part in attention._tensors().items()})
+            self.attention = attention.changed(**{name: part.clone() for name, part in attention.tensors().items()})
             self._at = Linearization.of(self.attention, self.x.reshape(-1, self.n, self.d), flat)  # of a flat batch
 
     def __getstate__(self):

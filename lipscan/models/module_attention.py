@@ -102,9 +102,8 @@ class OwnAttention:
             call.again(x)
         return calls[0].given
 
-    @property
-    def own(self) -> dict[str, Tensor]:
-        """Weights and buffers, name -> tensor, as in `Attention`."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and buffers by name, as `Attention.tensors`."""
         parts = {"module": self._module, "giver": self._giver}
         return {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
 

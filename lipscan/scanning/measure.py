@@ -178,7 +178,7 @@ def one_head(f: Attention, head: int) -> Attention:
         alone[head] = output[head]
         return f.replace(output=alone, output_bias=None)
     parts = {}
-    for name, tensor in f._tensors().items():
+    for name, tensor in f.tensors().items():
         if name not in ("frequencies", "output_bias"):
             place = group if name.startswith(("key", "value")) else head
             parts[name] = tensor[place : place + 1]
@@ -249,7 +249,7 @@ def block_work(f: Callable, n: int) -> float:
     if isinstance(f, Attention):
         return 0.0
     inner: Any = getattr(f, "attention", f)  # the attention inside a block
-    weights = sum(one.numel() for one in inner._tensors().values())
+    weights = sum(one.numel() for one in inner.tensors().values())
     return 4.0 * weights * n * n * inner.width  # a reverse pass for each entry of the output
 
 

@@ -314,7 +314,7 @@ def remeasure(
 def _fingerprint(model, layers):
     """First 12 hexadecimal digits of the SHA-256 of a network's weights and its attention's rotary frequencies."""
     attentions = (model.attention(number, n=1) for number in layers)
-    own = itertools.chain.from_iterable(getattr(f, "attention", f)._tensors().values() for f in attentions)
+    own = itertools.chain.from_iterable(getattr(f, "attention", f).tensors().values() for f in attentions)
     digest = hashlib.sha256()
     for tensor in itertools.chain(model.module.state_dict().values(), own):
         if tensor is not None:

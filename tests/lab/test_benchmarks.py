@@ -47,7 +47,7 @@ def small():
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_plain_forward_is_the_same_map(small, masked):
     attention, x, _ = small
-    attention = Attention(**attention._tensors(), masked=masked)
+    attention = Attention(**attention.tensors(), masked=masked)
     assert torch.allclose(layers.plain_forward(attention)(x), attention(x), rtol=0, atol=1e-12)
 
 
@@ -61,7 +61,7 @@ def test_every_peer_finds_the_dense_value(small, name):
 
 def test_the_released_rule_is_absolute(small):
     attention, x, dense = small
-    thousandth = Attention(**{**attention._tensors(), "output": attention.output / 1000}, scale=attention.scale)
+    thousandth = Attention(**{**attention.tensors(), "output": attention.output / 1000}, scale=attention.scale)
     hasty = peers.released_fed_back(thousandth, x)
     assert hasty.products <= 2 and abs(1000 * hasty.value / dense - 1) > 1e-2
     capped = peers.released_fed_back(attention, x, threshold=0.0, max_iter=3)

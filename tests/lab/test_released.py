@@ -104,9 +104,7 @@ def test_the_twin_finds_the_constant_but_its_rule_is_absolute():
     assert abs(found.value / dense - 1) < 1e-5
     capped = released.estimate(f, x[0], threshold=0.0, most=4, fed_back=True)
     assert capped.steps == 5 and not capped.settled and capped.value < dense
-    small = Attention(
-        **{**f._tensors(), "output": f.output / 1000, "output_bias": None}, scale=f.scale, masked=f.masked
-    )
+    small = Attention(**{**f.tensors(), "output": f.output / 1000, "output_bias": None}, scale=f.scale, masked=f.masked)
     hasty = released.estimate(small, x[0], fed_back=True)
     assert hasty.settled and hasty.steps <= 2 and not abs(1000 * hasty.value / dense - 1) < 1e-2
 
@@ -139,7 +137,7 @@ def test_matrices_of_columns_and_of_rows():
 
 def test_keys_and_values_beside_the_output():
     f, x, _ = random_case(13, n=4)
-    f = Attention(**{name: tensor for name, tensor in f._tensors().items() if not name.startswith("output")})
+    f = Attention(**{name: tensor for name, tensor in f.tensors().items() if not name.startswith("output")})
 
     def outputs(tokens):
         _, key, value = f.project(tokens)

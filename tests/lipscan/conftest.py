@@ -6,11 +6,12 @@ import zipfile
 from dataclasses import replace
 
 import pytest
+import sweeping
 import torch
 from hub import WORDS as VOCABULARY
 from hub import tiny_bert, tiny_gpt2
 from scans import BRIEF, WORDS, scanned, small
-from sweeping import NOTEBOOK, answer
+from sweeping import NOTEBOOK
 
 import lipnb
 from lipscan.models import files
@@ -148,7 +149,7 @@ def answered(place, monkeypatch):
             if stopped():
                 raise KeyboardInterrupt
             yield point, "a machine"
-            yield point, answer(point, now.source.text)
+            yield point, sweeping.answer(point, now.source.text)
 
     monkeypatch.setattr(running, "_outcomes", outcomes)
     return place

@@ -68,7 +68,7 @@ def test_what_a_map_keeps_is_what_it_was_made_of():
     f = Attention(eye, eye, eye)
     arguments = set(inspect.signature(Attention).parameters)
     assert {one.name for one in dataclasses.fields(f) if one.init} == arguments and {*AXES} < arguments
-    assert all(getattr(f.replace(), name) is not getattr(f, name) for name in f._tensors())
+    assert all(getattr(f.replace(), name) is not getattr(f, name) for name in f.tensors())
 
 
 def test_attention_is_permutation_equivariant_without_a_mask_only():

@@ -264,7 +264,7 @@ def test_heads_of_their_own_directions_cost_no_more_than_one():
 def test_zero_heads_count_nothing():
     normal = gaussian(9)
     f = layer(normal, 2, 3, bias=True)
-    wider = f.replace(**{name: torch.cat([getattr(f, name), 0 * getattr(f, name)]) for name in f._tensors()})
+    wider = f.replace(**{name: torch.cat([getattr(f, name), 0 * getattr(f, name)]) for name in f.tensors()})
     assert ball_upper(wider, 20, 3.0) <= 1.2 * ball_upper(f, 20, 3.0)
 
 
@@ -368,7 +368,7 @@ def test_what_is_no_layer_or_no_ball_is_refused_in_a_sentence():
 
 def test_parameters_of_several_heads_are_read_without_their_gradients():
     plain = layer(gaussian(5), 2, 3, bias=True)
-    asking = plain.replace(**{name: torch.nn.Parameter(part.clone()) for name, part in plain._tensors().items()})
+    asking = plain.replace(**{name: torch.nn.Parameter(part.clone()) for name, part in plain.tensors().items()})
     assert ball_upper(asking, 9, 2.0) == ball_upper(plain, 9, 2.0)
 
 

@@ -29,7 +29,7 @@ def test_more_columns_close_the_bracket():
 def test_what_columns_are_by_default_is_what_the_readme_says():
     """Of a layer of MiniLM's sizes: a thousand at 32 tokens; at 256 none, as with columns=0."""
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "a thousand or so at these 32 tokens, none at 256, where `columns=0` changes nothing" in said
+    assert "about a thousand for these 32 tokens, none for 256, where `columns=0` changes nothing" in said
     f = Attention(*(torch.zeros(12, 32, 384) for _ in range(3)), torch.zeros(12, 384, 32))
     for n, most in ((32, 1024), (256, 0)):
         r, s = sizes_of_columns(f, n, 384, None)[0]

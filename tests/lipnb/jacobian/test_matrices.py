@@ -31,9 +31,9 @@ def test_units_are_powers_of_two_and_zeros_stay_zeros():
         case = random_case(seed, n=5)
         att, u = case.attention, normal(*case.x.shape, seed=seed)
         flat = AttentionJacobian(att, case.x).operator()
-        assert math.frexp(flat.unit)[0] == math.frexp(flat.weights.value_unit)[0] == 0.5
+        assert math.frexp(flat.unit)[0] == math.frexp(flat.matrices.value_unit)[0] == 0.5
         if att.output is not None:
-            size = flat.unit / flat.weights.value_unit
+            size = flat.unit / flat.matrices.value_unit
             assert torch.equal(flat.matrices.output * size, att.output.movedim(0, 1).flatten(1))
         for zero in ("value", "output"):
             if (one := getattr(att, zero)) is not None:

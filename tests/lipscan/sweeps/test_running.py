@@ -2,13 +2,13 @@
 
 import json
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from sweeping import NOTEBOOK, answer, edited, written
+import sweeping
+from sweeping import NOTEBOOK, edited, written
 
 from lipscan import cli, recording, sweeps
 from lipscan.sweeps import folder, running, source
@@ -81,9 +81,9 @@ def test_a_good_row_stays_until_its_rerun_succeeds(answered, monkeypatch):
     name = written("grid: {n: [1, 2]}")
     home = sweeps.run(name, progress=False).folder
     notebooks = {path: path.read_bytes() for path in (home / "notebooks").iterdir()}
-    good = answer
+    good = sweeping.answer
     bad = {"ok": False, "values": {}, "error": "E: no"}
-    monkeypatch.setattr(sys.modules[__name__], "answer", lambda *given: good(*given) | bad)
+    monkeypatch.setattr(sweeping, "answer", lambda *given: good(*given) | bad)
     for factor in (100, 1000):  # a second failure, with yet another notebook, holds on to the row too
         Path("small.py").write_text(NOTEBOOK.replace("10 * n", f"{factor} * n"))
         sweep = sweeps.run(name, progress=False)
@@ -92,7 +92,7 @@ def test_a_good_row_stays_until_its_rerun_succeeds(answered, monkeypatch):
         assert list(stale.value) == [10, 20] and set(stale.stale) == {"the re-run failed: E: no"}
         assert {path: path.read_bytes() for path in (home / "notebooks").iterdir()} == notebooks
         assert len(list((home / "failed").iterdir())) == 2
-    monkeypatch.setattr(sys.modules[__name__], "answer", good)
+    monkeypatch.setattr(sweeping, "answer", good)
     edited()
     last = sweeps.run(name, progress=False)
     assert list(last.table.value) == [100, 200] and last.stale == 0
