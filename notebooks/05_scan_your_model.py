@@ -355,7 +355,7 @@ for name, place in places.items():
         print(f"{name} could not be measured again: {error}")
 edition = f"{text}, SHA-256 {found.about['settings']['text_sha256'][:12]}"
 print(
-    f"{len(drift)} stored rows of {', '.join(places.keys() - missing.keys()) or 'no model'} measured again ({edition})"
+    f"{len(drift)} stored rows of {', '.join(name for name in places if name not in missing) or 'no model'} measured again ({edition})"
 )
 everything = found.table, *stored.values()
 
