@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 # before torch is imported: spinning threads beside a busy core make small products up to 100 times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -72,3 +73,11 @@ def global_seed_untouched():
     before = torch.get_rng_state()
     yield
     assert torch.equal(before, torch.get_rng_state()), "the global random state was moved"
+
+
+@pytest.fixture(autouse=True)
+def no_figure_left_open():
+    """Pyplot warns from the 21st open figure on, and warnings fail: which test it would be depends on the worker."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
