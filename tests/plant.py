@@ -4,7 +4,7 @@
     python tests/plant.py kim terms   those whose place or text holds one of these words, of all in tests/faults.toml
 
 What is known is kept in _build/planted.json as long as the package and its tests stay as they are. Exit status 1 when a
-fault survives.
+fault survives, 2 when a test that caught one fails without it too.
 """
 
 import compileall
@@ -29,12 +29,20 @@ WORKERS = 2
 SERVER = """
 import json, os, sys
 import numpy, pandas, pytest, scipy.optimize, scipy.stats, torch
+class Failed:
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            os.write(there, report.nodeid.encode())
 for line in sys.stdin:
+    here, there = os.pipe()
     if not (run := os.fork()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        os._exit(pytest.main(json.loads(line)))
-    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
+        os._exit(pytest.main(json.loads(line), plugins=[Failed()]))
+    os.close(there)
+    code = os.waitstatus_to_exitcode(os.waitpid(run, 0)[1])
+    with open(here, encoding="utf-8") as failed:
+        print(json.dumps([code, failed.read().removeprefix("tests/")]), flush=True)
 """
 
 
@@ -62,25 +70,30 @@ class Copy:
             text=True,
         )
 
-    def passes(self, test):
-        """Whether a test file passes, or a test in it."""
+    def run(self, test):
+        """Whether a test file, or a test in it, passes; and the first test in it that fails."""
         asked = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(self.folder), str(self.folder / "tests" / test)]
         self.server.stdin.write(json.dumps(asked) + "\n")
         self.server.stdin.flush()
-        return int(self.server.stdout.readline()) == 0
+        code, failed = json.loads(self.server.stdout.readline())
+        return code == 0, failed or test
 
-    def passes_with(self, fault):
-        """Whether all tests named for a fault pass with it."""
+    def caught_by(self, fault):
+        """The first of the tests named for a fault that fails with it; None if all pass."""
         file, text = planted(fault, ROOT)
         try:
             (self.folder / file).write_text(text, encoding="utf-8")
-            return all(self.passes(test) for test in fault["tests"])
+            for test in sorted(fault["tests"], key=lambda test: ("::" not in test, Path(file).stem not in test)):
+                passed, failed = self.run(test)
+                if not passed:
+                    return failed
+            return None
         finally:
             shutil.copy2(ROOT / file, self.folder / file)
 
 
 class Known:
-    """Outcomes of earlier runs on this very tree: key -> whether the tests passed."""
+    """Outcomes on this very tree: fault -> the test that caught it, or None; test -> whether it passed."""
 
     def __init__(self, path):
         self.path, whole = path, hashlib.sha256()
@@ -104,15 +117,6 @@ class Known:
         return self.found[key]
 
 
-def in_a_copy(copies, run):
-    """What `run` finds in the next free copy."""
-    free = copies.get()
-    try:
-        return run(free)
-    finally:
-        copies.put(free)
-
-
 def main(words):
     """Plant what was asked for; print the survivors; return the exit status."""
     if {"-h", "--help"} & {*words}:
@@ -124,30 +128,31 @@ def main(words):
         return 2
     for fault in chosen:
         planted(fault, ROOT)
-    named = sorted({test for fault in chosen for test in fault["tests"]})
-    known = Known(ROOT / "_build" / "planted.json")
+    known, copies, left, broken = Known(ROOT / "_build" / "planted.json"), Queue(), 0, set()
+
+    def caught(fault):
+        """The test that a fault turns red, and whether it is green with nothing planted."""
+        copy = copies.get()
+        try:
+            test = known.get(json.dumps(fault), lambda: copy.caught_by(fault))
+            return test, test is None or known.get(test, lambda: copy.run(test)[0] or copy.run(test.split("::")[0])[0])
+        finally:
+            copies.put(copy)
+
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
-        copies = Queue()
         for number in range(WORKERS):
             (place := Path(folder, str(number))).mkdir()
             copies.put(Copy(place))
-        runs = pool.map(lambda test: known.get(test, lambda: in_a_copy(copies, lambda copy: copy.passes(test))), named)
-        controls = tqdm(runs, total=len(named), unit="control")
-        if broken := [test for test, passed in zip(named, controls, strict=True) if not passed]:
-            print(f"fail with nothing planted: {', '.join(broken)}")
-            return 2
-        left = 0
-        runs = pool.map(
-            lambda fault: known.get(json.dumps(fault), lambda: in_a_copy(copies, lambda copy: copy.passes_with(fault))),
-            chosen,
-        )
-        for fault, survived in zip(chosen, tqdm(runs, total=len(chosen), unit="fault"), strict=True):
-            if survived:
+        for fault, (test, green) in zip(chosen, tqdm(pool.map(caught, chosen), total=len(chosen)), strict=True):
+            if test is None:
                 left += 1
                 told = f"{fault['place']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}"
                 tqdm.write(f"survived: {told}")
+            elif not green:
+                broken.add(test)
+                tqdm.write(f"fails with nothing planted: {test}")
     print(f"{len(chosen)} planted, {len(chosen) - left} caught, {left} survived")
-    return 1 if left else 0
+    return 2 if broken else 1 if left else 0
 
 
 if __name__ == "__main__":
