@@ -29,20 +29,25 @@ WORKERS = 2
 SERVER = """
 import json, os, sys
 import numpy, pandas, pytest, scipy.optimize, scipy.stats, torch
-class Failed:
+class Quickest:
+    def __init__(self, seconds):
+        self.seconds, self.took, self.failed = seconds, {}, None
+    def pytest_collection_modifyitems(self, items):
+        items.sort(key=lambda item: self.seconds.get(item.nodeid, 1.0))
     def pytest_runtest_logreport(self, report):
-        if report.failed:
-            os.write(there, report.nodeid.encode())
+        self.took[report.nodeid] = self.took.get(report.nodeid, 0.0) + report.duration
+        if report.failed and self.failed is None:
+            self.failed = report.nodeid
 for line in sys.stdin:
-    here, there = os.pipe()
+    asked, seconds, answer = json.loads(line)
     if not (run := os.fork()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        os._exit(pytest.main(json.loads(line), plugins=[Failed()]))
-    os.close(there)
-    code = os.waitstatus_to_exitcode(os.waitpid(run, 0)[1])
-    with open(here, encoding="utf-8") as failed:
-        print(json.dumps([code, failed.read().removeprefix("tests/")]), flush=True)
+        code = int(pytest.main(asked, plugins=[one := Quickest(seconds)]))
+        with open(answer, "w", encoding="utf-8") as file:
+            json.dump([one.failed, one.took], file)
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
 """
 
 
@@ -50,10 +55,11 @@ class Copy:
     """A copy of the repository in which the package and its tests may be changed, and a process that runs tests there.
 
     Byte code is made once and never written again: a fault can be planted twice within the second that it goes by.
+    `seconds` holds how long each test takes, as far as it is known; all copies share it.
     """
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, seconds):
+        self.folder, self.seconds = folder, seconds
         for path in ROOT.iterdir():
             if path.name in COPIED:
                 shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -71,12 +77,17 @@ class Copy:
         )
 
     def run(self, test):
-        """Whether a test file, or a test in it, passes; and the first test in it that fails."""
+        """Whether a test file, or a test in it, passes, the quickest first; and the first test that fails."""
+        answer = self.folder / "answer.json"
+        answer.write_text("[null, {}]", encoding="utf-8")  # of a run that is killed
         asked = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(self.folder), str(self.folder / "tests" / test)]
-        self.server.stdin.write(json.dumps(asked) + "\n")
+        self.server.stdin.write(json.dumps([asked, {**self.seconds}, str(answer)]) + "\n")
         self.server.stdin.flush()
-        code, failed = json.loads(self.server.stdout.readline())
-        return code == 0, failed or test
+        code = int(self.server.stdout.readline())
+        failed, took = json.loads(answer.read_text(encoding="utf-8"))
+        took.pop(failed, None)
+        self.seconds.update(took)
+        return code == 0, failed.removeprefix("tests/") if failed else test
 
     def caught_by(self, fault):
         """The first of the tests named for a fault that fails with it; None if all pass."""
@@ -128,21 +139,23 @@ def main(words):
         return 2
     for fault in chosen:
         planted(fault, ROOT)
-    known, copies, left, broken = Known(ROOT / "_build" / "planted.json"), Queue(), 0, set()
+    known, copies, seconds, left, broken = Known(ROOT / "_build" / "planted.json"), Queue(), {}, 0, set()
 
     def caught(fault):
         """The test that a fault turns red, and whether it is green with nothing planted."""
         copy = copies.get()
         try:
             test = known.get(json.dumps(fault), lambda: copy.caught_by(fault))
-            return test, test is None or known.get(test, lambda: copy.run(test)[0] or copy.run(test.split("::")[0])[0])
+            return test, test is None or known.get(
+                test, lambda: any(copy.run(one)[0] for one in (test, test.split("::")[0]))
+            )
         finally:
             copies.put(copy)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
         for number in range(WORKERS):
             (place := Path(folder, str(number))).mkdir()
-            copies.put(Copy(place))
+            copies.put(Copy(place, seconds))
         for fault, (test, green) in zip(chosen, tqdm(pool.map(caught, chosen), total=len(chosen)), strict=True):
             if test is None:
                 left += 1
