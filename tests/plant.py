@@ -28,24 +28,25 @@ WORKERS = 2
 # a process that has imported what takes seconds, and nothing of ours: each run of tests is a fork of it
 SERVER = """
 import json, os, sys
-import numpy, pandas, pytest, scipy.optimize, scipy.stats, torch
-class Quickest:
+import jupyter_client, matplotlib.pyplot, numpy, pandas, pytest, scipy.optimize, scipy.stats, torch, transformers
+class Outcome:
     def __init__(self, seconds):
-        self.seconds, self.took, self.failed = seconds, {}, None
+        self.seconds, self.took, self.failed = seconds, {}, []
     def pytest_collection_modifyitems(self, items):
-        items.sort(key=lambda item: self.seconds.get(item.nodeid, 1.0))
+        items.sort(key=lambda item: self.seconds.get(item.nodeid, 1.0) if self.seconds else 0)
     def pytest_runtest_logreport(self, report):
         self.took[report.nodeid] = self.took.get(report.nodeid, 0.0) + report.duration
-        if report.failed and self.failed is None:
-            self.failed = report.nodeid
+        if report.failed:
+            self.failed.append(report.nodeid)
 for line in sys.stdin:
-    asked, seconds, answer = json.loads(line)
+    asked, seconds, keep, answer = json.loads(line)
     if not (run := os.fork()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        code = int(pytest.main(asked, plugins=[one := Quickest(seconds)]))
+        sys.dont_write_bytecode = not keep
+        code = int(pytest.main(asked, plugins=[outcome := Outcome(seconds)]))
         with open(answer, "w", encoding="utf-8") as file:
-            json.dump([one.failed, one.took], file)
+            json.dump([outcome.failed, outcome.took], file)
         os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
 """
@@ -55,11 +56,10 @@ class Copy:
     """A copy of the repository in which the package and its tests may be changed, and a process that runs tests there.
 
     Byte code is made once and never written again: a fault can be planted twice within the second that it goes by.
-    `seconds` holds how long each test takes, as far as it is known; all copies share it.
     """
 
-    def __init__(self, folder, seconds):
-        self.folder, self.seconds = folder, seconds
+    def __init__(self, folder):
+        self.folder = folder
         for path in ROOT.iterdir():
             if path.name in COPIED:
                 shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -67,44 +67,47 @@ class Copy:
             elif path.name != ".git":
                 (folder / path.name).symlink_to(path)
         paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"}
         self.server = subprocess.Popen(
             [sys.executable, "-c", SERVER],
             cwd=folder,
-            env={**os.environ, **paths, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+            env={**os.environ, **paths, **quiet},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.run([""], "--collect-only", keep=True)  # pytest compiles tests in its own way
 
-    def run(self, test):
-        """Whether a test file, or a test in it, passes, the quickest first; and the first test that fails."""
+    def run(self, tests, *options, seconds=None, keep=False):
+        """Exit status of pytest on files or tests, those that fail, and the seconds of each; `keep` the byte code."""
         answer = self.folder / "answer.json"
-        answer.write_text("[null, {}]", encoding="utf-8")  # of a run that is killed
-        asked = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(self.folder), str(self.folder / "tests" / test)]
-        self.server.stdin.write(json.dumps([asked, {**self.seconds}, str(answer)]) + "\n")
+        answer.write_text("[[], {}]", encoding="utf-8")  # of a run that is killed
+        early = "ignore::pytest.PytestAssertRewriteWarning"  # of plugins that the server has imported already
+        asked = ["-q", "-W", early, "-p", "no:cacheprovider", "--rootdir", str(self.folder), *options]
+        asked += [str(self.folder / "tests" / test) for test in tests]
+        self.server.stdin.write(json.dumps([asked, seconds, keep, str(answer)]) + "\n")
         self.server.stdin.flush()
         code = int(self.server.stdout.readline())
         failed, took = json.loads(answer.read_text(encoding="utf-8"))
-        took.pop(failed, None)
-        self.seconds.update(took)
-        return code == 0, failed.removeprefix("tests/") if failed else test
+        return code, [test.removeprefix("tests/") for test in failed], took
 
-    def caught_by(self, fault):
-        """The first of the tests named for a fault that fails with it; None if all pass."""
+    def caught_by(self, fault, seconds):
+        """The first of the tests named for a fault that fails with it, quick ones of a file first; None if all pass."""
         file, text = planted(fault, ROOT)
         try:
             (self.folder / file).write_text(text, encoding="utf-8")
             for test in sorted(fault["tests"], key=lambda test: ("::" not in test, Path(file).stem not in test)):
-                passed, failed = self.run(test)
-                if not passed:
-                    return failed
+                code, failed, took = self.run([test], "-x", seconds={**seconds})
+                if code:
+                    return failed[0] if failed else test
+                seconds.update(took)
             return None
         finally:
             shutil.copy2(ROOT / file, self.folder / file)
 
 
 class Known:
-    """Outcomes on this very tree: fault -> the test that caught it, or None; test -> whether it passed."""
+    """Outcomes on this very tree: fault -> the test that caught it, or None."""
 
     def __init__(self, path):
         self.path, whole = path, hashlib.sha256()
@@ -139,33 +142,36 @@ def main(words):
         return 2
     for fault in chosen:
         planted(fault, ROOT)
-    known, copies, seconds, left, broken = Known(ROOT / "_build" / "planted.json"), Queue(), {}, 0, set()
+    known, copies, seconds, left = Known(ROOT / "_build" / "planted.json"), Queue(), {}, 0
 
     def caught(fault):
-        """The test that a fault turns red, and whether it is green with nothing planted."""
+        """The test that a fault turns red; None if none does."""
         copy = copies.get()
         try:
-            test = known.get(json.dumps(fault), lambda: copy.caught_by(fault))
-            return test, test is None or known.get(
-                test, lambda: any(copy.run(one)[0] for one in (test, test.split("::")[0]))
-            )
+            return known.get(json.dumps(fault), lambda: copy.caught_by(fault, seconds))
         finally:
             copies.put(copy)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
         for number in range(WORKERS):
             (place := Path(folder, str(number))).mkdir()
-            copies.put(Copy(place, seconds))
-        for fault, (test, green) in zip(chosen, tqdm(pool.map(caught, chosen), total=len(chosen)), strict=True):
+            copies.put(Copy(place))
+        found = []
+        for fault, test in zip(chosen, tqdm(pool.map(caught, chosen), total=len(chosen), unit="fault"), strict=True):
+            found.append(test)
             if test is None:
                 left += 1
                 told = f"{fault['place']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}"
                 tqdm.write(f"survived: {told}")
-            elif not green:
-                broken.add(test)
-                tqdm.write(f"fails with nothing planted: {test}")
+        # the control: the tests that caught one, with nothing planted
+        tests = sorted({*found} - {None})
+        parts = [part for part in (tests[::2], tests[1::2]) if part]
+        controls = [*pool.map(lambda part: copies.get().run(part), parts)]
     print(f"{len(chosen)} planted, {len(chosen) - left} caught, {left} survived")
-    return 2 if broken else 1 if left else 0
+    if any(code for code, _, _ in controls):
+        print(f"with nothing planted fail: {', '.join(test for _, failed, _ in controls for test in failed)}")
+        return 2
+    return 1 if left else 0
 
 
 if __name__ == "__main__":
