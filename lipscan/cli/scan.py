@@ -133,9 +133,9 @@ def run(arguments):
 
     with extra("scan"):
         from lipscan.scanning import compare, terminal
+        from lipscan.scanning.comparison import check_alike, check_common
         from lipscan.scanning.folder import folder_of, refuse_foreign, state
         from lipscan.scanning.run import begin, refuse_another
-        from lipscan.scanning.summary import check_alike, check_common
 
     _check_text(text)
     places = [place for place in (model, against) if place is not None]
@@ -298,8 +298,8 @@ def _compare(scans, places, folder):
     from lipscan import recording
     from lipscan.recording.table import FLOAT_FORMAT
     from lipscan.scanning import compare, terminal
+    from lipscan.scanning.comparison import unpaired
     from lipscan.scanning.report import write_report
-    from lipscan.scanning.summary import unpaired
 
     names = [Path(place).resolve().name if Path(place).exists() else place for place in places]  # no path in a report
     names = names if names[0] != names[1] else places

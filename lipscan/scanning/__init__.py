@@ -8,7 +8,7 @@ from importlib import import_module
 HOMES = {
     "Scan": "folder",
     "ScanOptions": "options",
-    "compare": "summary",
+    "compare": "comparison",
     "load": "folder",
     "remeasure": "run",
     "scan": "run",

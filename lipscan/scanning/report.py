@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 from lipscan import corpora, recording
 from lipscan.scanning import figures, fmt, sentences
 from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
-from lipscan.scanning.summary import COLUMNS, TABLES, closest, compare, compared, first_window, measured, unpaired
+from lipscan.scanning.comparison import compare, compared, unpaired
+from lipscan.scanning.summary import COLUMNS, TABLES, closest, first_window, measured
 
 MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # beside those that come closest somewhere

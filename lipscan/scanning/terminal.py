@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from lipscan.scanning.comparison import compared
 from lipscan.scanning.fmt import factor, short, small, times, up
 from lipscan.scanning.folder import Scan
 from lipscan.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
-from lipscan.scanning.summary import closest, compared
+from lipscan.scanning.summary import closest
 
 WIDEST = 100  # most characters of a line, however wide the terminal
 # heading, least width of the terminal, column of the summary that it needs, text of a row

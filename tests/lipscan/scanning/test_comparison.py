@@ -1,0 +1,130 @@
+"""Two scans compared, or refused in words."""
+
+import re
+import shutil
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from hub import tiny_gpt2
+
+from lipscan import scanning
+from lipscan.cli import main
+from lipscan.scanning import comparison, report, run
+
+
+def test_scans_are_compared(bert, story, tmp_path, capsys):
+    """A layer with twice its values is higher, the others are not."""
+    from safetensors.torch import load_file, save_file
+
+    after = shutil.copytree(bert, tmp_path / "after")
+    tensors = load_file(after / "model.safetensors")
+    name = next(name for name in tensors if "layer.1.attention.output.dense.weight" in name)
+    save_file({**tensors, name: 2 * tensors[name]}, after / "model.safetensors", metadata={"format": "pt"})
+    command = ["scan", str(bert), "--text", str(story), "--lengths", "4,6", "--no-upper", "--no-close"]
+    command += ["--output", str(tmp_path / "first"), "--dtype", "float64", "--against", str(after)]
+    (tmp_path / "here").mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "here")
+        assert main(command) == 0
+    assert not list((tmp_path / "here").iterdir())  # all lies where --output says
+    second = tmp_path / "first" / "scan-after"
+    said = capsys.readouterr().out
+    assert "Of 4 layers and lengths 2 are higher in every window, by more" in said and "Farthest: layer 1" in said
+    page = (tmp_path / "first" / "report.html").read_text(encoding="utf-8")
+    section = page[page.index('id="against"') : page.index("<h2>Every layer")]
+    assert section.count("<svg") == 1 and section.count('<td class="text">higher</td>') == 2
+    assert section.count('<td class="main">2</td>') == 2 and "Of 4 layers and lengths 2 are higher" in section
+    assert "<title>small against after</title>".replace("small", bert.name) in page
+    assert page.index("Farthest: layer 1") < page.index("Of 4 layers and lengths") < page.index('class="tiles"')
+    assert said.startswith(f"Below: {bert}. Its comparison with {after} comes last.\n")
+    assert 'href="#against"' in page and str(tmp_path) not in page
+    table = pd.read_csv(tmp_path / "first" / "against.csv", keep_default_na=False)
+    assert table.differs.tolist() == ["", "", "higher", "higher"]
+    assert table.ratio.tolist() == pytest.approx([1, 1, 2, 2], rel=1e-4)
+    before, other = (scanning.load(folder) for folder in (tmp_path / "first", second))
+    assert scanning.compare(other, before).differs.tolist() == ["", "", "lower", "lower"]
+    assert comparison.unpaired(before, other) == []
+    fewer = SimpleNamespace(summary=other.summary[other.summary.layer == 0])
+    assert comparison.unpaired(before, fewer) == [
+        "1 of 2 layers of the first scan have no partner in the other: layers are compared by their number."
+    ]
+    other.about["settings"]["seed"] = 5
+    with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
+        scanning.compare(before, other)
+    with pytest.raises(ValueError, match=r"scans are compared, got 'first': lipscan.scanning.load\(folder\)"):
+        before.report(tmp_path / "both.html", against="first")
+    assert 'id="against"' not in report.html(before)
+    other.about["settings"]["seed"] = 0
+    assert 'id="against"' in before.report(tmp_path / "both.html", against=other).read_text(encoding="utf-8")
+    unlike = tiny_gpt2(tmp_path / "gpt2")  # without special tokens
+    given = ["--text", str(story), "--lengths", "4,6", "--tokenizer", str(bert), "--output", str(tmp_path / "none")]
+    assert main(["scan", str(bert), "--against", str(unlike), *given]) == 1
+    assert "scans cannot be compared: " in capsys.readouterr().err and not (tmp_path / "none").exists()
+    kept = (tmp_path / "first" / "report.html").read_bytes()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "here")
+        assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
+    assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models, which stay as they are
+    assert (tmp_path / "first" / "report.html").read_bytes() == kept
+    made = tmp_path / "here" / "first-against-scan-after"
+    assert {path.name for path in made.iterdir()} == {"against.csv", "report.html"}
+    given = [*command[2:4], "--no-upper", "--no-close", "--dtype", "float64", "--output", str(tmp_path / "more")]
+    assert main(["scan", str(bert), *given, "--lengths", "4,6,8", "--against", str(second)]) == 0
+    told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
+    assert told.strip() in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patched:  # all was measured, and then there was nothing to compare
+        patched.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
+        given[-1] = str(tmp_path / "none")
+        assert main(["scan", str(bert), *given, "--lengths", "8", "--against", str(second)]) == 1
+    told = "these scans cannot be compared: lengths are 8 in the first and 4,6 in the second, none in both; scan both "
+    assert told in capsys.readouterr().err and not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="layers are 0,1 in the first and 2 in the second, none in both"):
+        comparison.check_common(*({"lengths": [4], "layers_scanned": layers} for layers in ([0, 1], [2])))
+    third = tmp_path / "third"
+    command = ["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]
+    for given in (["--lengths", "4"], ["--text", str(story)], ["--no-upper"], ["--again"], ["--dry-run"]):
+        assert main([*command, *given]) == 2
+        assert "are of a scan to be made: leave them out, or name the model (" in capsys.readouterr().err
+    assert main(command) == 0
+    assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
+
+
+SETTINGS = {"text": "a.txt", "text_sha256": "0123456789ab", "special": [[], []], "windows": 2, "object": "heads"}
+
+
+SETTINGS |= {"seed": 0, "masked": False}
+
+
+def test_scans_that_cannot_be_compared_are_told_apart_in_words():
+    for changed, said in [
+        ({"text": "b.txt", "text_sha256": "ba9876543210"}, "the first read a.txt (SHA-256 01234567), the second b.txt"),
+        (
+            {"special": [["[CLS]"], ["[SEP]"]]},
+            "are none in the first and [CLS] ... [SEP] in the second; scan both with",
+        ),
+        ({"windows": 3}, "the number of windows is 2 in the first and 3 in the second; scan both with one --windows"),
+        ({"object": "block"}, "what is measured is heads in the first and block in the second; scan both with one --o"),
+        ({"masked": True}, "the second attends to earlier tokens alone, the first to all"),
+    ]:
+        before, after = (SimpleNamespace(about={"settings": one}) for one in (SETTINGS, SETTINGS | changed))
+        with pytest.raises(ValueError) as refused:
+            scanning.compare(before, after)
+        assert said in str(refused.value) and not re.search(r"\[\[|'|True|_", str(refused.value))
+
+
+def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_error():
+    """Constants known to one percent: of two windows both differ, one each way, or neither by enough."""
+    alike = [((0.9, 5), ""), ((1.005, 1.005), ""), ((0.995, 0.995), "")]
+    for factors, differs in [((2, 3), "higher"), ((0.5, 0.3), "lower"), *alike]:
+
+        def scan(constants):
+            table = pd.DataFrame({"layer": 0, "length": 8, "window": [0, 1], "passed": True, "relative": 1.0})
+            table = table.assign(lipschitz=constants, probable=[1.01 * one for one in constants])
+            return SimpleNamespace(table=table, about={"settings": dict.fromkeys(comparison.SAME)})
+
+        row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
+        assert row.differs == differs
+        said = comparison.compared(pd.DataFrame([row]))[0]
+        assert said.startswith("Of 1 layers" if differs else "At no layer and length do all windows differ")
+        assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
