@@ -5,6 +5,7 @@ from argparse import Action
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from lipscan.cli.words import Stopped, Unknown, folder_named, known
 from lipscan.scanning.options import ScanOptions
@@ -41,17 +42,19 @@ A table is printed; the folder given by --output gets
 
 READING = """\
 how to read the table (`lipnb scan --columns` explains those of all files):
-  constant      a small change of the tokens comes out at most this many times larger; a lower bound, solved to --rtol,
-                mean over windows; with "!" where the solver did not reach its tolerance
-  certified     x 1.7: proved, rounding included, to be at most 1.7 times the constant, in each window certified
-  relative      the constant for changes in units of their tokens, |x| / |f(x)| times larger: so layers compare
-  / random      in the first window, how many times the constant of random weights of the same shape, on the same tokens
-  / shuffled    in the first window, how many times that of the same weights on the same tokens in random order
-  column        the largest column sum of the attention matrix: how much attention one token gets, at most n
-  bound         the closest bound in closed form of that layer and length: x 340 is 340 times too high, geometric mean
-                over windows; a letter names it below the table, where several come closest
-  check         the layer was taken out of the network correctly: same output, same mask; else nothing is measured;
-                "1 of 2": one window of two could be measured, "gap": none could, and below it says why
+  constant         how many times as large the worst small change of the tokens comes out, from below, solved to --rtol,
+                   mean over windows; with "!" where the solver did not reach its tolerance
+  proved below     x 1.7: the constant is proved, rounding included, to be at most 1.7 times the measured one, in each
+                   window with a proof
+  typical          how many times as large a random small change comes out
+  relative         the constant for changes in units of their tokens, |x| / |f(x)| times larger: compare layers by it
+  over random      x 10: in the first window, 10 times that of random weights of the same shape, on the same tokens
+  over shuffled    x 1.1: in the first window, 1.1 times that of the same weights on the same tokens in random order
+  most attention   the largest column sum of the attention matrix: how much attention one token gets, at most n
+  closest formula  x 340: the closest bound in closed form is 340 times too high, geometric mean over windows; a letter
+                   names it below the table
+  self-check       whether the layer was taken out of the network correctly: same output, same mask; else nothing is
+                   measured; "1 of 2": one window of two could be measured, "gap": none could, and below it says why
 
 A scan that is stopped, even by kill -9, continues where it was when the same command is given again. What cannot be
 measured (a product that overflows, a derivative that a layer does not have) is named and ends nothing; the exit code is
@@ -119,103 +122,166 @@ def add(verbs):
     verb.set_defaults(run=run)
 
 
+class Side(NamedTuple):
+    """One of the scans of a command: what was named, its scan if that is stored already, and its folder."""
+
+    place: str
+    stored: Any
+    folder: Path
+
+
 def run(arguments):
     """Scan, write the report, print the table; 1 if a layer failed its self-check or was not measured."""
-    model, text, against, output = (getattr(arguments, name) for name in ("model", "text", "against", "output"))
-    try:
-        options = ScanOptions(**_asked(arguments))
-    except ValueError as error:
-        raise Unknown(str(error).rstrip(".")) from None
-    if output is not None and output.is_file():
-        raise FileExistsError(f"--output {output} is a file: name a folder.")
-
+    options = _options(arguments)
     from lipnb.extras import extra
 
     with extra("scan"):
-        from lipscan.scanning import compare, terminal
-        from lipscan.scanning.comparison import check_alike, check_common
-        from lipscan.scanning.folder import folder_of, refuse_foreign, state
-        from lipscan.scanning.run import begin, refuse_another
+        from lipscan.scanning import terminal
 
-    _check_text(text)
-    places = [place for place in (model, against) if place is not None]
-    stored = [_stored(place) for place in places]
-    for place, one in zip(places, stored, strict=True):
-        if one is None:
-            _check_model(place, options.random, other=place is against)
-    if None not in stored and (arguments.again or arguments.dry_run or text != TEXT or options != ScanOptions()):
-        raise Unknown(
-            f"finished scans are shown as they are ({' and '.join(places)}); --text, --lengths, --layers, --again and "
-            "the like are of a scan to be made: leave them out, or name the model"
-        )
-    first = Path(model) if stored[0] is not None else output or folder_of(model, options.part)
-    if arguments.again and against is not None and stored[1] is not None and Path(against).resolve() == first.resolve():
-        raise ValueError(
-            f"--again would delete the scan {against}, with which {model} is to be compared: name another folder for "
-            "the new scan with --output."
-        )
-    folder = first
-    if output is not None or (stored[0] is not None and against is not None):  # the given folder is not modified
-        folder = output or Path(
-            f"{Path(model).resolve().name}-against-{folder_of(against, options.part).name.removeprefix('scan-')}"
-        )
-    refuse_foreign(first)
-    refuse_foreign(folder)
-    folders = [first]
-    if against is not None:
-        second = folder_of(against, options.part)
-        if output is not None or second.resolve() == first.resolve():  # two models of the same name need two folders
-            second = folder / second
-        folders.append(second)
-        if None not in stored:
-            compare(*stored)
-    settings, plans = [], []
-    for place, one, where in zip(places, stored, folders, strict=True):
-        if one is not None:
-            settings.append(one.about["settings"])
-        elif against is not None or arguments.dry_run:  # refuse what cannot be compared before measuring it
-            begun = begin(place, text, options)
-            refuse_foreign(where)
-            if not arguments.again:
-                refuse_another(where, begun.settings)
-                state(where)  # report damage before the other model is measured
-            settings.append(begun.settings)
-            if arguments.dry_run:
-                plans += [f"{place}:"] * (stored.count(None) == 2) + _plan(begun, where, arguments.again)
-    if against is not None:
-        check_alike(*settings)
-        check_common(*settings)
-        for line in _in_vain(places, stored, settings):
-            print(line, file=sys.stderr)
+    _check_text(arguments.text)
+    places = [place for place in (arguments.model, arguments.against) if place is not None]
+    sides = _sides(arguments, places, _all_stored(arguments, options, places), options.part)
+    folder = _report_folder(arguments, sides, options.part)
+    _check_folders(arguments, sides, folder)
+    begun = _begun(arguments, options, sides)
+    _check_comparable(sides, begun)
     if arguments.dry_run:
-        print("\n".join(plans))
+        _show_plans(sides, begun, arguments.again)
         return 0
-    found = stored[0] or _scanned(arguments, model, first)
+    found = _scanned(arguments, sides[0])
     folder.mkdir(parents=True, exist_ok=True)
     report = found.report(folder)
-    if against is not None:
-        print(f"Below: {model}. Its comparison with {against} comes last.\n")
+    if len(sides) > 1:
+        print(f"Below: {places[0]}. Its comparison with {places[1]} comes last.\n")
     terminal.show(found)
     print(f"\nReport: {report}")
     scans = [found]
-    if against is not None:
-        scans.append(stored[1] or _scanned(arguments, against, second))
+    if len(sides) > 1:
+        scans.append(_scanned(arguments, sides[1]))
         _compare(scans, places, folder)
     return 0 if all(scan.summary.passed.all() and scan.gaps.empty for scan in scans) else 1
 
 
-def _plan(begun, folder, again):
-    """Sentences on what a scan would measure and what its folder already holds of it."""
-    from lipscan.scanning import load
+def _options(arguments):
+    """The options of `lipnb.scan` that the command line sets; refuse those that are wrong."""
+    try:
+        options = ScanOptions(**_asked(arguments))
+    except ValueError as error:
+        raise Unknown(str(error).rstrip(".")) from None
+    if arguments.output is not None and arguments.output.is_file():
+        raise FileExistsError(f"--output {arguments.output} is a file: name a folder.")
+    return options
+
+
+def _all_stored(arguments, options, places):
+    """The stored scan of each place, None for a model; refuse a model that does not exist, and options of no use."""
+    stored = [_stored(place) for place in places]
+    for place, one in zip(places, stored, strict=True):
+        if one is None:
+            _check_model(place, options.random, other=place is arguments.against)
+    asked = arguments.again or arguments.dry_run or arguments.text != TEXT or options != ScanOptions()
+    if None not in stored and asked:
+        raise Unknown(
+            f"finished scans are shown as they are ({' and '.join(places)}); --text, --lengths, --layers, --again and "
+            "the like are of a scan to be made: leave them out, or name the model"
+        )
+    return stored
+
+
+def _sides(arguments, places, stored, part):
+    """The sides with their folders; two models of the same name need two folders."""
+    from lipscan.scanning.folder import folder_of
+
+    output = arguments.output
+    first = Path(places[0]) if stored[0] is not None else output or folder_of(places[0], part)
+    sides = [Side(places[0], stored[0], first)]
+    if len(places) > 1:
+        second = folder_of(places[1], part)
+        if output is not None or second.resolve() == first.resolve():
+            second = (output or first) / second
+        sides.append(Side(places[1], stored[1], second))
+    return sides
+
+
+def _report_folder(arguments, sides, part):
+    """The folder of the report; that of a stored scan is not modified if another one is given, or for a comparison."""
+    from lipscan.scanning.folder import folder_of
+
+    if arguments.output is not None:
+        return arguments.output
+    first = sides[0]
+    if first.stored is None or len(sides) == 1:
+        return first.folder
+    other = folder_of(sides[1].place, part).name.removeprefix("scan-")
+    return Path(f"{first.folder.resolve().name}-against-{other}")
+
+
+def _check_folders(arguments, sides, folder):
+    """Refuse folders that hold something else, and a new scan in the place of the one that it is compared with."""
+    from lipscan.scanning.folder import refuse_foreign
+
+    first, others = sides[0].folder, [side for side in sides[1:] if side.stored is not None]
+    if arguments.again and any(Path(side.place).resolve() == first.resolve() for side in others):
+        raise ValueError(
+            f"--again would delete the scan {arguments.against}, with which {arguments.model} is to be compared: name "
+            "another folder for the new scan with --output."
+        )
+    for one in (first, folder, *(side.folder for side in sides if side.stored is None)):
+        refuse_foreign(one)
+
+
+def _begun(arguments, options, sides):
+    """What each side would measure, where that has to be known before: for a comparison and for a plan."""
+    from lipscan.scanning.folder import state
+    from lipscan.scanning.run import begin, refuse_another
+
+    found = []
+    for side in sides:
+        needed = side.stored is None and (len(sides) > 1 or arguments.dry_run)
+        found.append(begin(side.place, arguments.text, options) if needed else None)
+        if needed and not arguments.again:
+            refuse_another(side.folder, found[-1].settings)
+            state(side.folder)  # report damage before the other model is measured
+    return found
+
+
+def _check_comparable(sides, begun):
+    """Refuse two scans that cannot be compared, and warn of what would be measured in vain."""
+    if len(sides) == 1:
+        return
+    from lipscan.scanning import compare
+    from lipscan.scanning.comparison import check_alike, check_common
+
+    stored = [side.stored for side in sides]
+    if None not in stored:
+        compare(*stored)
+    settings = [
+        one.settings if side.stored is None else side.stored.about["settings"]
+        for side, one in zip(sides, begun, strict=True)
+    ]
+    check_alike(*settings)
+    check_common(*settings)
+    for line in _in_vain([side.place for side in sides], stored, settings):
+        print(line, file=sys.stderr)
+
+
+def _show_plans(sides, begun, again):
+    """Print what each scan would measure, and what its folder already holds of it."""
+    from lipscan.scanning import load, terminal
     from lipscan.scanning.folder import SUMS, state
     from lipscan.scanning.planning import planned
 
-    held = None if again else state(folder)
-    if held is None:
-        return planned(begun)
-    if (folder / SUMS).is_file() and load(folder).gaps.empty:
-        return [f"{folder} holds {held}", "Nothing would be measured again (--again does)."]
-    return [f"{folder} holds {held}", "The whole of it:", *planned(begun)]
+    for side, one in zip(sides, begun, strict=True):
+        if side.stored is not None:
+            continue
+        held = None if again else state(side.folder)
+        if held is not None:
+            print(f"{side.folder} holds {held}")
+        if held is not None and (side.folder / SUMS).is_file() and load(side.folder).gaps.empty:
+            print("Nothing would be measured again (--again does).")
+            continue
+        lengths = ", ".join(map(str, one.settings["lengths"]))
+        terminal.show_plan(planned(one), f"A whole scan of {side.place} at length {lengths}")
 
 
 def _asked(arguments):
@@ -277,14 +343,17 @@ def _in_vain(places, stored, settings):
                     )
 
 
-def _scanned(arguments, model, output):
-    """The scan of a model, stored in the folder `output`."""
+def _scanned(arguments, side):
+    """The scan of a side: the stored one, or a new one in its folder."""
     from lipscan.scanning import folder, scan
 
-    sums, options = output / folder.SUMS, {"again": arguments.again, "progress": True}
+    if side.stored is not None:
+        return side.stored
+    output, options = side.folder, {"again": arguments.again, "progress": True}
+    sums = output / folder.SUMS
     before = sums.stat().st_mtime_ns if sums.is_file() else None
     try:
-        found = scan(model, arguments.text, **_asked(arguments), output=output, **options)
+        found = scan(side.place, arguments.text, **_asked(arguments), output=output, **options)
     except KeyboardInterrupt:
         said = folder.state(output)
         raise Stopped(f"stopped; {output} holds {said}" if said else "stopped; nothing was measured yet") from None

@@ -4,12 +4,22 @@ from typing import Any
 
 import pandas as pd
 
-from lipscan.scanning.fmt import factor, many, short
 from lipscan.scanning.options import in_words
+from lipscan.scanning.words import Finding, finding
 
 __all__ = ["compare"]
 
-SAME = ("text_sha256", "special", "windows", "object", "seed", "masked")  # what must be equal, or nothing is compared
+SAME = {  # what must be equal, or nothing is compared: the reason in words
+    "text_sha256": "the first read {read} (SHA-256 {one:.8}), the second {other_read} (SHA-256 {other:.8}); scan both "
+    "with one --text",
+    "special": "special tokens around each window are {one} in the first and {other} in the second; scan both with "
+    "--no-special",
+    "windows": "the number of windows is {one} in the first and {other} in the second; scan both with one --windows",
+    "object": "what is measured is {one} in the first and {other} in the second; scan both with one --object",
+    "seed": "seed is {one} in the first and {other} in the second; scan both with one --seed",
+    "masked": "only earlier tokens are seen (a causal mask): {one} in the first, {other} in the second; --masked makes "
+    "a BERT causal",
+}
 ROUNDING = 1e-6  # of a constant in float32, relative; added to what the solver leaves open
 
 
@@ -70,9 +80,11 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
 
 def check_alike(old: dict, new: dict) -> None:
     """Raise ValueError if scans with these settings cannot be compared."""
-    for name in SAME:
+    for name, words in SAME.items():
         if old[name] != new[name]:
-            raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
+            one, other = (in_words(name, settings[name]) for settings in (old, new))
+            said = words.format(one=one, other=other, read=old["text"], other_read=new["text"])
+            raise ValueError(f"these scans cannot be compared: {said}.")
 
 
 def check_common(old: dict, new: dict) -> None:
@@ -86,53 +98,21 @@ def check_common(old: dict, new: dict) -> None:
             )
 
 
-def _unlike(name, old, new):
-    """Clause on the difference of two scans, and how to remove it."""
-    one, other = (in_words(name, settings[name]) for settings in (old, new))
-    if name == "text_sha256":
-        texts = (settings["text"] for settings in (old, new))
-        one, other = (
-            f"{text} (SHA-256 {settings[name][:8]})" for text, settings in zip(texts, (old, new), strict=True)
-        )
-        return f"the first read {one}, the second {other}; scan both with one --text"
-    if name == "special":
-        return (
-            f"special tokens around each window are {one} in the first and {other} in the second; scan both with "
-            "--no-special"
-        )
-    if name == "masked":
-        causal, both = ("first", "second") if old[name] else ("second", "first")
-        return f"the {causal} attends to earlier tokens alone, the {both} to all; a BERT becomes causal with --masked"
-    named = {"windows": "the number of windows", "object": "what is measured"}.get(name, name)
-    return f"{named} is {one} in the first and {other} in the second; scan both with one --{name}"
-
-
-def unpaired(before: Any, after: Any) -> list[str]:
-    """Sentences on the layers of each scan that the other lacks and that are not compared."""
-    one, other = ({*scan.summary.layer} for scan in (before, after))
-    return [
-        f"{len(mine - theirs)} of {many(len(mine), 'layer')} of the {which} scan have no partner in the other: layers "
-        "are compared by their number."
-        for which, mine, theirs in (("first", one, other), ("second", other, one))
-        if mine - theirs
-    ]
-
-
-def compared(table: pd.DataFrame) -> list[str]:
-    """Sentences on the result of a comparison."""
-    higher, lower = (table[table.differs == word] for word in ("higher", "lower"))
-    if not len(higher) + len(lower):
-        return ["At no layer and length do all windows differ by more than the solver may have left open."]
+def compared(table: pd.DataFrame) -> list[Finding]:
+    """Findings of a comparison: the farthest layer, and how many constants are higher or lower."""
     told = table[table.differs != ""]
+    if not len(told):
+        return [finding("same")]
     far = told.loc[told.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
-    parts = [
-        f"{len(rows)} {'is' if len(rows) == 1 else 'are'} {word}"
-        for rows, word in ((higher, "higher"), (lower, "lower"))
-        if len(rows)
-    ]
-    return [
-        f"Of {len(table)} layers and lengths {' and '.join(parts)} in every window, by more than the solver may "
-        "have left open" + ("; of the others not every window differs by so much." if len(told) < len(table) else "."),
-        f"Farthest: layer {far.layer} at {many(far.length, 'token')}, from {short(far.before, 4)} to "
-        f"{short(far.after, 4)}, a factor of {factor(far.ratio)}.",
-    ]
+    at = {"layer": far.layer, "length": far.length, "before": far.before, "after": far.after}
+    counts = {word: int((table.differs == word).sum()) for word in ("higher", "lower")}
+    counts["others"] = len(table) - len(told)
+    said = [finding(key, count, rows=len(table)) for key, count in counts.items() if count]
+    return [finding("farthest", far.ratio, **at), *said]
+
+
+def unpaired(before: Any, after: Any) -> list[Finding]:
+    """Findings on the layers of each scan that the other lacks and that are not compared."""
+    one, other = ({*scan.summary.layer} for scan in (before, after))
+    pairs = (("unpaired_first", one, other), ("unpaired_second", other, one))
+    return [finding(key, len(mine - theirs), layers=len(mine)) for key, mine, theirs in pairs if mine - theirs]

@@ -81,7 +81,7 @@ def _apart(rows):
 
 
 def layers(rows, bounds, *, ax=None, title=None):
-    """Constant of each layer in the first window with all bounds on it, logarithmic; bars: all windows.
+    """Constant of each layer in the first window, its bounds and the usual growth, logarithmic; bars: all windows.
 
     Parameters
     ----------
@@ -111,6 +111,8 @@ def layers(rows, bounds, *, ax=None, title=None):
         alone = rows[proved & ~proved.shift(1, fill_value=False) & ~proved.shift(-1, fill_value=False)]
         ax.vlines(alone.layer, alone.certified_lower, alone.certified, lw=7, **look)
         ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", marker="_", lw=1.2, label="certified upper bound")
+    if "typical" in rows and rows.typical.notna().any():
+        ax.plot(rows.layer, rows.typical, color=MEASURED, ls=":", marker=".", lw=1.2, label="a random small change")
     error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
     ax.errorbar(rows.layer, rows.lipschitz, error, color=MEASURED, marker="o", capsize=2, lw=2, label="measured")
     ax.plot(rest.layer, rest.lipschitz, "x", color=NOT_CONVERGED, zorder=5)

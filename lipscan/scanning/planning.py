@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lipscan.scanning.fmt import many
 from lipscan.scanning.inputs import Reader
+from lipscan.scanning.words import finding
 
 PRODUCTS = 30  # of a Jacobian and its transpose, in a typical solve
 EACH = 0.03  # seconds of a solve besides its products
@@ -26,71 +26,64 @@ class Begun(NamedTuple):
     settings: dict[str, Any]
 
 
-def planned(begun):
-    """Sentences on what a scan will measure and about how long it takes; only one product is timed."""
-    reader, found = begun
-    layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
-    kinds, close, h = windows + len(found["baselines"]), found["close"], found["heads"]
-    said = [
-        f"Constants: {many(layers, 'layer')} at n = {', '.join(map(str, lengths))}, {many(windows, 'window')} each"
-        + (f" and baselines ({', '.join(found['baselines'])}) of the first" if found["baselines"] else "")
-        + f": {layers * len(lengths) * kinds}.",
-        f"Certified upper bounds: {layers * len(_certified(found)) * found['certified']}.",
-    ]
-    if close is not None:
-        said.append(
-            f"Closely, at n = {close}: {many(layers * h, 'head')}, {many(layers, 'map')} of {close} x {close} tokens,"
-            f" {many(layers, 'whole layer')}, the network from end to end."
-        )
-    seconds = _seconds(begun)
-    said.append(
-        f"Roughly {_duration(sum(seconds))} beside loading, by counting operations at the speed of this machine now; "
-        "on a busy machine some times as long."
-    )
-    return [*said, *shorter(begun, seconds)]
+class Planned(NamedTuple):
+    """A part of a scan: how many measurements of a kind, and about how many seconds they take together."""
+
+    what: str
+    number: int
+    seconds: float
 
 
-def _certified(found):
-    """Operations of a certified bound, for each length at which it is not too expensive."""
-    work = [found["work"][str(n)] for n in found["lengths"]]
-    return [each for each in work if each is not None and each <= found["upper_work"]]
-
-
-def _seconds(begun):
-    """Approximate seconds for the layers, and for the details, by counting operations."""
-    reader, found = begun
+def planned(begun: Begun) -> list[Planned]:
+    """What a scan will measure and about how long that takes, by counting operations; only one product is timed."""
+    found, speed = begun.settings, _speed()
     layers, close, d = len(found["layers_scanned"]), found["close"], found["width"]
-    kinds, speed = found["windows"] + len(found["baselines"]), _speed()
+    kinds = found["windows"] + len(found["baselines"])
 
     def solves(n):
         return EACH + PRODUCTS * (16 * n * d**2 + 16 * n**2 * d) / (SHARE * speed)
 
     seconds = layers * sum(LAYER + kinds * solves(n) for n in found["lengths"])
-    bounds = [work / CERTIFIED + FIXED * d**3 for work in _certified(found)]
-    seconds += layers * found["certified"] * sum(bounds) / speed
+    work = [found["work"][str(n)] for n in found["lengths"]]
+    work = [each for each in work if each is not None and each <= found["upper_work"]]
+    bounds = layers * found["certified"] * sum(each / CERTIFIED + FIXED * d**3 for each in work) / speed
+    rows = [
+        Planned("constants: layers, lengths, windows, baselines", layers * len(found["lengths"]) * kinds, seconds),
+        Planned("certified upper bounds", layers * len(work) * found["certified"], bounds),
+    ]
     if close is None:
-        return seconds, 0.0
-    head = EACH + (solves(close) - EACH) / found["heads"]
+        return rows
     pairs = close * (close + 1) / 2 if found["masked"] else close**2
-    closely = layers * (found["heads"] * head + solves(close) + pairs * PAIR * d**2 / (SHARE * speed))
-    in_use = reader.model.architecture.layers_of(reader.model.module)  # repeats shared layers
-    each = [sum(p.numel() for p in layer.parameters()) for layer in in_use]
-    ends = 3 if not found.get("no_logits") else 2
-    passed = sum(each[layer] for layer in found["layers_scanned"]) + ends * sum(each)
-    around = AROUND * (layers + ends * len(each))
-    return seconds, closely + around + WHOLE * PRODUCTS * close * passed / (SHARE * speed)
+    head = EACH + (solves(close) - EACH) / found["heads"]
+    each, ends = _weights(begun.reader), 2 if found.get("no_logits") else 3
+    product = WHOLE * PRODUCTS * close / (SHARE * speed)  # seconds of a solve for each weight
+    scanned = sum(each[layer] for layer in found["layers_scanned"])
+    return [
+        *rows,
+        Planned("constants of single heads", layers * found["heads"], layers * found["heads"] * head),
+        Planned(
+            "maps of the tokens that move others",
+            layers,
+            layers * (solves(close) + pairs * PAIR * d**2 / (SHARE * speed)),
+        ),
+        Planned("constants of whole layers", layers, AROUND * layers + product * scanned),
+        Planned("constants of the whole network", ends, ends * (AROUND * len(each) + product * sum(each))),
+    ]
 
 
-def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[str]:
-    """A suggestion, at most one sentence, for scans of over five minutes; `seconds` for layers and for details."""
-    layers, close = _seconds(begun) if seconds is None else seconds
+def _weights(reader):
+    """Number of weights of each layer in use; a shared layer counts each time."""
+    layers = reader.model.architecture.layers_of(reader.model.module)
+    return [sum(p.numel() for p in layer.parameters()) for layer in layers]
+
+
+def shorter(begun: Begun) -> list[str]:
+    """A suggestion, at most one sentence, for scans of over five minutes."""
+    rows = planned(begun)
+    layers, close = (sum(row.seconds for row in part) for part in (rows[:2], rows[2:]))
     if layers + close < LONG:
         return []
-    ways = ["--no-close (close=False in Python)"] if close > layers else []
-    ways += ["fewer --layers"] if len(begun.settings["layers_scanned"]) > 1 else []
-    ways += ["fewer or shorter --lengths"]
-    most = ", most of that the close look" if close > layers else ""
-    return [f"This scan takes about {_duration(layers + close)}{most}: {' or '.join(ways)} would shorten it."]
+    return [str(finding("shorten_close" if close > layers else "shorten", (layers + close) / 60))]
 
 
 def _speed():
@@ -101,7 +94,3 @@ def _speed():
     for _ in range(4):
         a @ a
     return 4 * 2 * 512**3 / (time.perf_counter() - began)
-
-
-def _duration(seconds):
-    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"

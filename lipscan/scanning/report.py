@@ -6,13 +6,15 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from lipscan import corpora, recording
-from lipscan.scanning import figures, fmt, sentences
+from lipscan.scanning import figures, fmt
 from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipscan.scanning.comparison import compare, compared, unpaired
+from lipscan.scanning.findings import findings, gaps, left_out, moving, roughest, steepest, weights_of
 from lipscan.scanning.summary import COLUMNS, TABLES, closest, first_window, measured
+from lipscan.scanning.words import ENDS, PAGES, QUESTIONS
 
 MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # beside those that come closest somewhere
@@ -26,6 +28,22 @@ ROUTES = {
     "cached": "closed-form products with the Jacobian",
     "streamed": "closed-form products, row by row",
     "autodiff": "automatic differentiation",
+}
+
+CAPTIONS = {
+    "layers": "Every layer at length {length}, logarithmic scale: the measured constant of the first window, its range "
+    "over windows, and the upper bounds that are known.",
+    "growth": "How the constant grows with the number of tokens, layer by layer.",
+    "radii": "Norms of the tokens that each layer receives, at length {length}: bounds on a ball grow with the square "
+    "of the largest.",
+    "baselines": "Constants of the first window at length {length}, beside their baselines; dashed: the relative "
+    "constant, in units of token norms, by which layers compare.",
+    "heads": "Each head alone, with its part of the output matrix, at length {length}, logarithmic colours.",
+    "moves": "How far each token moves the outputs of the others at length {length}, over the most in its layer; "
+    "logarithmic colours, white where it moves none.",
+    "in_steepest": "How much of each layer's steepest change lies on each token at length {length}, over the most in "
+    "its layer; logarithmic colours.",
+    "against": "Every layer at length {length}, before and after, logarithmic scale.",
 }
 
 
@@ -43,8 +61,8 @@ def write_report(
 def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) -> str:
     """The report as an HTML document without external references; names and texts in it are escaped."""
     summary, settings = found.summary, found.about["settings"]
-    said, good = sentences.findings(found), measured(summary)
-    named = {page for finding in said for page in finding.pages}
+    said, good = findings(found), measured(summary)
+    answers = [(question, [one for one in said if one.section == section]) for section, question in QUESTIONS.items()]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -52,9 +70,8 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (fmt.factor, fmt.many, fmt.short, fmt.small, fmt.times, fmt.up)
+    words = (fmt.factor, fmt.short, fmt.small, fmt.times, fmt.up)
     environment.filters |= {one.__name__: one for one in words}
-    environment.filters["linked"] = _linked
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
     tokens, by = _mapped(found.tokens)
@@ -78,16 +95,16 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         moves=by == "moves",
         whole=_records(found.whole),
         columns=COLUMNS,
-        answer=sentences.answer(found),
-        findings=said,
-        gaps=sentences.as_sentences(found.gaps),
-        pages={page: title for page, title in sentences.PAGES.items() if page in named},
-        ends=sentences.ENDS,
-        top=sentences.roughest(good) if len(good) else None,
-        skipped=sentences.skipped(found.about, summary),
+        answer=[(question, here) for question, here in answers if here],
+        findings=[one for one in said if one.section == "details"],
+        gaps=gaps(found.gaps),
+        pages={page: title for page, title in PAGES.items() if page in {one.page for one in said}},
+        ends=ENDS,
+        top=roughest(good) if len(good) else None,
+        skipped=left_out(found.about, summary),
         passed=int(summary.passed.sum()),
         text=_described(settings),
-        weights=sentences.weights_of(settings),
+        weights=weights_of(settings),
         sources=SOURCES,
         vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].min() > 3],
     )
@@ -95,8 +112,8 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
 
 def _mapped(tokens):
     """Rows of tokens shown in the map, and the column shown: how far they move others, or else the steepest change."""
-    moving = sentences.moving(tokens)
-    return (moving, "moves") if len(moving) else (sentences.steepest(tokens), "in_steepest")
+    rows = moving(tokens)
+    return (rows, "moves") if len(rows) else (steepest(tokens), "in_steepest")
 
 
 def _records(table):
@@ -107,50 +124,27 @@ def _records(table):
 def _plots(found, good):
     """Plots as SVG, each with a caption."""
     plots: list[tuple[Markup, str]] = []
-    firsts, several = first_window(found.table), found.about["settings"]["windows"] > 1
-    where = " in the first window" * several
+    firsts = first_window(found.table)
 
     def plot(caption, draw, *given, **options):
-        plots.append((Markup(figures.in_report(draw, *given, **options)), caption))
+        length = given[0].length.max()
+        plots.append((Markup(figures.in_report(draw, *given, **options)), caption.format(length=length)))
 
     for n, rows in good.groupby("length"):
         near = {*closest(rows).title}
         bounds = {key: title for key, title in TITLES.items() if key in PLOTTED or title in near}
-        here = firsts[firsts.length == n]
-        bounded = _there(here, ["certified", *(f"log10_{key}" for key in bounds)])
-        said = f"Every layer at {fmt.many(n, 'token')}: the measured constant{where}"
-        said += f"{', with its range over windows' * several}{', and upper bounds on it' if bounded else ''}"
-        plot(f"{said}, logarithmic scale.", figures.layers, here, bounds, title=f"{fmt.many(n, 'token')}")
+        plot(CAPTIONS["layers"], figures.layers, firsts[firsts.length == n], bounds, title=f"length {n}")
     if good.length.nunique() > 1:
-        plot("How the constant grows with the number of tokens, layer by layer.", figures.growth, good)
+        plot(CAPTIONS["growth"], figures.growth, good)
     if len(good):
         n = good.length.max()
-        longest = good[good.length == n]
-        said = f"Norms of the tokens that each layer receives, at {fmt.many(n, 'token')}"
-        plot(f"{said}: bounds on a ball grow with the square of the largest.", figures.radii, longest)
-        words = {"random": "random weights of the same shape", "shuffled": "the same tokens in random order"}
-        here = firsts[firsts.length == n]
-        named = " and ".join(words[name] for name in _there(here, words))
-        said = f"Constants{where} at {fmt.many(n, 'token')}{named and f' beside {named}'}"
-        plot(
-            f"{said}; dashed: the relative constant, in units of token norms, so that layers compare.",
-            figures.baselines,
-            here,
-        )
+        plot(CAPTIONS["radii"], figures.radii, good[good.length == n])
+        plot(CAPTIONS["baselines"], figures.baselines, firsts[firsts.length == n])
     if len(found.heads):
-        n = found.heads.length.max()
-        plot(
-            f"Each head alone, with its part of the output matrix, at {fmt.many(n, 'token')}, logarithmic colours.",
-            figures.heads,
-            found.heads,
-        )
+        plot(CAPTIONS["heads"], figures.heads, found.heads)
     tokens, by = _mapped(found.tokens)
     if len(tokens):
-        none = "; white: it moves none" * bool((tokens.moves == 0).any())  # the last one, under a mask
-        said = f"How far each of {fmt.many(tokens.length.max(), 'token')} moves the outputs of the others"
-        if by == "in_steepest":
-            said = f"How much of each layer's steepest change lies on each of {fmt.many(tokens.length.max(), 'token')}"
-        plot(f"{said}, over the most in its layer, logarithmic colours{none}.", figures.tokens, tokens, by=by)
+        plot(CAPTIONS[by], figures.tokens, tokens, by=by)
     return plots
 
 
@@ -182,9 +176,9 @@ def _against(found, other, names):
         "before": before,
         "after": after,
         "rows": _records(table),
-        "said": " ".join([*compared(table)[::-1], *unpaired(found, other)]),  # the factor comes first
+        "said": " ".join(map(str, [*compared(table), *unpaired(found, other)])),
         "plot": Markup(figures.in_report(figures.comparison, table, (before, after))),
-        "caption": f"Every layer at {fmt.many(table.length.max(), 'token')}, before and after, logarithmic scale.",
+        "caption": CAPTIONS["against"].format(length=table.length.max()),
     }
 
 
@@ -192,8 +186,3 @@ def _described(settings):
     """Name or description of the text that was read."""
     known = settings["text"] in corpora.NAMES
     return corpora.describe(settings["text"]).split(";")[0] if known else settings["text"]
-
-
-def _linked(means):
-    """Text of a finding, with page numbers as links into the list at the end."""
-    return Markup(sentences.NUMBER.sub(r'(<a href="#page-\1">page&nbsp;\1</a>)', str(escape(means))))

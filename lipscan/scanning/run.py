@@ -23,8 +23,8 @@ from lipscan.scanning.inputs import chosen_layers, prepare
 from lipscan.scanning.measure import PAIRS, block_work, closed_form_work, heads, layer, measure, network, tokens, tried
 from lipscan.scanning.options import ScanOptions, in_words
 from lipscan.scanning.planning import Begun, shorter
-from lipscan.scanning.sentences import ENDS
 from lipscan.scanning.summary import COLUMNS
+from lipscan.scanning.words import ENDS
 
 __all__ = ["remeasure", "scan"]
 

@@ -1,37 +1,93 @@
 """Terminal output of a scan: one line for each layer and length, at most 100 characters."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from string import ascii_lowercase
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 
 from lipscan.scanning.comparison import compared
+from lipscan.scanning.findings import findings, gaps, left_out, weights_of
 from lipscan.scanning.fmt import factor, short, small, times, up
 from lipscan.scanning.folder import Scan
-from lipscan.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
+from lipscan.scanning.planning import Planned
 from lipscan.scanning.summary import closest
+from lipscan.scanning.words import PAGES, QUESTIONS, Finding
 
 WIDEST = 100  # most characters of a line, however wide the terminal
-# heading, least width of the terminal, column of the summary that it needs, text of a row
+
+
+class Column(NamedTuple):
+    """A column of the table: its heading, least width of the terminal, needed column of the summary, text and key."""
+
+    heading: str
+    wide: int
+    needs: str | None
+    text: Callable[[Any], str]
+    key: str = ""
+
+
 COLUMNS = (
-    ("layer", 0, None, lambda row: str(row.layer)),
-    ("n", 0, None, lambda row: str(row.length)),
-    ("constant", 0, None, lambda row: short(row.lipschitz, 4) + ("" if row.converged else " !")),
-    ("certified", 50, "certified_over", lambda row: _x(up(row.certified_over))),
-    ("relative", 60, "relative", lambda row: short(row.relative, 4)),
-    ("/ random", 70, "over_random", lambda row: _x(short(row.over_random))),
-    ("/ shuffled", 78, "over_shuffled", lambda row: _x(short(row.over_shuffled))),
-    ("column", 90, "column", lambda row: short(row.column, 4)),
-    ("check", 0, None, lambda row: _check(row)),
+    Column("layer", 0, None, lambda row: str(row.layer)),
+    Column("tokens", 0, None, lambda row: str(row.length)),
+    Column(
+        "constant",
+        0,
+        None,
+        lambda row: short(row.lipschitz, 4) + ("" if row.converged else " !"),
+        "how many times as large the worst small change comes out; mean over windows; !: may be larger",
+    ),
+    Column(
+        "proved\nbelow",
+        50,
+        "certified_over",
+        lambda row: _x(up(row.certified_over)),
+        "x 2.4 means: proved to be at most 2.4 times the constant, in each window with a proof",
+    ),
+    Column(
+        "typical",
+        60,
+        "typical",
+        lambda row: short(row.typical),
+        "how many times as large a random small change comes out",
+    ),
+    Column(
+        "relative",
+        64,
+        "relative",
+        lambda row: short(row.relative, 4),
+        "the constant for changes as a share of the tokens, |x| / |f(x)| times larger; compare layers by it",
+    ),
+    Column(
+        "over\nrandom",
+        72,
+        "over_random",
+        lambda row: _x(short(row.over_random)),
+        "x 10: 10 times the constant of random weights of the same shape, in the first window",
+    ),
+    Column(
+        "over\nshuffled",
+        80,
+        "over_shuffled",
+        lambda row: _x(short(row.over_shuffled)),
+        "x 1.1: 1.1 times the constant on the same tokens in random order, in the first window",
+    ),
+    Column(
+        "most at-\ntention",
+        90,
+        "column",
+        lambda row: short(row.column, 4),
+        "the attention that one token gets from all others together, at most their number",
+    ),
+    Column("self-\ncheck", 0, None, lambda row: _check(row)),
 )
-ALWAYS = ("layer", "n", "check")
+ALWAYS = ("layer", "tokens", "self-\ncheck")
+FORMULA = "x 340: the closest bound in closed form is 340 times the constant"
 
 
 def console_for(file: TextIO | None, width: int | None) -> Console:
@@ -63,42 +119,60 @@ def print_table(console: Console, title: str, headings: Sequence[str], rows: Seq
 
 def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -> None:
     """Print a scan to `file` (default: standard output), as plain text if `file` is not a terminal."""
-    console, summary, settings = console_for(file, width), found.summary, found.about["settings"]
-    there = {name for name in summary if summary[name].notna().any()} | {None}
-    columns = [(heading, text) for heading, wide, name, text in COLUMNS if console.width >= wide and name in there]
-    bound, letters = closest(summary), {}
-    if len(bound) and console.width >= 84:
-        named = bound.title.unique()
-        letters = dict(zip(named, ascii_lowercase, strict=False)) if len(named) > 1 else {}
-        factors = {at: f"{_x(times(one.over))} {letters.get(one.title, '')}".strip() for at, one in bound.iterrows()}
-        columns.insert(-1, ("bound", lambda row: factors.get(row.Index, "")))
-    rows, sections = list(summary.itertuples()), len(settings["lengths"]) > 1
-    lines: list[tuple[list[str], dict]] = []
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        blank = not row.passed or not row.measured
-        cells = ["" if blank and heading not in ALWAYS else text(row) for heading, text in columns]
-        ends = after is not None and after.layer != row.layer and sections
-        lines.append((cells, {"style": "red" if blank else None, "end_section": ends}))
+    console, said = console_for(file, width), findings(found)
+    settings = found.about["settings"]
     mask = "masked" if settings["masked"] else "unmasked"
     known = ", ".join(filter(None, [settings["architecture"], weights_of(settings), mask]))
-    title = f"{settings['model']} ({known}), {settings['object']}, on {settings['text']}"
-    print_table(console, title, [heading for heading, _ in columns], lines)
-    if letters:
-        _say(console, ["bound: " + "; ".join(f"{letter} {name}" for name, letter in letters.items())])
-    of_first = [heading for heading, _ in columns if heading.startswith("/")]
-    if of_first and settings["windows"] > 1:
-        _say(console, [f"{', '.join(of_first)}: in the first window"])
-    _say(console, as_sentences(found.gaps), style="red")
-    said = findings(found)
-    if any(finding.pages for finding in said):
-        _say(console, [WHERE])
-    for finding in said:
-        _say(console, [finding.sentence])
-        if console.is_terminal:
-            console.print(Padding(escape(finding.means), (0, 0, 0, 4)))
-        else:
-            _say(console, [f"    {finding.means}"])
-    _say(console, skipped(found.about, summary))
+    _say(console, [f"{settings['model']} ({known}), {settings['object']}, on {settings['text']}"], style="bold")
+    for section in ("rough", "much", "usual"):
+        _answer(console, said, section, QUESTIONS[section])
+    _layers(console, found)
+    _say(console, gaps(found.gaps), style="red")
+    _answer(console, said, "error", QUESTIONS["error"])
+    _answer(console, said, "details", "In detail")
+    _answer(console, left_out(found.about, found.summary), "left_out", "What was measured, and what was not")
+    if pages := sorted({one.page for one in said if one.page}):
+        named = "; ".join(f"{page[:2]} {PAGES[page]}" for page in pages)
+        _say(console, [f"\nExplained in the book, as pages notebooks/NN_*.ipynb of a clone of lipnb: {named}."])
+
+
+def show_plan(rows: Sequence[Planned], title: str, *, file: TextIO | None = None) -> None:
+    """Print what a scan would measure, and about how long that takes."""
+    console = console_for(file, None)
+    cells: list[tuple[list[str], dict]] = [([row.what, str(row.number), f"{row.seconds:.0f} s"], {}) for row in rows]
+    print_table(console, title, ["what", "how many", "about"], cells)
+    total = sum(row.seconds for row in rows)
+    _say(console, [f"Together about {total:.0f} seconds, beside loading; on a busy machine some times as long."])
+
+
+def _answer(console, said, section, title):
+    """Print the findings of a section under their title; nothing if there are none."""
+    if here := [f"  {one}" for one in said if one.section == section]:
+        _say(console, [f"\n{title}", *here])
+
+
+def _layers(console, found):
+    """Print the table of layers, and the keys to its columns."""
+    summary = found.summary
+    there = {name for name in summary if summary[name].notna().any()} | {None}
+    columns = [one for one in COLUMNS if console.width >= one.wide and one.needs in there]
+    bound = closest(summary)
+    if len(bound) and console.width >= 84:
+        letters = dict(zip(bound.title.unique(), ascii_lowercase, strict=False))
+        cells = {at: f"{_x(times(one.over))} {letters[one.title]}" for at, one in bound.iterrows()}
+        key = "; ".join([FORMULA, *(f"{letter}: {name}" for name, letter in letters.items())])
+        columns.insert(-1, Column("closest\nformula", 84, None, lambda row: cells.get(row.Index, ""), key))
+    rows, lines = list(summary.itertuples()), []
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        blank = not row.passed or not row.measured
+        cells_of = ["" if blank and one.heading not in ALWAYS else one.text(row) for one in columns]
+        ends = after is not None and after.layer != row.layer and summary.length.nunique() > 1
+        lines.append((cells_of, {"style": "red" if blank else None, "end_section": ends}))
+    print_table(console, "", [one.heading for one in columns], lines)
+    _say(
+        console,
+        [f"{one.heading.replace('-' + chr(10), '').replace(chr(10), ' ')}: {one.key}" for one in columns if one.key],
+    )
 
 
 def show_comparison(
@@ -106,26 +180,27 @@ def show_comparison(
     before: str,
     after: str,
     *,
-    more: Sequence[str] = (),
+    more: Sequence[Finding] = (),
     file: TextIO | None = None,
     width: int | None = None,
 ) -> None:
-    """Print a comparison from `lipscan.scanning.compare`, with the names of both scans and the sentences `more`."""
+    """Print a comparison from `lipscan.scanning.compare`, with the names of both scans and the findings `more`."""
     console = console_for(file, width)
     lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():
         cells = [str(row.layer), str(row.length), short(row.before, 4), short(row.after, 4), factor(row.ratio)]
         cells += [small(row.error), short(row.relative_before), short(row.relative_after), row.differs]
         lines.append((cells, {}))
-    headings = ["layer", "n", "before", "after", "ratio", "error", "relative", "after", "differs"]
+    relative = ["relative,\nbefore", "relative,\nafter"]
+    headings = ["layer", "tokens", "before", "after", "after /\nbefore", "solver's\nerror", *relative, "differs"]
     print_table(console, f"before: {before}, after: {after}", headings, lines)
     _say(console, [*compared(table), *more])
 
 
 def _say(console, sentences, **look):
-    """Print sentences; without a terminal each is one unbroken line."""
+    """Print sentences or findings; without a terminal each is one unbroken line."""
     for sentence in sentences:
-        console.print(escape(sentence), soft_wrap=not console.is_terminal, **look)
+        console.print(escape(str(sentence)), soft_wrap=not console.is_terminal, **look)
 
 
 def _x(text):
