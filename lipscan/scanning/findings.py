@@ -167,6 +167,7 @@ def _relative(good, top):
         yield finding("relative_roughest", top.relative, layer=top.layer, length=top.length)
     if short(least.relative) != short(most.relative):
         yield finding("relative_least", least.relative, layer=least.layer, length=least.length)
+    yield finding("small")
 
 
 def _bounds(good) -> Iterator[Finding]:
@@ -242,9 +243,9 @@ def _whole(whole, count):
         low, top = layers.lipschitz.min(), layers.loc[layers.lipschitz.idxmax()]
         key = "whole_layers_alike" if short(low) == short(top.lipschitz) else "whole_layers"
         yield finding(key, top.lipschitz, low=low, layer=top.layer, length=top.length)
-    if layers.relative.notna().any():
-        most = layers.loc[layers.relative.idxmax()]
-        yield finding("whole_relative", most.relative, layer=most.layer, length=most.length)
+        if layers.relative.notna().any():
+            most = layers.loc[layers.relative.idxmax()]
+            yield finding("whole_relative", most.relative, layer=most.layer, length=most.length)
 
 
 def _uncertified(settings):

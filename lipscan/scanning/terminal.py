@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from string import ascii_lowercase
 from typing import Any, NamedTuple, TextIO
 
@@ -20,71 +21,71 @@ from lipscan.scanning.summary import closest
 from lipscan.scanning.words import PAGES, QUESTIONS, Finding
 
 WIDEST = 100  # most characters of a line, however wide the terminal
+GAP = 2  # characters between columns
 
 
 class Column(NamedTuple):
-    """A column of the table: its heading, least width of the terminal, needed column of the summary, text and key."""
+    """A column of the table: heading, needed column of the summary, text of a row, key, and which go first (rank)."""
 
     heading: str
-    wide: int
     needs: str | None
     text: Callable[[Any], str]
     key: str = ""
+    rank: int = 0  # the highest is left out first where the terminal is narrow; 0 never
 
 
 COLUMNS = (
-    Column("layer", 0, None, lambda row: str(row.layer)),
-    Column("tokens", 0, None, lambda row: str(row.length)),
+    Column("layer", None, lambda row: str(row.layer)),
+    Column("tokens", None, lambda row: str(row.length)),
     Column(
         "constant",
-        0,
         None,
         lambda row: short(row.lipschitz, 4) + ("" if row.converged else " !"),
         "how many times as large the worst small change comes out; mean over windows; !: may be larger",
     ),
     Column(
         "proved\nbelow",
-        50,
         "certified_over",
         lambda row: _x(up(row.certified_over)),
-        "x 2.4 means: proved to be at most 2.4 times the constant, in each window with a proof",
+        "x 2.4: proved to be at most 2.4 times the constant, in each window with a proof",
+        1,
     ),
     Column(
         "typical",
-        60,
         "typical",
         lambda row: short(row.typical),
-        "how many times as large a random small change comes out",
+        "how many times as large a random small change comes out; mean over windows",
+        2,
     ),
     Column(
         "relative",
-        64,
         "relative",
         lambda row: short(row.relative, 4),
         "the constant for changes as a share of the tokens, |x| / |f(x)| times larger; compare layers by it",
+        3,
     ),
     Column(
         "over\nrandom",
-        72,
         "over_random",
         lambda row: _x(short(row.over_random)),
         "x 10: 10 times the constant of random weights of the same shape, in the first window",
+        4,
     ),
     Column(
         "over\nshuffled",
-        80,
         "over_shuffled",
         lambda row: _x(short(row.over_shuffled)),
         "x 1.1: 1.1 times the constant on the same tokens in random order, in the first window",
+        5,
     ),
     Column(
         "most at-\ntention",
-        90,
         "column",
-        lambda row: short(row.column, 4),
-        "the attention that one token gets from all others together, at most their number",
+        lambda row: short(row.column),
+        "the attention that one token gets from all tokens together, in one head; at most their number",
+        7,
     ),
-    Column("self-\ncheck", 0, None, lambda row: _check(row)),
+    Column("self-\ncheck", None, lambda row: _check(row)),
 )
 ALWAYS = ("layer", "tokens", "self-\ncheck")
 FORMULA = "x 340: the closest bound in closed form is 340 times the constant"
@@ -102,9 +103,11 @@ def console_for(file: TextIO | None, width: int | None) -> Console:
     return console
 
 
-def print_table(console: Console, title: str, headings: Sequence[str], rows: Sequence[tuple[list[str], dict]]) -> None:
+def print_table(console: Console, headings: Sequence[str], rows: Sequence[tuple[list[str], dict]]) -> None:
     """Print a table of texts; each row comes with its style."""
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0)
+    )
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for cells, look in rows:
@@ -140,7 +143,8 @@ def show_plan(rows: Sequence[Planned], title: str, *, file: TextIO | None = None
     """Print what a scan would measure, and about how long that takes."""
     console = console_for(file, None)
     cells: list[tuple[list[str], dict]] = [([row.what, str(row.number), f"{row.seconds:.0f} s"], {}) for row in rows]
-    print_table(console, title, ["what", "how many", "about"], cells)
+    _say(console, [title])
+    print_table(console, ["what", "how many", "about"], cells)
     total = sum(row.seconds for row in rows)
     _say(console, [f"Together about {total:.0f} seconds, beside loading; on a busy machine some times as long."])
 
@@ -152,27 +156,31 @@ def _answer(console, said, section, title):
 
 
 def _layers(console, found):
-    """Print the table of layers, and the keys to its columns."""
-    summary = found.summary
+    """Print the table of layers, in as many columns as fit, and the keys to them."""
+    summary, bound = found.summary, closest(found.summary)
     there = {name for name in summary if summary[name].notna().any()} | {None}
-    columns = [one for one in COLUMNS if console.width >= one.wide and one.needs in there]
-    bound = closest(summary)
-    if len(bound) and console.width >= 84:
+    columns = [one for one in COLUMNS if one.needs in there]
+    if len(bound):
         letters = dict(zip(bound.title.unique(), ascii_lowercase, strict=False))
-        cells = {at: f"{_x(times(one.over))} {letters[one.title]}" for at, one in bound.iterrows()}
+        factors = {at: f"{_x(times(one.over))} {letters[one.title]}" for at, one in bound.iterrows()}
         key = "; ".join([FORMULA, *(f"{letter}: {name}" for name, letter in letters.items())])
-        columns.insert(-1, Column("closest\nformula", 84, None, lambda row: cells.get(row.Index, ""), key))
-    rows, lines = list(summary.itertuples()), []
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        blank = not row.passed or not row.measured
-        cells_of = ["" if blank and one.heading not in ALWAYS else one.text(row) for one in columns]
-        ends = after is not None and after.layer != row.layer and summary.length.nunique() > 1
-        lines.append((cells_of, {"style": "red" if blank else None, "end_section": ends}))
-    print_table(console, "", [one.heading for one in columns], lines)
-    _say(
-        console,
-        [f"{one.heading.replace('-' + chr(10), '').replace(chr(10), ' ')}: {one.key}" for one in columns if one.key],
-    )
+        columns.insert(-1, Column("closest\nformula", None, lambda row: factors.get(row.Index, ""), key, 6))
+    rows = list(summary.itertuples())
+    blank = [not row.passed or not row.measured for row in rows]
+    texts = {
+        one: ["" if gap and one.heading not in ALWAYS else one.text(row) for row, gap in zip(rows, blank, strict=True)]
+        for one in columns
+    }
+    widths = {one: max(map(len, [*one.heading.split("\n"), *texts[one]])) for one in columns}
+    while sum(widths[one] + GAP for one in columns) > console.width and max(one.rank for one in columns):
+        columns.remove(max(columns, key=lambda one: one.rank))
+    several = summary.length.nunique() > 1
+    ends = [several and row.layer != after.layer for row, after in pairwise(rows)] + [False]
+    looks = [{"style": "red" if gap else None, "end_section": end} for gap, end in zip(blank, ends, strict=True)]
+    lines = list(zip(map(list, zip(*(texts[one] for one in columns), strict=True)), looks, strict=True))
+    print_table(console, [one.heading for one in columns], lines)
+    named = {one.heading.replace("-\n", "").replace("\n", " "): one.key for one in columns if one.key}
+    _say(console, [f"{name}: {key}" for name, key in named.items()])
 
 
 def show_comparison(
@@ -193,7 +201,8 @@ def show_comparison(
         lines.append((cells, {}))
     relative = ["relative,\nbefore", "relative,\nafter"]
     headings = ["layer", "tokens", "before", "after", "after /\nbefore", "solver's\nerror", *relative, "differs"]
-    print_table(console, f"before: {before}, after: {after}", headings, lines)
+    _say(console, [f"before: {before}, after: {after}"])
+    print_table(console, headings, lines)
     _say(console, [*compared(table), *more])
 
 

@@ -15,7 +15,7 @@ from lipscan import models
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import one_call, some_inputs
-from lipscan.scanning.sentences import skipped
+from lipscan.scanning.findings import left_out
 
 LOCAL = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
 
@@ -164,7 +164,7 @@ def test_a_scan_says_that_the_closed_form_was_found_by_trial(tmp_path):
     found = scan(tmp_path / "it", " ".join(model_types.WORDS * 4) + "\n", output=tmp_path / "out", **options)
     assert found.table.passed.all() and found.table.certified.notna().all()
     assert len(found.heads) == 2 * 4 and len(found.tokens) == 2 * 5
-    said = " ".join(skipped(found.about, found.summary))
+    said = " ".join(map(str, left_out(found.about, found.summary)))
     assert "The attention of qwen3_moe: closed form found by trial: read as separate projections" in said
 
 

@@ -30,13 +30,13 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert not list((tmp_path / "here").iterdir())  # all lies where --output says
     second = tmp_path / "first" / "scan-after"
     said = capsys.readouterr().out
-    assert "Of 4 layers and lengths 2 are higher in every window, by more" in said and "Farthest: layer 1" in said
+    assert "Farthest: layer 1 at length" in said and (higher := "may have left open: 2 of 4 layers") in said
     page = (tmp_path / "first" / "report.html").read_text(encoding="utf-8")
     section = page[page.index('id="against"') : page.index("<h2>Every layer")]
     assert section.count("<svg") == 1 and section.count('<td class="text">higher</td>') == 2
-    assert section.count('<td class="main">2</td>') == 2 and "Of 4 layers and lengths 2 are higher" in section
+    assert section.count('<td class="main">2</td>') == 2 and higher in section
     assert "<title>small against after</title>".replace("small", bert.name) in page
-    assert page.index("Farthest: layer 1") < page.index("Of 4 layers and lengths") < page.index('class="tiles"')
+    assert page.index("Farthest: layer 1") < page.index(higher) < page.index('class="tiles"')
     assert said.startswith(f"Below: {bert}. Its comparison with {after} comes last.\n")
     assert 'href="#against"' in page and str(tmp_path) not in page
     table = pd.read_csv(tmp_path / "first" / "against.csv", keep_default_na=False)
@@ -46,9 +46,9 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert scanning.compare(other, before).differs.tolist() == ["", "", "lower", "lower"]
     assert comparison.unpaired(before, other) == []
     fewer = SimpleNamespace(summary=other.summary[other.summary.layer == 0])
-    assert comparison.unpaired(before, fewer) == [
-        "1 of 2 layers of the first scan have no partner in the other: layers are compared by their number."
-    ]
+    for key, scans in (("unpaired_first", (before, fewer)), ("unpaired_second", (fewer, before))):
+        [told] = comparison.unpaired(*scans)
+        assert (told.key, told.value, told.where) == (key, 1, {"layers": 2})
     other.about["settings"]["seed"] = 5
     with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
         scanning.compare(before, other)
@@ -65,7 +65,7 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path / "here")
         assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
-    assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models, which stay as they are
+    assert higher in capsys.readouterr().out  # folders of scans, without the models, which stay as they are
     assert (tmp_path / "first" / "report.html").read_bytes() == kept
     made = tmp_path / "here" / "first-against-scan-after"
     assert {path.name for path in made.iterdir()} == {"against.csv", "report.html"}
@@ -105,7 +105,7 @@ def test_scans_that_cannot_be_compared_are_told_apart_in_words():
         ),
         ({"windows": 3}, "the number of windows is 2 in the first and 3 in the second; scan both with one --windows"),
         ({"object": "block"}, "what is measured is heads in the first and block in the second; scan both with one --o"),
-        ({"masked": True}, "the second attends to earlier tokens alone, the first to all"),
+        ({"masked": True}, "only earlier tokens are seen (a causal mask): no in the first, yes in the second"),
     ]:
         before, after = (SimpleNamespace(about={"settings": one}) for one in (SETTINGS, SETTINGS | changed))
         with pytest.raises(ValueError) as refused:
@@ -125,6 +125,13 @@ def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_err
 
         row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
         assert row.differs == differs
-        said = comparison.compared(pd.DataFrame([row]))[0]
-        assert said.startswith("Of 1 layers" if differs else "At no layer and length do all windows differ")
+        said = [one.key for one in comparison.compared(pd.DataFrame([row]))]
+        assert said == (["farthest", differs] if differs else ["same"])
         assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
+
+
+def test_the_farthest_layer_is_the_farthest_either_way():
+    rows = {"layer": [0, 1, 2], "length": 8, "before": 1.0, "after": [3.0, 0.1, 1.0], "ratio": [3.0, 0.1, 1.0]}
+    told = comparison.compared(pd.DataFrame(rows | {"differs": ["higher", "lower", ""]}))
+    assert [(one.key, one.value) for one in told] == [("farthest", 0.1), ("higher", 1), ("lower", 1), ("others", 1)]
+    assert told[0].where["layer"] == 1

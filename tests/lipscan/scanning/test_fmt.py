@@ -17,5 +17,5 @@ def test_how_many_times(log10, said):
 
 def test_a_factor_near_one_is_told_from_one():
     row = {"layer": 1, "length": 8, "before": 0.967, "after": 0.9667, "ratio": 0.99969, "differs": "lower"}
-    assert comparison.compared(pd.DataFrame([row]))[1].endswith("a factor of 0.9997.")
+    assert str(comparison.compared(pd.DataFrame([row]))[0]).endswith("a factor of 0.9997.")
     assert [fmt.factor(one) for one in (1.0, 2.3456, 1.00012)] == ["1", "2.35", "1.0001"]

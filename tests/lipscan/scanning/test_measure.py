@@ -19,9 +19,10 @@ from lipnb.jacobian import AutodiffJacobian
 from lipscan import models, scanning
 from lipscan.cli import main
 from lipscan.models.network import some_inputs
-from lipscan.scanning import figures, measure, report, sentences, summary, terminal
+from lipscan.scanning import figures, findings, measure, report, summary, terminal
 from lipscan.scanning.inputs import Reader
 from lipscan.scanning.measure import self_check
+from lipscan.scanning.words import ENDS
 
 
 def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, monkeypatch):
@@ -133,10 +134,10 @@ def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, mo
     alone = pd.DataFrame(measure.tokens(reader, 1, 5, object="heads+output", **options))
     assert [*alone] == [*rows] and alone[[*measure.MAPPED]].isna().all(axis=None)
     assert alone.in_steepest.equals(rows.in_steepest)
-    told = [*sentences._steepest(sentences.steepest(alone))][0].sentence
+    told = [*findings._steepest(findings.steepest(alone))][0]
     most = alone.loc[alone.in_steepest.idxmax()]
-    assert told.startswith("Steepest change of layer 1: ") and f"lies on token number {most.place}" in told
-    assert f"{100 * most.in_steepest**2:.3g} %" in told and sentences.steepest(rows).empty
+    assert told.where["layer"] == 1 and told.where["token"].startswith(f"token {most.place}")
+    assert told.value == most.in_steepest**2 and findings.steepest(rows).empty
     figures.tokens(alone, by="in_steepest")
 
 
@@ -193,9 +194,8 @@ def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_
         ends[name] = compared.part.item()
         if whole[whole.part == "hidden"].lipschitz.item() > product:
             above.append(name)
-        told = [said.sentence for said in sentences._whole(whole, model.layers)]
-        assert ["product of its layers" in one for one in told].count(True) == 1
-        assert "product" in next(one for one in told if sentences.ENDS[ends[name]] in one)
+        [told] = [one for one in findings._whole(whole, model.layers) if one.key == "product"]
+        assert told.where["end"] == ENDS[ends[name]]
     assert above == ["qwen3"]
     assert [name for name in SEVERAL if ends[name] == "hidden"] == ["bert", "albert"]  # no norm follows
 

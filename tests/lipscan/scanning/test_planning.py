@@ -13,15 +13,20 @@ def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["scan", str(bert), "--text", str(story), "--lengths", "4,6", "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "Constants: 2 layers at n = 4, 6, 2 windows each and baselines (random, shuffled) of the first: 16." in said
-    assert "Roughly" in said and "would shorten it" not in said and list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(planning, "LONG", 0)
-    monkeypatch.setattr(planning, "_seconds", lambda begun: (600.0, 5400.0))
-    given = ["--text", str(story), "--lengths", "4", "--windows", "1", "--layers", "0"]
-    assert main(["scan", str(bert), *given, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "Constants: 1 layer at n = 4, 1 window each" in said and "4 heads, 1 map of 4 x 4 tokens, 1 whole" in said
-    assert "takes about 100 minutes, most of that the close look: --no-close (close=False in Python) or fewer" in said
+    assert list(tmp_path.iterdir()) == [] and "would shorten it" not in said and "Together about" in said
+    numbers = [int(line.split()[-3]) for line in said.splitlines() if line.endswith(" s")]
+    assert numbers == [16, 4, 8, 2, 2, 2]  # constants, bounds, heads, maps, whole layers, ends of the network
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [((60, 200), []), ((600, 5400), ["100 minutes, most of it"]), ((5400, 600), ["100 minutes: f"])],
+)
+def test_a_long_scan_says_how_it_is_shortened(monkeypatch, seconds, said):
+    rows = [planning.Planned("constants", 1, seconds[0]), planning.Planned("bounds", 0, 0), ("details", 1, seconds[1])]
+    monkeypatch.setattr(planning, "planned", lambda begun: [planning.Planned(*row) for row in rows])
+    told = planning.shorter(None)
+    assert len(told) == len(said) and all(one in sentence for one, sentence in zip(said, told, strict=True))
 
 
 def test_a_dry_run_says_what_the_folder_holds(bert, story, tmp_path, capsys, monkeypatch):
@@ -35,13 +40,13 @@ def test_a_dry_run_says_what_the_folder_holds(bert, story, tmp_path, capsys, mon
     assert said.startswith("scan-bert holds a finished scan of bert on story.txt at n = 4: 1 row in summary.csv.")
     assert said.endswith("Nothing would be measured again (--again does).\n")
     assert main([*command, "--dry-run", "--again"]) == 0
-    assert capsys.readouterr().out.startswith("Constants: 1 layer at n = 4")
+    assert capsys.readouterr().out.startswith("A whole scan of ")
     assert main([*command, "--windows", "1", "--dry-run"]) == 1
     assert "holds another scan (windows 2, not 1)" in capsys.readouterr().err
     other = tiny_bert(tmp_path / "other", num_hidden_layers=1)
     assert main([*command, "--against", str(other), "--dry-run"]) == 0  # of two models it says both
     said = capsys.readouterr().out
-    assert said.index("Nothing would be measured again") < said.index(f"{other}:") < said.index("Constants: 1 layer")
+    assert said.index("Nothing would be measured again") < said.index(f"A whole scan of {other} at length 4")
     elsewhere = [*command, "--layers", "1", "--output", "elsewhere"]
     assert main([*elsewhere, "--against", "scan-bert", "--dry-run"]) == 1
     assert "cannot be compared: layers are 1 in the first and 0 in the second" in capsys.readouterr().err
@@ -53,7 +58,8 @@ def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_use
 
     def seconds(folder):
         model = models.load(folder, tokenizer=wordy)
-        return planning._seconds(run.begin(model, story, options.ScanOptions(lengths=[8])))[1]
+        rows = planning.planned(run.begin(model, story, options.ScanOptions(lengths=[8])))
+        return sum(row.seconds for row in rows[2:])
 
     wordy, sizes = tiny_bert(tmp_path / "bert"), model_types.small("albert").to_dict()
     for layers, vocabulary in ((2, 63), (4, 63), (2, 6300)):

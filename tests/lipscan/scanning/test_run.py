@@ -289,7 +289,7 @@ def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story,
     out = lipnb.scan(small(bert), story, **options)
     assert out.gaps.gap.tolist() == ["layer 0 at n = 9", "layer 1 at n = 9"] and len(out.table) == 4
     assert out.table.lipschitz.notna().tolist() == [True, False, True, False]
-    assert "2 of 4 layers and lengths passed" in report.html(out) and "failed its self-check" not in report.html(out)
+    assert "Self-checks passed: 2 of 4 layers" in report.html(out) and "failed its self-check" not in report.html(out)
     lost = {5, 9}
     out = lipnb.scan(small(bert), story, **options, again=True)
     assert out.table.lipschitz.isna().all() and out.whole.empty and out.heads.empty

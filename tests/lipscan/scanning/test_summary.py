@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lipscan.scanning import sentences, summary
+from lipscan.scanning import summary
 from lipscan.scanning.summary import TITLES, closest
 
 
@@ -13,14 +13,6 @@ def test_the_closest_bound_is_chosen_for_each_layer_and_length():
     found, (yudin, general) = closest(table), (TITLES[key] for key in ("yudin", "general"))
     assert found.title.tolist() == [general, yudin, general] and found.over.tolist() == [2.0, 0.5, 1.0]
     assert found.index.tolist() == [0, 1, 3] and closest(table[["over_yudin"]].iloc[:1]).empty
-    [said] = [one.sentence for one in sentences._bounds(table.assign(certified_over=np.nan))]
-    assert said == (
-        f'Of bounds in closed form "{general}" comes closest in 2 of 3 layers and lengths, "{yudin}" in 1; the closest '
-        "is 3.2 to 100 times too high where one is known, in 3 of 4 layers and lengths."
-    )
-    one_bound = table[["over_yudin"]].iloc[[1, 3]].assign(certified_over=np.nan)
-    [said] = [one.sentence for one in sentences._bounds(one_bound)]
-    assert said == f'Of bounds in closed form "{yudin}" comes closest, 3.2 to 100 times too high.'
 
 
 def test_every_column_is_explained(found):
