@@ -105,9 +105,7 @@ def console_for(file: TextIO | None, width: int | None) -> Console:
 
 def print_table(console: Console, headings: Sequence[str], rows: Sequence[tuple[list[str], dict]]) -> None:
     """Print a table of texts; each row comes with its style."""
-    table = Table(
-        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0)
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for cells, look in rows:
