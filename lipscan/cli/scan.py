@@ -41,21 +41,6 @@ A table is printed; the folder given by --output gets
 """
 
 READING = """\
-how to read the table (`lipnb scan --columns` explains those of all files):
-  constant         how many times as large the worst small change of the tokens comes out, from below, solved to --rtol,
-                   mean over windows; with "!" where the solver did not reach its tolerance
-  proved below     x 1.7: the constant is proved, rounding included, to be at most 1.7 times the measured one, in each
-                   window with a proof
-  typical          how many times as large a random small change comes out
-  relative         the constant for changes in units of their tokens, |x| / |f(x)| times larger: compare layers by it
-  over random      x 10: in the first window, 10 times that of random weights of the same shape, on the same tokens
-  over shuffled    x 1.1: in the first window, 1.1 times that of the same weights on the same tokens in random order
-  most attention   the largest column sum of the attention matrix: how much attention one token gets, at most n
-  closest formula  x 340: the closest bound in closed form is 340 times too high, geometric mean over windows; a letter
-                   names it below the table
-  self-check       whether the layer was taken out of the network correctly: same output, same mask; else nothing is
-                   measured; "1 of 2": one window of two could be measured, "gap": none could, and below it says why
-
 A scan that is stopped, even by kill -9, continues where it was when the same command is given again. What cannot be
 measured (a product that overflows, a derivative that a layer does not have) is named and ends nothing; the exit code is
 then 1, and the same command tries it again.
@@ -80,10 +65,17 @@ class Explain(Action):
 
 def _epilog():
     """Last part of the help: the built-in texts, how to read the table, examples."""
+    from textwrap import fill
+
     from lipscan import corpora
+    from lipscan.scanning.words import TABLE
 
     texts = "\n".join(f"  {name:18}{about}" for name, about in corpora.NAMES.items())
-    return f"built-in texts, for --text:\n{texts}\n\n{READING}\nexamples:\n{EXAMPLES}"
+    keys = "\n".join(
+        fill(words, 120, initial_indent=f"  {name:17}", subsequent_indent=19 * " ") for name, words in TABLE.items()
+    )
+    reading = f"how to read the table (`lipnb scan --columns` explains those of all files):\n{keys}\n\n{READING}"
+    return f"built-in texts, for --text:\n{texts}\n\n{reading}\nexamples:\n{EXAMPLES}"
 
 
 def add(verbs):

@@ -18,77 +18,40 @@ from lipscan.scanning.fmt import factor, short, small, times, up
 from lipscan.scanning.folder import Scan
 from lipscan.scanning.planning import Planned
 from lipscan.scanning.summary import closest
-from lipscan.scanning.words import PAGES, QUESTIONS, Finding
+from lipscan.scanning.words import PAGES, QUESTIONS, TABLE, Finding
 
 WIDEST = 100  # most characters of a line, however wide the terminal
 GAP = 2  # characters between columns
 
 
 class Column(NamedTuple):
-    """A column of the table: heading, needed column of the summary, text of a row, key, and which go first (rank)."""
+    """A column of the table: its heading, the column of the summary that it needs, the text of a row, and its rank."""
 
     heading: str
     needs: str | None
     text: Callable[[Any], str]
-    key: str = ""
     rank: int = 0  # the highest is left out first where the terminal is narrow; 0 never
 
+    @property
+    def name(self) -> str:
+        """The heading in one line, as in `TABLE`."""
+        return self.heading.replace("self-\n", "self-").replace("-\n", "").replace("\n", " ")
 
+
+CHECK = Column("self-\ncheck", None, lambda row: _check(row))
 COLUMNS = (
     Column("layer", None, lambda row: str(row.layer)),
     Column("tokens", None, lambda row: str(row.length)),
-    Column(
-        "constant",
-        None,
-        lambda row: short(row.lipschitz, 4) + ("" if row.converged else " !"),
-        "how many times as large the worst small change comes out; mean over windows; !: may be larger",
-    ),
-    Column(
-        "proved\nbelow",
-        "certified_over",
-        lambda row: _x(up(row.certified_over)),
-        "x 2.4: proved to be at most 2.4 times the constant, in each window with a proof",
-        1,
-    ),
-    Column(
-        "typical",
-        "typical",
-        lambda row: short(row.typical),
-        "how many times as large a random small change comes out; mean over windows",
-        2,
-    ),
-    Column(
-        "relative",
-        "relative",
-        lambda row: short(row.relative, 4),
-        "the constant for changes as a share of the tokens, |x| / |f(x)| times larger; compare layers by it",
-        3,
-    ),
-    Column(
-        "over\nrandom",
-        "over_random",
-        lambda row: _x(short(row.over_random)),
-        "x 10: 10 times the constant of random weights of the same shape, in the first window",
-        4,
-    ),
-    Column(
-        "over\nshuffled",
-        "over_shuffled",
-        lambda row: _x(short(row.over_shuffled)),
-        "x 1.1: 1.1 times the constant on the same tokens in random order, in the first window",
-        5,
-    ),
-    Column(
-        "most at-\ntention",
-        "column",
-        lambda row: short(row.column),
-        "the attention that one token gets from all tokens together, in one head; at most their number",
-        7,
-    ),
-    Column("self-\ncheck", None, lambda row: _check(row)),
+    Column("constant", None, lambda row: short(row.lipschitz, 4) + ("" if row.converged else " !")),
+    Column("proved\nbelow", "certified_over", lambda row: _x(up(row.certified_over)), 1),
+    Column("typical", "typical", lambda row: short(row.typical), 2),
+    Column("relative", "relative", lambda row: short(row.relative, 4), 3),
+    Column("over\nrandom", "over_random", lambda row: _x(short(row.over_random)), 4),
+    Column("over\nshuffled", "over_shuffled", lambda row: _x(short(row.over_shuffled)), 5),
+    Column("most at-\ntention", "column", lambda row: short(row.column), 7),
+    CHECK,
 )
-ALWAYS = ("layer", "tokens", "self-\ncheck")
-FORMULA = "x 340: the closest bound in closed form is 340 times the constant"
+ALWAYS = (*COLUMNS[:2], CHECK)  # in rows without a constant too
 
 
 def console_for(file: TextIO | None, width: int | None) -> Console:
@@ -158,15 +121,14 @@ def _layers(console, found):
     summary, bound = found.summary, closest(found.summary)
     there = {name for name in summary if summary[name].notna().any()} | {None}
     columns = [one for one in COLUMNS if one.needs in there]
-    if len(bound):
-        letters = dict(zip(bound.title.unique(), ascii_lowercase, strict=False))
+    letters = dict(zip(bound.title.unique(), ascii_lowercase, strict=False))
+    if letters:
         factors = {at: f"{_x(times(one.over))} {letters[one.title]}" for at, one in bound.iterrows()}
-        key = "; ".join([FORMULA, *(f"{letter}: {name}" for name, letter in letters.items())])
-        columns.insert(-1, Column("closest\nformula", None, lambda row: factors.get(row.Index, ""), key, 6))
+        columns.insert(-1, Column("closest\nformula", None, lambda row: factors.get(row.Index, ""), 6))
     rows = list(summary.itertuples())
     blank = [not row.passed or not row.measured for row in rows]
     texts = {
-        one: ["" if gap and one.heading not in ALWAYS else one.text(row) for row, gap in zip(rows, blank, strict=True)]
+        one: ["" if gap and one not in ALWAYS else one.text(row) for row, gap in zip(rows, blank, strict=True)]
         for one in columns
     }
     widths = {one: max(map(len, [*one.heading.split("\n"), *texts[one]])) for one in columns}
@@ -177,8 +139,11 @@ def _layers(console, found):
     looks = [{"style": "red" if gap else None, "end_section": end} for gap, end in zip(blank, ends, strict=True)]
     lines = list(zip(map(list, zip(*(texts[one] for one in columns), strict=True)), looks, strict=True))
     print_table(console, [one.heading for one in columns], lines)
-    named = {one.heading.replace("-\n", "").replace("\n", " "): one.key for one in columns if one.key}
-    _say(console, [f"{name}: {key}" for name, key in named.items()])
+    keys = {one.name: TABLE[one.name] for one in columns if one.name in TABLE}
+    if "closest formula" in keys:
+        named = "; ".join(f"{letter} {title}" for title, letter in letters.items())
+        keys["closest formula"] += f": {named}"
+    _say(console, [f"{name}: {key}" for name, key in keys.items()])
 
 
 def show_comparison(

@@ -48,11 +48,9 @@ class Template(NamedTuple):
     page: str | None = None
 
 
-TEMPLATES = {
-    key: Template(section, **of_key)
-    for section, kinds in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
-    for key, of_key in kinds.items()
-}
+WORDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TABLE = WORDS.pop("table")  # heading of a column -> its key
+TEMPLATES = {key: Template(section, **words) for section, kinds in WORDS.items() for key, words in kinds.items()}
 
 
 class _Number(float):

@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from hub import tiny_gpt2
 
 from lipscan import scanning
 from lipscan.cli import main
 from lipscan.scanning import comparison, report, run
 
 
-def test_scans_are_compared(bert, story, tmp_path, capsys):
+def test_scans_are_compared(bert, story, tmp_path, capsys, monkeypatch):
     """A layer with twice its values is higher, the others are not."""
     from safetensors.torch import load_file, save_file
 
@@ -24,9 +23,8 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     command = ["scan", str(bert), "--text", str(story), "--lengths", "4,6", "--no-upper", "--no-close"]
     command += ["--output", str(tmp_path / "first"), "--dtype", "float64", "--against", str(after)]
     (tmp_path / "here").mkdir()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(tmp_path / "here")
-        assert main(command) == 0
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(command) == 0
     assert not list((tmp_path / "here").iterdir())  # all lies where --output says
     second = tmp_path / "first" / "scan-after"
     said = capsys.readouterr().out
@@ -57,14 +55,8 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert 'id="against"' not in report.html(before)
     other.about["settings"]["seed"] = 0
     assert 'id="against"' in before.report(tmp_path / "both.html", against=other).read_text(encoding="utf-8")
-    unlike = tiny_gpt2(tmp_path / "gpt2")  # without special tokens
-    given = ["--text", str(story), "--lengths", "4,6", "--tokenizer", str(bert), "--output", str(tmp_path / "none")]
-    assert main(["scan", str(bert), "--against", str(unlike), *given]) == 1
-    assert "scans cannot be compared: " in capsys.readouterr().err and not (tmp_path / "none").exists()
     kept = (tmp_path / "first" / "report.html").read_bytes()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(tmp_path / "here")
-        assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
+    assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
     assert higher in capsys.readouterr().out  # folders of scans, without the models, which stay as they are
     assert (tmp_path / "first" / "report.html").read_bytes() == kept
     made = tmp_path / "here" / "first-against-scan-after"
@@ -73,10 +65,10 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert main(["scan", str(bert), *given, "--lengths", "4,6,8", "--against", str(second)]) == 0
     told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
     assert told.strip() in capsys.readouterr().err
-    with pytest.MonkeyPatch.context() as patched:  # all was measured, and then there was nothing to compare
-        patched.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
-        given[-1] = str(tmp_path / "none")
-        assert main(["scan", str(bert), *given, "--lengths", "8", "--against", str(second)]) == 1
+    # all was measured, and then there was nothing to compare
+    monkeypatch.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
+    given[-1] = str(tmp_path / "none")
+    assert main(["scan", str(bert), *given, "--lengths", "8", "--against", str(second)]) == 1
     told = "these scans cannot be compared: lengths are 8 in the first and 4,6 in the second, none in both; scan both "
     assert told in capsys.readouterr().err and not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="layers are 0,1 in the first and 2 in the second, none in both"):
@@ -91,18 +83,13 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
 
 
 SETTINGS = {"text": "a.txt", "text_sha256": "0123456789ab", "special": [[], []], "windows": 2, "object": "heads"}
-
-
 SETTINGS |= {"seed": 0, "masked": False}
 
 
 def test_scans_that_cannot_be_compared_are_told_apart_in_words():
     for changed, said in [
         ({"text": "b.txt", "text_sha256": "ba9876543210"}, "the first read a.txt (SHA-256 01234567), the second b.txt"),
-        (
-            {"special": [["[CLS]"], ["[SEP]"]]},
-            "are none in the first and [CLS] ... [SEP] in the second; scan both with",
-        ),
+        ({"special": [["[CLS]"], ["[SEP]"]]}, "are none in the first and [CLS] ... [SEP] in the second; scan both"),
         ({"windows": 3}, "the number of windows is 2 in the first and 3 in the second; scan both with one --windows"),
         ({"object": "block"}, "what is measured is heads in the first and block in the second; scan both with one --o"),
         ({"masked": True}, "only earlier tokens are seen (a causal mask): no in the first, yes in the second"),

@@ -17,7 +17,7 @@ def test_the_table_names_the_closest_bound_of_each_row(finished):
     terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=others)), file=out, width=100)
     rows = [line for line in out.getvalue().splitlines() if line.endswith(" ok")]
     assert [re.search(r"x \d+ [ab](?= +ok)", row)[0] for row in rows] == ["x 10 a", "x 100 b", "x 1000 a", "x 1000 a"]
-    assert f"; a: {TITLES['general']}; b: {TITLES['yudin']}\n" in out.getvalue()
+    assert f"a letter names it: a {TITLES['general']}; b {TITLES['yudin']}\n" in out.getvalue()
 
 
 def test_the_table_fits_the_terminal_and_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch):

@@ -48,8 +48,5 @@ def test_each_kind_is_a_whole_sentence_with_a_page_that_is_there():
 def test_numbers_are_written_as_their_kind_asks(key, value, where, said):
     found = words.finding(key, value, **where)
     assert said in str(found) and (found.value, found.where) == (value, where)
-    assert (found.unit, found.page, found.section) == (
-        words.TEMPLATES[key].unit,
-        words.TEMPLATES[key].page,
-        words.TEMPLATES[key].section,
-    )
+    template = words.TEMPLATES[key]
+    assert (found.unit, found.page, found.section) == (template.unit, template.page, template.section)
