@@ -132,8 +132,9 @@ def run(arguments):
 
     _check_text(arguments.text)
     places = [place for place in (arguments.model, arguments.against) if place is not None]
-    sides = _sides(arguments, places, _all_stored(arguments, options, places), options.part)
-    folder = _report_folder(arguments, sides, options.part)
+    stored = _all_stored(arguments, options, places)
+    folders, folder = _folders(arguments, places, stored, options.part)
+    sides = [Side(*side) for side in zip(places, stored, folders, strict=True)]
     _check_folders(arguments, sides, folder)
     begun = _begun(arguments, options, sides)
     _check_comparable(sides, begun)
@@ -180,32 +181,20 @@ def _all_stored(arguments, options, places):
     return stored
 
 
-def _sides(arguments, places, stored, part):
-    """The sides with their folders; two models of the same name need two folders."""
+def _folders(arguments, places, stored, part):
+    """The folders of the scans and of the report: two for models of one name, and that of a stored scan unchanged."""
     from lipscan.scanning.folder import folder_of
 
-    output = arguments.output
-    first = Path(places[0]) if stored[0] is not None else output or folder_of(places[0], part)
-    sides = [Side(places[0], stored[0], first)]
-    if len(places) > 1:
-        second = folder_of(places[1], part)
-        if output is not None or second.resolve() == first.resolve():
-            second = (output or first) / second
-        sides.append(Side(places[1], stored[1], second))
-    return sides
-
-
-def _report_folder(arguments, sides, part):
-    """The folder of the report; that of a stored scan is not modified if another one is given, or for a comparison."""
-    from lipscan.scanning.folder import folder_of
-
-    if arguments.output is not None:
-        return arguments.output
-    first = sides[0]
-    if first.stored is None or len(sides) == 1:
-        return first.folder
-    other = folder_of(sides[1].place, part).name.removeprefix("scan-")
-    return Path(f"{first.folder.resolve().name}-against-{other}")
+    output, (place, *others) = arguments.output, places
+    first = Path(place) if stored[0] is not None else output or folder_of(place, part)
+    folder = output or first
+    if not others:
+        return [first], folder
+    second = folder_of(others[0], part)
+    if output is None and stored[0] is not None:
+        folder = Path(f"{first.resolve().name}-against-{second.name.removeprefix('scan-')}")
+    apart = output is not None or second.resolve() == first.resolve()
+    return [first, folder / second if apart else second], folder
 
 
 def _check_folders(arguments, sides, folder):

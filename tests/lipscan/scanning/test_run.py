@@ -295,4 +295,4 @@ def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story,
     assert out.table.lipschitz.isna().all() and out.whole.empty and out.heads.empty
     printed = StringIO()
     terminal.show(out, file=printed)
-    assert "No layer could be measured." in printed.getvalue() and "out of memory" in printed.getvalue()
+    assert "No layer could be measured" in printed.getvalue() and "out of memory" in printed.getvalue()
