@@ -191,28 +191,65 @@ def local_lipschitz(
     >>> lips.value.round(decimals=3)
     tensor([2.0000, 2.6100], dtype=torch.float64)
     """
-    options = Options(method, rtol, max_steps, seed, confidence, memory)
+    return _answered(f, x, weights, Options(method, rtol, max_steps, seed, confidence, memory))[0]
+
+
+@torch.no_grad()
+def with_direction(
+    f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, seed: int = 0
+) -> tuple[LocalLipschitz, Tensor]:
+    """`local_lipschitz`, and from the same solve the unit changes of the tokens that are stretched most.
+
+    Parameters
+    ----------
+    f, x, rtol, seed
+        As for `local_lipschitz`.
+
+    Returns
+    -------
+    LocalLipschitz
+        The answer of `local_lipschitz` to all digits.
+    Tensor, shape (..., n, d)
+        For each sequence the unit change whose image has the length `value`; its sign is arbitrary.
+
+    Examples
+    --------
+    >>> import torch
+    >>> found, change = with_direction(torch.nn.Linear(2, 2), torch.eye(3, 2))
+    >>> change.shape, round(change.norm().item(), 5)
+    (torch.Size([3, 2]), 1.0)
+    """
+    found, vector = _answered(f, x, None, Options("lanczos", rtol, None, seed, 1 - 1e-6, None), directions=True)
+    lengths = torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    return found, (vector / torch.where(lengths > 0, lengths, 1)).view(x.shape).to(x.dtype)
+
+
+def _answered(f, x, weights, options, directions=False):
+    """The answer of `local_lipschitz`, and if `directions` the right singular vectors (b, n d), else None."""
     groups, parts = _checked(f, x, weights, options), []
     for group in groups:
         try:
             solve = _solve_attention if isinstance(f, Attention) else _solve_callable
-            parts.append(solve(f, group.x, group.weights, options))
+            part = solve(f, group.x, group.weights, options)
         except NotFinite as error:
             raise error.among(group.places) from None
+        # inputs of several lengths have vectors of several sizes
+        parts.append(part if directions else part._replace(found=part.found._replace(vector=None)))
     answers = _Answers.joined(parts)
     found, shape = answers.found, groups[0].x.shape[:-2]
     if isinstance(x, (list, tuple)):
         found, shape = _in_order(found, groups), (len(x),)
-    return LocalLipschitz(
+    answer = LocalLipschitz(
         value=found.value.reshape(shape),
         residual=found.residual.reshape(shape),
         steps=found.steps.reshape(shape),
         converged=found.converged.reshape(shape),
         upper=found.upper.reshape(shape),
-        confidence={"power": None, "dense": 1.0}.get(method, options.confidence),
+        confidence={"power": None, "dense": 1.0}.get(options.method, options.confidence),
         route=" + ".join(sorted({how.route for how in answers.how})),
         precision=" + ".join(sorted({how.precision for how in answers.how})),
     )
+    return answer, found.vector
 
 
 def differentiable_lipschitz(
@@ -459,5 +496,5 @@ def _solve(operator, start, options):
     kind = torch.finfo(start.dtype)
     least = kind.tiny / kind.eps if isinstance(operator, DenseGram) else 0
     found = found._replace(precision_limited=found.precision_limited | (found.value <= least))
-    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit, vector=None)
+    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit)
     return _Answers(found, [_How(operator.name, "input")] * len(found.value))

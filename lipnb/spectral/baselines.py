@@ -64,5 +64,6 @@ def dense_norm(matrices: Tensor) -> SpectralNorm:
         steps=torch.zeros_like(value, dtype=torch.int64),
         converged=torch.ones_like(value, dtype=torch.bool),
         upper=value * (1 + 8 * sum(matrices.shape[-2:]) * rounding.eps),
+        vector=vectors[..., 0, :],
         precision_limited=torch.zeros_like(value, dtype=torch.bool),
     )

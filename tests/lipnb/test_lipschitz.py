@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import constant, normal, random_case, relative
 
-from lipnb import Attention, local_lipschitz
+from lipnb import Attention, AutodiffJacobian, lipschitz, local_lipschitz
 
 
 def test_answers_do_not_depend_on_the_batch_and_follow_the_seed():
@@ -388,3 +388,20 @@ def test_lowered_float32_products_are_certified_with_their_own_rounding():
         torch.set_float32_matmul_precision(before)
     for answer in answers.values():
         assert not answer.converged and answer.upper.isinf()
+
+
+def test_the_direction_comes_from_the_same_solve():
+    """The answer of local_lipschitz, and the change that has it: every route, and a float32 item solved in float64."""
+    for kind in ("plain", "block"):
+        for n, route in ((3, "dense"), (40, "cached")):
+            generator = torch.Generator().manual_seed(n)
+            eye = torch.eye(6, dtype=torch.float64)
+            f, x = Attention.from_matrices(eye, eye), torch.randn(2, n, 6, generator=generator, dtype=torch.float64)
+            f = f if kind == "plain" else (lambda x, f=f: x + f(x))
+            found, change = lipschitz.with_direction(f, x, seed=3)
+            once = local_lipschitz(f, x, seed=3)
+            assert found.route == (route if kind == "plain" else "autodiff") and change.shape == x.shape
+            assert all(torch.equal(getattr(found, name), getattr(once, name)) for name in ("value", "upper", "steps"))
+            assert torch.allclose(torch.linalg.vector_norm(change, dim=(1, 2)), torch.ones(2, dtype=torch.float64))
+            images = torch.stack([AutodiffJacobian(f, one).jvp(v) for one, v in zip(x, change, strict=True)])
+            assert torch.allclose(torch.linalg.vector_norm(images, dim=(1, 2)), found.value, rtol=1e-8)

@@ -83,6 +83,37 @@ def test_constants_are_those_of_the_network_itself(bert, found):
         assert row.column == pytest.approx(f.probabilities(x).sum(-2).max().item(), rel=1e-4)
 
 
+@pytest.mark.parametrize("object", ["heads+output", "block"])
+def test_the_usual_change_and_the_place_of_the_worst_are_those_of_the_matrix(bert, tmp_path, text, object):
+    """Within three standard errors, which the matrix gives; of many seeds the mean; global random state untouched."""
+    model, state = small(bert), torch.get_rng_state()
+    found = scanned(model, text, tmp_path, object=object, lengths=[6], upper=False)
+    ids = models.random_windows(model, WORDS, 6, 2)
+    for row in found.table.itertuples():
+        f, x = model.attention(row.layer, object), model.activations(ids, row.layer, object)[row.window][None]
+        J = AutodiffJacobian(f, x[0]).dense()
+        _, values, vectors = torch.linalg.svd(J)
+        share = vectors[0].view(6, -1).square().sum(1)
+        assert row.steepest_token == share.argmax().item() and row.steepest_share == pytest.approx(
+            share.max().item(), rel=0.01
+        )
+        rest, usual = values[1:].square(), (torch.linalg.matrix_norm(J) / J.shape[1] ** 0.5).item()
+        spread = rest.square().sum() - rest.sum() ** 2 / len(rest)
+        error = (spread / (2 * measure.DIRECTIONS)).sqrt().item() / values.square().sum().item()
+        assert 0.002 < error < 0.1 and abs(row.typical / usual - 1) < 3 * error
+        if (row.layer, row.window, object) != (0, 0, "heads+output"):
+            continue
+        worst = vectors[:1].view_as(x)
+        many = [measure.typical(f, x, values[0].item(), worst, seed) ** 2 for seed in range(100)]
+        assert abs(np.mean(many) / usual**2 - 1) < 3 * 2 * error / 10
+        assert 0.7 < np.std(many) / (2 * error * usual**2) < 1.4
+    assert torch.equal(state, torch.get_rng_state())
+    for layer, rows in found.table.groupby("layer"):
+        row = found.summary[found.summary.layer == layer].iloc[0]
+        assert row.typical == pytest.approx(rows.typical.mean())
+        assert (row.steepest_token, row.steepest_share) == (rows.steepest_token.iloc[0], rows.steepest_share.iloc[0])
+
+
 def test_heads_alone_add_up_to_all():
     for kind in KINDS:
         f, x, _ = every_kind(kind)
@@ -218,8 +249,9 @@ def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, t
     command += ["--output", str(tmp_path / "out")]
     overflow = FloatingPointError("a Jacobian product is NaN or infinite.")
     with monkeypatch.context() as patched:
-        # four constants of a layer and length: two windows, two baselines
-        patched.setattr(measure, "local_lipschitz", fails(measure.local_lipschitz, {1, 2, 14, 16}, overflow))
+        # two windows of a layer and length; two baselines; then heads
+        patched.setattr(measure, "with_direction", fails(measure.with_direction, {1, 2, 8}, overflow))
+        patched.setattr(measure, "local_lipschitz", fails(measure.local_lipschitz, {8}, overflow))
         patched.setattr(measure, "certify", fails(measure.certify, {2}, MemoryError()))
         patched.setattr(measure, "one_head", fails(measure.one_head, {3}, overflow))
         patched.setattr(measure, "block_norms", fails(measure.block_norms, {1}, NotImplementedError("no rule\nmore")))
