@@ -34,8 +34,8 @@ A table is printed; the folder given by --output gets
   report.html    plots and words; one file, opens offline
   scan.csv       one row for each layer, length and window        summary.csv    one row for each layer and length
   heads.csv, tokens.csv, whole.csv    the close look              against.csv    with --against
-  *.json         how each was made: model, text, hashes, versions, seed, seconds
-  SHA256SUMS     checksums of these tables, written last; a table that was changed since is not read again
+  *.json         how each was made: model, text, windows, versions, seed, seconds. scan.json is written last, with a
+                 checksum of these tables but the summary: one that was changed since is not read again
   *.partial.jsonl  of a scan with gaps: what is there already; the same command tries the rest again
   .*.partial.lock    empty; they keep two scans out of one folder and may be deleted when none runs
 """
@@ -213,16 +213,15 @@ def _check_folders(arguments, sides, folder):
 
 def _begun(arguments, options, sides):
     """What each side would measure, where that has to be known before: for a comparison and for a plan."""
-    from lipscan.scanning.folder import state
-    from lipscan.scanning.run import begin, refuse_another
+    from lipscan.scanning.run import Planned, begin, beside
 
     found = []
     for side in sides:
         needed = side.stored is None and (len(sides) > 1 or arguments.dry_run)
-        found.append(begin(side.place, arguments.text, options) if needed else None)
-        if needed and not arguments.again:
-            refuse_another(side.folder, found[-1].settings)
-            state(side.folder)  # report damage before the other model is measured
+        plan = Planned(begin(side.place, arguments.text, options)) if needed else None
+        if plan is not None and not arguments.again:  # names damage before the other model is measured
+            plan = beside(side.folder, plan.begun, arguments.text, options)
+        found.append(plan)
     return found
 
 
@@ -237,7 +236,7 @@ def _check_comparable(sides, begun):
     if None not in stored:
         compare(*stored)
     settings = [
-        one.settings if side.stored is None else side.stored.about["settings"]
+        one.begun.settings if side.stored is None else side.stored.about["settings"]
         for side, one in zip(sides, begun, strict=True)
     ]
     check_alike(*settings)
@@ -248,21 +247,22 @@ def _check_comparable(sides, begun):
 
 def _show_plans(sides, begun, again):
     """Print what each scan would measure, and what its folder already holds of it."""
-    from lipscan.scanning import load, terminal
-    from lipscan.scanning.folder import SUMS, state
+    from lipscan.scanning import terminal
+    from lipscan.scanning.folder import state
     from lipscan.scanning.planning import planned
 
     for side, one in zip(sides, begun, strict=True):
         if side.stored is not None:
             continue
-        held = None if again else state(side.folder)
-        if held is not None:
+        if not again and (held := state(side.folder)) is not None:
             print(f"{side.folder} holds {held}")
-        if held is not None and (side.folder / SUMS).is_file() and load(side.folder).gaps.empty:
+        if one.ended:
             print("Nothing would be measured again (--again does).")
             continue
-        lengths = ", ".join(map(str, one.settings["lengths"]))
-        terminal.show_plan(planned(one), f"A whole scan of {side.place} at length {lengths}")
+        if one.said:
+            print(one.said)
+        lengths = ", ".join(map(str, one.begun.settings["lengths"]))
+        terminal.show_plan(planned(one.begun), f"A whole scan of {side.place} at length {lengths}")
 
 
 def _asked(arguments):
@@ -297,7 +297,7 @@ def _check_model(place, random, other):
     except FileNotFoundError as error:
         near = [] if place in PLAIN else get_close_matches(place, names, n=1)  # a plain word, not a misspelt name
         hint = f" Did you mean {near[0]}?" if near else ""
-        hint += " OTHER may also be the folder of a scan, with its SHA256SUMS." * other
+        hint += " OTHER may also be the folder of a scan, with its scan.json." * other
         if place in names or not hint:
             raise
         raise FileNotFoundError(f"{error}{hint}") from None
@@ -305,9 +305,12 @@ def _check_model(place, random, other):
 
 def _stored(place):
     """The scan stored in a folder; None for the folder of a model, or any other."""
-    from lipscan.scanning.folder import SUMS, load
+    from lipscan.scanning.folder import finished, load, refuse_old
 
-    return load(place) if (Path(place) / SUMS).is_file() and not (Path(place) / "config.json").is_file() else None
+    if (Path(place) / "config.json").is_file():
+        return None
+    refuse_old(Path(place))
+    return load(place) if finished(Path(place)) else None
 
 
 def _in_vain(places, stored, settings):
@@ -331,14 +334,14 @@ def _scanned(arguments, side):
     if side.stored is not None:
         return side.stored
     output, options = side.folder, {"again": arguments.again, "progress": True}
-    sums = output / folder.SUMS
-    before = sums.stat().st_mtime_ns if sums.is_file() else None
+    written = output / "scan.json"
+    before = written.stat().st_mtime_ns if written.is_file() else None
     try:
         found = scan(side.place, arguments.text, **_asked(arguments), output=output, **options)
     except KeyboardInterrupt:
         said = folder.state(output)
         raise Stopped(f"stopped; {output} holds {said}" if said else "stopped; nothing was measured yet") from None
-    if sums.stat().st_mtime_ns == before:
+    if written.stat().st_mtime_ns == before:
         print(f"{output} held this scan already: nothing was measured again (--again does).", file=sys.stderr)
     return found
 

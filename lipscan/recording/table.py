@@ -18,7 +18,7 @@ from typing import Any
 
 from lipnb.extras import extra
 from lipscan.origin import versions
-from lipscan.recording.files import Lines, alone, kept, replacing
+from lipscan.recording.files import Lines, alone, kept, replacing, write
 
 with extra("scan"):
     import pandas as pd
@@ -54,8 +54,9 @@ class Unit:
 class Recording:
     """A table that is being made; see `recording`."""
 
-    def __init__(self, path: Path, settings: dict):
-        self._path, self._settings, self._lines = path, settings, Lines(path)
+    def __init__(self, path: Path, settings: dict, extends: Callable[[dict], bool] | None = None):
+        self._path, self._settings, self._lines, self._extends = path, settings, Lines(path), extends
+        self._beyond = False  # whether the partial file holds finished units of a longer table
         self._units: dict[str, dict] = {}
         self._read()
 
@@ -73,13 +74,18 @@ class Recording:
                 "and give the same command again, or delete the file to begin again."
             ) from None
         if begun and begun[0] != self._settings:
-            if units:
+            if units and self._extends is not None and self._extends(begun[0]):
+                texts = [json.dumps(line) + "\n" for line in ({"settings": self._settings}, *lines[1:])]
+                with kept(self._path):
+                    write(self._path, "".join(texts))
+            elif units:
                 other = _differing(begun[0], self._settings)
                 raise ValueError(
                     f"{self._path} was begun with other settings ({other}): finish it with those, or delete it to "
                     "begin again."
                 )
-            begun, lines = [], []  # nothing was measured yet
+            else:
+                begun, lines = [], []  # nothing was measured yet
         self._lines.keep(len(lines))
         if not begun:
             self._append({"settings": self._settings})
@@ -110,7 +116,7 @@ class Recording:
         self._units[unit] = line
 
     def keep(self, units: Sequence[Unit]) -> None:
-        """Forget finished units other than these.
+        """Forget finished units other than these; the file keeps them if a longer table may be made later.
 
         Parameters
         ----------
@@ -118,6 +124,7 @@ class Recording:
             All units of the table.
         """
         asked = {unit.key for unit in units}
+        self._beyond = self._extends is not None and not {*self._units} <= asked
         self._units = {key: unit for key, unit in self._units.items() if key in asked}
 
     def fill(self, units: Sequence[Unit], progress: tqdm, *, title: str = "", pool: Executor | None = None) -> None:
@@ -164,32 +171,38 @@ class Recording:
         if failed is not None:
             raise failed
 
-    def finish(self, join: Callable[[pd.DataFrame], pd.DataFrame] | None = None) -> pd.DataFrame:
+    def finish(
+        self, join: Callable[[pd.DataFrame], pd.DataFrame] | None = None, more: Callable[[str], dict] = lambda text: {}
+    ) -> pd.DataFrame:
         """Write the table and its provenance; delete the partial file unless there are gaps.
 
         Parameters
         ----------
         join : callable, optional
             Maps the table of all units' rows, in the order they were added, to the final table; default: no change.
+        more : callable, optional
+            Maps the text of the table to more entries of its provenance.
         """
         gaps = [row for unit in self._units.values() for row in _gaps(unit)]
         table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"] if GAP not in row])
         table = table if join is None else join(table)
         seconds = sum(unit["seconds"] for unit in self._units.values())
+        text = table.to_csv(index=False, float_format=FLOAT_FORMAT)
         birth = {
             "settings": self._settings,
             "rows": len(table),
             "seconds": round(seconds, 1),
             "finished": time.strftime("%Y-%m-%d", time.gmtime()),
             "versions": versions(),
+            **more(text),
             **({"gaps": gaps} if gaps else {}),
         }
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
         with kept(final):
             with replacing(final, final.with_suffix(".json")) as (csv, about):
-                csv.write_text(table.to_csv(index=False, float_format=FLOAT_FORMAT), encoding="utf-8")
+                csv.write_text(text, encoding="utf-8")
                 about.write_text(json.dumps(birth, indent=1) + "\n", encoding="utf-8")
-            if not gaps:
+            if not gaps and not self._beyond:
                 self._path.unlink()
         return table
 
@@ -232,7 +245,12 @@ def _short(value):
 
 @contextmanager
 def recording(
-    name: str, settings: dict[str, Any], where: str | os.PathLike, *, fix: str = "name another one"
+    name: str,
+    settings: dict[str, Any],
+    where: str | os.PathLike,
+    *,
+    fix: str = "name another one",
+    extends: Callable[[dict], bool] | None = None,
 ) -> Iterator[Recording]:
     """Context to make or continue a table, one process at a time.
 
@@ -246,6 +264,9 @@ def recording(
         Folder of the table.
     fix : str
         Fix named in the message if that folder is not writable.
+    extends : callable, optional
+        Whether finished units of a partial table with the given, other settings are units of this table or of a longer
+        one; by default other settings are refused.
 
     Yields
     ------
@@ -264,7 +285,7 @@ def recording(
     where = Path(where)
     busy = f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
     with alone(where, f".{name}.partial.lock", fix=fix, busy=busy):
-        yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
+        yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)), extends)
 
 
 def make(

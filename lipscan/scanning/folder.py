@@ -1,30 +1,32 @@
-"""The folder of a scan: its tables, verified against their checksums when read."""
+"""The folder of a scan: its tables, verified against their checksum when read."""
 
 import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from lipscan import recording
 from lipscan.recording.table import FLOAT_FORMAT, GAP
 from lipscan.scanning.fmt import many
-from lipscan.scanning.summary import TABLES, summarise
+from lipscan.scanning.summary import COLUMNS, TABLES, summarise
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Scan", "load"]
 
-SUMMARY, SUMS = "summary.csv", "SHA256SUMS"
+LAYOUT = 2  # of a scan's folder; 0.3 wrote none
+SUMMARY, OLD_SUMS = "summary.csv", "SHA256SUMS"  # the second in finished scans of 0.3
 REPORT, AGAINST = "report.html", "against.csv"
 OURS = b"Made by <code>lipnb scan</code>"  # in every report
-NEEDED = {
-    "scan": ["layer", "length", "window", "passed", "self_check", "radius", "mean_radius"],
-    "heads": ["layer", "head", "lipschitz"],
-    "tokens": ["layer", "place", "token", "written", "moves"],
-    "whole": ["part", "composed", "layer", "lipschitz"],
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Scan:
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
     about : dict
-        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`.
+        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`; `earlier`, the same of what the scan held
+        before it was lengthened.
     heads, tokens, whole : DataFrame
         Details at the shortest length, first window: one row for each head; for each token; for each whole layer and
         for the network. Empty if not requested.
@@ -54,6 +57,33 @@ class Scan:
     tokens: pd.DataFrame
     whole: pd.DataFrame
     gaps: pd.DataFrame
+
+    def token_ids(self, length: int) -> "Tensor":
+        """Token ids of the windows of this length, special tokens included.
+
+        With the model, ``lipnb.models.load``, they are all that is needed to measure a row again.
+
+        Parameters
+        ----------
+        length : int
+            One of the lengths of the scan.
+
+        Returns
+        -------
+        LongTensor, shape (windows, n)
+
+        Raises
+        ------
+        ValueError
+            The scan has no windows of this length, or its model reads no text.
+        """
+        import torch
+
+        kept = self.about["settings"].get("token_ids", {})
+        if str(length) not in kept:
+            held = f"it has those of {', '.join(kept)} tokens" if kept else "its model reads no text"
+            raise ValueError(f"the scan holds no token ids of windows of {length!r} tokens: {held}.")
+        return torch.tensor([[int(one) for one in window.split()] for window in kept[str(length)]])
 
     def report(self, path: str | os.PathLike, against: "Scan | None" = None) -> Path:
         """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it).
@@ -85,43 +115,47 @@ def folder_of(model: str | os.PathLike, part: str | None = None) -> Path:
 def state(folder: str | os.PathLike) -> str | None:
     """Contents of a scan's folder and how to continue it, in sentences; None if it holds no scan."""
     folder = Path(folder)
-    if (folder / SUMS).is_file():
+    refuse_old(folder)
+    begun = {table: _begun(folder, table) for table in TABLES}
+    settings = next((settings for settings, _ in begun.values() if settings), None)
+    if settings is None:
+        return None
+    if finished(folder) and settings == _about(folder, "scan")["settings"]:
         found = load(folder)
-        said = (
-            f"a finished scan of {_of_what(found.about['settings'])}: {many(len(found.summary), 'row')} in summary.csv."
-        )
+        said = f"a finished scan of {_of_what(settings)}: {many(len(found.summary), 'row')} in summary.csv."
         if len(found.gaps):
             said += f" Not measured: {len(found.gaps)}; the same command tries again."
         there = (folder / "report.html").is_file()
         return said + (" report.html shows it." if there else f" No report.html: lipnb scan {folder} writes it.")
-    begun = {table: _begun(folder, table) for table in TABLES}
-    settings = next((settings for settings, _ in begun.values() if settings), None)
     running = any(recording.held(folder / f".{table}.partial.lock") for table in TABLES)
-    if settings is None:
-        return None
     layers = len(settings["layers_scanned"])
     most = {"scan": layers * len(settings["lengths"]), "heads": layers, "tokens": layers}
     what = {"scan": "layers and lengths", "heads": "layers' heads", "tokens": "layers' tokens", "whole": "whole layers"}
     kept = []
     for table, (there, count) in begun.items():
-        if there and table in most:
+        if there and table in most and (count != 0 or table == "scan"):
             kept.append(f"{most[table] if count is None else count} of {most[table]} {what[table]}")
-        elif there:
+        elif there and count != 0:
             kept.append(what[table] if count is None else f"{count} {what[table]} or ends of the network")
     said = f"a scan of {_of_what(settings)} that {'is running' if running else 'has not ended'}: it keeps "
     return f"{said}{', '.join(kept)}." + ("" if running else " The same command goes on.")
 
 
 def settings_in(folder: Path) -> list[dict]:
-    """Settings of each table present, finished or begun; in one scan they agree."""
-    return [settings for settings, count in (_begun(folder, table) for table in TABLES) if settings and count != 0]
+    """Settings of each table present, begun before finished."""
+    found = [_begun(folder, table) for table in TABLES]
+    ended = [(_about(folder, table) or {}).get("settings") for table in TABLES]
+    return [settings for settings, count in found if settings and count != 0] + [one for one in ended if one]
 
 
 def refuse_foreign(folder: Path) -> None:
     """Raise ValueError if files with a scan's names lie in the folder without any sign that a scan wrote them."""
     written = [f"{name}.{kind}" for name in TABLES for kind in ("csv", "json")] + [SUMMARY, REPORT, AGAINST]
     there = [name for name in written if (folder / name).exists()]
-    traces = [SUMS, *(f"{dot}{name}.partial.{kind}" for name in TABLES for dot, kind in (("", "jsonl"), (".", "lock")))]
+    traces = [
+        OLD_SUMS,
+        *(f"{dot}{name}.partial.{kind}" for name in TABLES for dot, kind in (("", "jsonl"), (".", "lock"))),
+    ]
     if not there or settings_in(folder) or any((folder / name).exists() for name in traces):
         return
     if not ((folder / REPORT).is_file() and OURS in (folder / REPORT).read_bytes()):
@@ -133,13 +167,17 @@ def refuse_foreign(folder: Path) -> None:
 
 def _begun(folder, table):
     """Settings of a table and its number of finished units; None instead of a number if the table is finished."""
-    partial, about = folder / f"{table}.partial.jsonl", folder / f"{table}.json"
+    begun = folder / f"{table}.partial.jsonl"
     try:
-        if not partial.is_file():
-            return json.loads(about.read_text(encoding="utf-8"))["settings"], None
-        raw = partial.read_text(encoding="utf-8")
+        if not begun.is_file():
+            return json.loads((folder / f"{table}.json").read_text(encoding="utf-8"))["settings"], None
+        raw = begun.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in raw[: raw.rfind("\n") + 1].splitlines()]  # the last may be incomplete
-        return lines[0]["settings"], len({line["unit"] for line in lines[1:]})
+        settings = lines[0]["settings"]
+        lengths = settings["lengths"] if table == "scan" else [settings["close"]]
+        units = {tuple(line["unit"].split("/")) for line in lines[1:]}  # some may be of a longer scan
+        others = {str(layer) for layer in range(settings["layers"])} - {*map(str, settings["layers_scanned"])}
+        return settings, sum(layer not in others and int(n) in lengths for layer, n in units)
     except (OSError, ValueError, LookupError, TypeError):
         return None, None
 
@@ -149,30 +187,56 @@ def _of_what(settings):
     return f"{settings['model']} on {settings['text']} at n = {', '.join(map(str, settings['lengths']))}"
 
 
-class _Damaged(ValueError):
-    """Why a stored file is rejected."""
+def _about(folder, table):
+    """Provenance of a table, from its json file; None if there is none that can be read."""
+    try:
+        about = json.loads((folder / f"{table}.json").read_text(encoding="utf-8"))
+        return about if isinstance(about, dict) else None
+    except (OSError, ValueError):
+        return None
 
 
-def _digest(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def finished(folder: Path) -> bool:
+    """Whether a finished scan lies in the folder; its settings file, written last, says so."""
+    return "finished" in (_about(folder, "scan") or ())
+
+
+def refuse_old(folder: Path) -> None:
+    """Raise ValueError if the folder holds a scan that 0.3 of lipnb began or finished."""
+    sealed = (folder / OLD_SUMS).is_file() and any((folder / f"scan.{kind}").exists() for kind in ("csv", "json"))
+    if sealed or any(one.get("layout") != LAYOUT for one in settings_in(folder)):
+        raise ValueError(
+            f"the folder {folder.resolve().name!r} holds a scan of edition 0.3 of lipnb, which this edition does not "
+            "read: name another folder with --output, or measure anew with --again (again=True in Python)."
+        )
 
 
 def clear(folder: Path, other: bool) -> None:
     """Delete the tables in this folder, and the partial tables of a finished scan or of another one (`other`)."""
-    endings = ("csv", "json", "partial.jsonl") if other or (folder / SUMS).is_file() else ("csv", "json")
-    for name in (SUMS, *(f"{table}.{ending}" for table in TABLES for ending in endings)):
+    endings = ("csv", "json", "partial.jsonl") if other or finished(folder) else ("csv", "json")
+    for name in (OLD_SUMS, *(f"{table}.{ending}" for table in TABLES for ending in endings)):
         (folder / name).unlink(missing_ok=True)
 
 
-def seal(folder: Path) -> None:
-    """Write the summary, and the checksums that mark the scan as complete."""
-    table = pd.read_csv(folder / "scan.csv")
-    with recording.kept(folder / SUMS):
-        text = summarise(table).to_csv(index=False, float_format=FLOAT_FORMAT)
-        recording.write(folder / SUMMARY, text)
-        files = [f"{name}.{kind}" for name in TABLES for kind in ("csv", "json")] + [SUMMARY]
-        there = [file for file in files if (folder / file).is_file()]
-        recording.write(folder / SUMS, "".join(f"{_digest(folder / file)}  {file}\n" for file in there))
+def tables_of(settings: dict) -> tuple[str, ...]:
+    """Names of the tables of a scan with these settings; the first is written last."""
+    return TABLES if settings["close"] is not None else TABLES[:1]
+
+
+def columns_of(table: str) -> list[str]:
+    """Names of the columns of a table, as `COLUMNS` explains them."""
+    return [one for names in COLUMNS[f"{table}.csv"] for one in names.split(", ")]
+
+
+def digest(texts: Iterable[bytes]) -> str:
+    """SHA-256 of the tables of a scan, in the order of `tables_of`."""
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+def write_summary(folder: Path, table: pd.DataFrame) -> None:
+    """Write summary.csv of a table scan.csv; it is there to be looked at, and never read."""
+    with recording.kept(folder / SUMMARY):
+        recording.write(folder / SUMMARY, summarise(table).to_csv(index=False, float_format=FLOAT_FORMAT))
 
 
 def load(folder: str | os.PathLike) -> Scan:
@@ -181,7 +245,7 @@ def load(folder: str | os.PathLike) -> Scan:
     Parameters
     ----------
     folder : str or path
-        Contains scan.csv, scan.json and SHA256SUMS.
+        Contains scan.csv and scan.json.
 
     Returns
     -------
@@ -192,53 +256,44 @@ def load(folder: str | os.PathLike) -> Scan:
     FileNotFoundError
         The folder holds no finished scan.
     ValueError
-        A file differs from what the scan wrote, or is missing.
+        A table is not what the scan wrote, by the checksum in scan.json; or 0.3 of lipnb made the scan.
     """
     folder = Path(folder)
-    if not (folder / SUMS).is_file():
-        raise FileNotFoundError(
-            f"the folder {folder.name!r} holds no finished scan (scan.csv and {SUMS}): give the command of that scan "
-            "again, which finishes it, or name another folder."
-        )
-    file = SUMS
+    refuse_old(folder)
+    unfinished = FileNotFoundError(
+        f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): give the command of that scan "
+        "again, which finishes it, or name another folder."
+    )
+    if not (folder / "scan.json").is_file():
+        raise unfinished
+    about = _about(folder, "scan") or {}
     try:
-        lines = [line.split("  ", 1) for line in (folder / SUMS).read_text(encoding="utf-8").splitlines()]
-        sums = {name: digest for digest, name in lines}
-        for needed in ("scan.csv", "scan.json", SUMMARY):
-            if needed not in sums:
-                raise _Damaged(f"it does not name {needed}")
-        if not (folder / SUMMARY).exists():  # `scan` recomputes it from the table
-            del sums[SUMMARY]
-        for file, digest in sums.items():
-            if Path(file).name != file or _digest(folder / file) != digest:
-                raise _Damaged("it is not the file that the scan wrote")
-        tables = {}
-        for name in TABLES:
-            file = f"{name}.csv"
-            tables[name] = pd.read_csv(folder / file) if file in sums else pd.DataFrame(columns=NEEDED[name])
-            if missing := {*NEEDED[name]} - {*tables[name]}:
-                raise _Damaged(f"it has no column {sorted(missing)[0]!r}")
-        file = "scan.json"
-        births = {
-            name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-            for name in TABLES
-            if f"{name}.json" in sums
-        }
-        about = births["scan"]
-        about["settings"]["layers_scanned"], about["versions"]
-        about["seconds"] = round(sum(birth["seconds"] for birth in births.values()), 1)
-        there = [{"table": name, **gap} for name, birth in births.items() for gap in birth.get("gaps", ())]
-        return Scan(
-            **{"table" if name == "scan" else name: table for name, table in tables.items()},
-            summary=summarise(tables["scan"]),
-            about=about,
-            gaps=pd.DataFrame(there, columns=["table", GAP, "reason"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = "it is missing" if isinstance(error, FileNotFoundError) else "it cannot be read"
-        anew = f"measure its model anew (lipnb scan MODEL --output {folder} --again; again=True in Python)"
-        ways = "delete it, and the command of that scan makes it from scan.csv" if file == SUMMARY else anew
+        names = tables_of(about["settings"])
+        texts = {name: (folder / f"{name}.csv").read_bytes() for name in names}
+        births = [about, *(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names[1:])]
+        if digest(texts.values()) != about["sha256"]:
+            raise ValueError("a digit was changed")
+        about["settings"]["layers_scanned"], about["versions"], about["finished"]
+        about["seconds"] = round(sum(birth["seconds"] for birth in births), 1)
+        gaps = [
+            {"table": name, **gap} for name, birth in zip(names, births, strict=True) for gap in birth.get("gaps", ())
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if (folder / "scan.partial.jsonl").is_file():  # stopped while it wrote the tables anew
+            raise unfinished from None
         raise ValueError(
-            f"{file} in the folder {folder.name!r} is damaged ({error if isinstance(error, _Damaged) else why}): "
-            f"{ways}, or name another folder."
+            f"the tables in the folder {folder.name!r} were changed or damaged since the scan wrote them: measure its "
+            f"model anew (lipnb scan MODEL --output {folder} --again; again=True in Python), or name another folder."
         ) from None
+    # tokens may be the words null and nan
+    read = partial(pd.read_csv, keep_default_na=False, na_values=[""])
+    tables = {
+        name: read(BytesIO(texts[name])) if name in texts else pd.DataFrame(columns=columns_of(name)) for name in TABLES
+    }
+    return Scan(
+        table=tables.pop("scan"),
+        summary=summarise(read(BytesIO(texts["scan"]))),
+        about=about,
+        gaps=pd.DataFrame(gaps, columns=["table", GAP, "reason"]),
+        **tables,
+    )

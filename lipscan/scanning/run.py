@@ -6,9 +6,11 @@ import itertools
 import json
 import os
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -18,12 +20,26 @@ from lipscan import recording
 from lipscan.models import Model, readings
 from lipscan.models.lm_head import why_no_logits
 from lipscan.scanning.catalogue import applicable
-from lipscan.scanning.folder import SUMMARY, SUMS, Scan, clear, folder_of, load, refuse_foreign, seal, settings_in
+from lipscan.scanning.folder import (
+    LAYOUT,
+    SUMMARY,
+    Scan,
+    clear,
+    columns_of,
+    digest,
+    finished,
+    folder_of,
+    load,
+    refuse_foreign,
+    refuse_old,
+    settings_in,
+    tables_of,
+    write_summary,
+)
 from lipscan.scanning.inputs import chosen_layers, prepare
 from lipscan.scanning.measure import PAIRS, block_work, closed_form_work, heads, layer, measure, network, tokens, tried
 from lipscan.scanning.options import ScanOptions, in_words
 from lipscan.scanning.planning import Begun, shorter
-from lipscan.scanning.summary import COLUMNS
 from lipscan.scanning.words import ENDS
 
 __all__ = ["remeasure", "scan"]
@@ -33,6 +49,7 @@ EXPLAIN = (
     "left_out",
     "no_logits",
     "no_norms",
+    "pixels_sha256",
     "reasons",
     "token_ids",
 )  # settings on which no number depends
@@ -42,16 +59,16 @@ NO_NORMS = (
 )
 PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from these requested settings, so name a difference in these first
-ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
+ASKED = ("model", "text", "windows", "object", "random", "rtol", "seed")
+GROWS = {"layers_scanned": "layers", "lengths": "lengths"}  # settings by which a scan is lengthened, and their options
+INPUTS = ("token_ids", "pixels_sha256")  # settings with the windows of each length
 KEYS = {  # settings of a scan, in words
-    "layers_scanned": "layers",
     "weights_sha256": "weights and rotary frequencies (SHA-256)",
     "text_sha256": "text (SHA-256)",
     "special": "special tokens",
     "masked": "causal mask",
     "certified": "windows certified",
     "upper_work": "most operations of a certified bound",
-    "close": "length of the close look",
 }
 
 
@@ -97,43 +114,155 @@ def scan(
         if not os.fspath(output).strip():
             raise ValueError(f"output must be the name of a folder, got {output!r}.")
         refuse_foreign(Path(output))
-    begun = begin(model, text, ScanOptions(**options))
-    name, settings = begun.reader.model.name, begun.settings
-    output = folder_of(name, options.get("part")) if output is None else Path(output)
+        if not again:
+            refuse_old(Path(output))
+    asked = ScanOptions(**options)
+    plan = Planned(begin(model, text, asked))
+    output = folder_of(plan.begun.reader.model.name, asked.part) if output is None else Path(output)
     refuse_foreign(output)
     if again:
-        clear(output, bool(_others(output, settings)))
+        clear(output, bool(_others(output, plan.begun.settings)))
     else:
-        refuse_another(output, settings)
-    if (output / SUMS).is_file():
-        found = load(output)
-        if found.gaps.empty:
-            if not (output / SUMMARY).is_file():
-                seal(output)
-            return found
-        (output / SUMS).unlink()  # try again what could not be measured
-    todo = {
-        table: units
-        for table, units in _units(begun.reader, settings).items()
-        if not _finished(output / f"{table}.json", settings)
-    }
-    if progress and todo:
-        for sentence in shorter(begun):
+        plan = beside(output, plan.begun, text, asked)
+    if progress and plan.said:
+        print(plan.said, file=sys.stderr)
+    if plan.held is not None and plan.ended:
+        if not (output / SUMMARY).is_file():
+            write_summary(output, plan.held.table)
+        return plan.held
+    if progress:
+        for sentence in shorter(plan.begun):
             print(sentence, file=sys.stderr)
-    count = sum(unit.size for units in todo.values() for unit in units)
-    with recording.bar(count, "step", progress) as bar:
-        for table, units in todo.items():
-            with recording.recording(table, settings, output) as record:
-                record.fill(units, bar, title=f"{name}, {table}")
-                record.finish(partial(_in_order, table))
-    seal(output)
+    _fill(plan.begun, plan.held, output, progress)
     return load(output)
 
 
+class Planned(NamedTuple):
+    """A scan to be made: what it measures, the finished scan in its folder, and a sentence on the two."""
+
+    begun: Begun
+    held: Scan | None = None
+    said: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to measure."""
+        held = self.held
+        return (
+            held is not None and held.gaps.empty and _numbers(held.about["settings"]) == _numbers(self.begun.settings)
+        )
+
+
+def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOptions) -> Planned:
+    """A scan that was requested together with the one that a folder holds.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the result.
+    begun : Begun
+        What was requested, from `begin`.
+    text, options
+        As given to `begin`.
+
+    Returns
+    -------
+    Planned
+        With the layers and lengths of both.
+
+    Raises
+    ------
+    ValueError
+        The folder holds another scan, or one of 0.3, or its tables were changed.
+    """
+    refuse_old(folder)
+    refuse_another(folder, begun.settings)
+    try:
+        held = load(folder)
+    except FileNotFoundError:
+        return Planned(begun)
+    old, new = held.about["settings"], begun.settings
+    added = {name: [one for one in new[name] if one not in old[name]] for name in GROWS}
+    more = any(one not in new[name] for name in GROWS for one in old[name])
+    close = new["close"] is not None and old["close"] is None
+    if more or (old["close"] is not None and new["close"] is None):
+        layers, lengths = (sorted({*old[name], *new[name]}) for name in GROWS)
+        grown = replace(options, layers=layers, lengths=lengths, close=options.close or old["close"] is not None)
+        begun = begin(begun.reader.model, text, grown)
+    words = [f"{option} {in_words(name, added[name])}" for name, option in GROWS.items() if added[name]]
+    words += ["the close look"] * close
+    if words:
+        said = f"Added to what the folder {folder.name!r} holds: {' and '.join(words)}."
+        if None is not old["close"] != begun.settings["close"]:
+            said += f" The close look is made anew, at n = {begun.settings['close']}."
+    else:
+        holds = " and ".join(f"{option} {in_words(name, old[name])}" for name, option in GROWS.items())
+        said = f"The folder {folder.name!r} holds more, {holds}: all of it is shown." if more else ""
+    return Planned(begun, held, said)
+
+
+def _fill(begun, held, output, progress):
+    """Measure what the folder lacks, then write the tables; scan.json, which says that it is finished, comes last."""
+    settings, title = begun.settings, begun.reader.model.name
+    units = {
+        table: some
+        for table, some in _units(begun.reader, settings).items()
+        if table == "scan" or not _finished(output / f"{table}.json", settings)
+    }
+    with ExitStack() as stack:
+        records = {}
+        for table, some in units.items():
+            opened = recording.recording(table, settings, output, extends=partial(_alike, settings))
+            records[table] = stack.enter_context(opened)
+            kept = _kept(held, table)
+            for unit in some:
+                if unit.key in kept and records[table].rows(unit.key) is None:
+                    records[table].add(unit.key, *kept[unit.key])
+            records[table].keep(some)
+        count = sum(unit.size for some in units.values() for unit in some)
+        bar = stack.enter_context(recording.bar(count, "step", progress))
+        for table, record in records.items():
+            record.fill(units[table], bar, title=f"{title}, {table}")
+        for table in [table for table in records if table != "scan"]:
+            records[table].finish(partial(_in_order, table))
+        others = [(output / f"{table}.csv").read_bytes() for table in tables_of(settings)[1:]]
+        table = records["scan"].finish(
+            partial(_in_order, "scan"),
+            lambda text: {"sha256": digest([text.encode(), *others]), **_earlier(held, settings)},
+        )
+    write_summary(output, table)
+
+
+def _kept(held, table):
+    """Units of the finished scan in the folder, key -> rows and seconds; with gaps, its partial file has them."""
+    if held is None or table not in tables_of(held.about["settings"]) or (held.gaps.table == table).any():
+        return {}
+    old, rows = held.about["settings"], held.table if table == "scan" else getattr(held, table)
+    lengths = old["lengths"] if table == "scan" else [old["close"]]
+    units = {
+        f"{layer}/{n}": rows[(rows.layer == layer) & (rows.length == n)]
+        for n in lengths
+        for layer in old["layers_scanned"]
+    }
+    if table == "whole":
+        units |= {f"{end}/{old['close']}": rows[rows.part == end] for end in ENDS}
+    seconds = held.about["seconds"] / len(tables_of(old)) / len(units)
+    return {key: (some.to_dict("records"), seconds) for key, some in units.items()}
+
+
+def _earlier(held, settings):
+    """Provenance of what the scan held before it was lengthened, an entry for each time."""
+    if held is None or _numbers(held.about["settings"]) == _numbers(settings):
+        return {}
+    before = {name: held.about[name] for name in ("finished", "versions", "rows")}
+    before |= {name: held.about["settings"][name] for name in GROWS}
+    return {"earlier": [*held.about.get("earlier", ()), before]}
+
+
 def refuse_another(folder: Path, settings: dict) -> None:
-    """Raise ValueError if the folder holds a scan with other settings."""
+    """Raise ValueError if the folder holds a scan that these settings do not lengthen."""
     if others := _others(folder, settings):
-        ended = "" if (folder / SUMS).is_file() else " that has not ended"
+        ended = "" if finished(folder) else " that has not ended"
         raise ValueError(
             f"the folder {folder.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
             "folder with --output, or measure anew with --again (again=True in Python)."
@@ -142,7 +271,23 @@ def refuse_another(folder: Path, settings: dict) -> None:
 
 def _others(folder, settings):
     """Settings of another scan in a folder, one for each of its tables."""
-    return [one for one in settings_in(folder) if _numbers(one) != _numbers(settings)]
+    return [one for one in settings_in(folder) if not _alike(settings, one)]
+
+
+def _alike(one, other):
+    """Whether two scans differ in nothing but layers, lengths and the close look."""
+    return _fixed(one) == _fixed(other) and _inputs(one, other) == _inputs(other, one)
+
+
+def _fixed(settings):
+    """Settings that must be equal for one scan to lengthen another."""
+    grows = {*GROWS, "close", "work", *(["text_sha256"] if "pixels_sha256" in settings else ())}
+    return {key: value for key, value in _numbers(settings).items() if key not in grows}
+
+
+def _inputs(one, other):
+    """Windows of a scan at the lengths that another scan has too."""
+    return [one[name][n] for name in INPUTS for n in one.get(name, {}) if n in other.get(name, {})]
 
 
 def _signature():
@@ -169,7 +314,8 @@ def begin(model, text, options):
         **model.describe(),
         **options.recorded,
         **read,
-        "weights_sha256": _fingerprint(model, wanted),
+        "layout": LAYOUT,
+        "weights_sha256": _fingerprint(model),
         "layers_scanned": wanted,
         "lengths": lengths,
         "baselines": reader.baselines,
@@ -177,7 +323,7 @@ def begin(model, text, options):
         "certified": min(options.upper_windows, options.windows) if options.upper else 0,
         "reasons": applicable(first)[1],
         "work": {n: closed_form_work(first, n) for n in lengths},
-        **({"token_ids": _written(reader.inputs)} if model.architecture.reads == "input_ids" else {}),
+        **_written(reader.inputs, model.architecture.reads),
         **({"left_out": left_out} if left_out else {}),
         **({"no_norms": NO_NORMS} if options.close and block_work(first, min(lengths)) > PAIRS else {}),
         **({"no_logits": f"No logits of {model.name}: {why}."} if why else {}),
@@ -185,9 +331,11 @@ def begin(model, text, options):
     return Begun(reader, json.loads(json.dumps(settings)))
 
 
-def _written(windows):
-    """Token ids of windows: length -> one text of numbers for each window, so that they can be read back."""
-    return {n: [" ".join(map(str, window.tolist())) for window in ids] for n, ids in windows.items()}
+def _written(inputs, reads):
+    """Windows of each length, as settings: token ids in one text for each window, or a checksum of the pixels."""
+    if reads == "input_ids":
+        return {"token_ids": {n: [" ".join(map(str, window.tolist())) for window in ids] for n, ids in inputs.items()}}
+    return {"pixels_sha256": {n: hashlib.sha256(one.numpy().tobytes()).hexdigest() for n, one in inputs.items()}}
 
 
 def _causal_anyway(model):
@@ -201,7 +349,7 @@ def _causal_anyway(model):
 def _in_order(name, table):
     """A table in its stored order; an empty one, as for heads without a closed form, still gets its columns."""
     if table.empty:
-        return pd.DataFrame(columns=[one for names in COLUMNS[f"{name}.csv"] for one in names.split(", ")])
+        return pd.DataFrame(columns=columns_of(name))
     # rows that were missing and measured later came last
     by = {"scan": ["layer", "length", "window"], "whole": ["part", "layer"]}.get(name, ["layer"])
     places = {part: place for place, part in enumerate(PARTS)}
@@ -224,12 +372,14 @@ def _units(reader, settings):
         return units
 
     def unit(key, what, look, *given, **options):
-        return recording.Unit(key, partial(_or_gap, f"{what} at n = {n}", partial(look, reader, *given, **options)))
+        return recording.Unit(
+            f"{key}/{n}", partial(_or_gap, f"{what} at n = {n}", partial(look, reader, *given, **options))
+        )
 
     seed = {"seed": settings["seed"]}
-    units["heads"] = [unit(str(i), f"heads of layer {i}", heads, i, n, **three) for i in wanted]
-    units["tokens"] = [unit(str(i), f"tokens of layer {i}", tokens, i, n, **three) for i in wanted]
-    units["whole"] = [unit(str(i), f"whole layer {i}", layer, i, n, **seed) for i in wanted]
+    units["heads"] = [unit(i, f"heads of layer {i}", heads, i, n, **three) for i in wanted]
+    units["tokens"] = [unit(i, f"tokens of layer {i}", tokens, i, n, **three) for i in wanted]
+    units["whole"] = [unit(i, f"whole layer {i}", layer, i, n, **seed) for i in wanted]
     units["whole"] += [
         unit(to, f"the network to its {ENDS[to]}", network, n, to, **seed)
         for to in ENDS
@@ -295,7 +445,7 @@ def remeasure(
         random=settings["weights"] == "random",
     )
     reader, read = prepare(model, text, options)
-    read["weights_sha256"] = _fingerprint(reader.model, settings["layers_scanned"])
+    read["weights_sha256"] = _fingerprint(reader.model)
     if any(read[name] != settings[name] for name in ("text_sha256", "weights_sha256")):
         raise ValueError(
             "the text or the weights here are another edition than those of the table: no row can be compared."
@@ -311,9 +461,9 @@ def remeasure(
     return recording.remeasure(table[table.lipschitz.notna()], again, rows=rows, seed=seed)
 
 
-def _fingerprint(model, layers):
+def _fingerprint(model):
     """First 12 hexadecimal digits of the SHA-256 of a network's weights and its attention's rotary frequencies."""
-    attentions = (model.attention(number, n=1) for number in layers)
+    attentions = (model.attention(number, n=1) for number in model.attending)
     own = itertools.chain.from_iterable(getattr(f, "attention", f).tensors().values() for f in attentions)
     digest = hashlib.sha256()
     for tensor in itertools.chain(model.module.state_dict().values(), own):
@@ -328,8 +478,10 @@ def _numbers(settings):
 
 
 def _difference(old, new):
-    """First difference between two settings, in words."""
-    old, new = _numbers(old), _numbers(new)
+    """First difference between two scans, in words."""
+    if _fixed(old) == _fixed(new):
+        return "other windows of the text"
+    old, new = _fixed(old), _fixed(new)
     keys = [*(key for key in ASKED if key in new), *new]
     key = next((key for key in keys if old.get(key) != new[key]), "settings")
     return f"{KEYS.get(key, key)} {in_words(key, old.get(key))}, not {in_words(key, new.get(key))}"

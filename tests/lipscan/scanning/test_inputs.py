@@ -8,7 +8,7 @@ from hub import small_model
 from scans import WORDS, scanned, small
 
 from lipnb import local_lipschitz, scan
-from lipscan import models
+from lipscan import models, scanning
 from lipscan.scanning import inputs, report, terminal
 from lipscan.scanning.inputs import Reader, chosen_layers, shuffled
 
@@ -79,11 +79,13 @@ def test_images_are_read_from_a_folder(families, tmp_path):
         scanned(families / "vit", "random", tmp_path, lengths=[4])
 
 
-def test_the_windows_can_be_read_again_from_the_settings(bert, found):
-    settings, model = found[0].about["settings"], small(bert)
-    for n in settings["lengths"]:
-        ids = models.random_windows(model, WORDS, n, 2)
-        assert settings["token_ids"][str(n)] == [" ".join(map(str, window)) for window in ids.tolist()]
+def test_a_row_is_measured_again_from_its_folder_and_its_model_alone(bert, found):
+    scan, model = scanning.load(found[1]), models.load(bert, dtype=torch.float64)
+    for row in scan.table.itertuples():
+        x = model.activations(scan.token_ids(row.length), row.layer)[row.window]
+        assert local_lipschitz(model.attention(row.layer), x).value.item() == pytest.approx(row.lipschitz, rel=1e-5)
+    with pytest.raises(ValueError, match="holds no token ids of windows of 7 tokens: it has those of 5, 9 tokens"):
+        scan.token_ids(7)
 
 
 def test_baselines_are_what_they_say(bert, found):
@@ -134,7 +136,11 @@ def test_lengths_of_a_model_that_interpolates_are_squares_and_one_token(dino):
 
 def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
     pytest.importorskip("PIL"), pytest.importorskip("sklearn")
-    found = scan(dino, "pictures", lengths=[5, 26], output=tmp_path / "out", close=False, upper=False, progress=False)
+    options = {"output": tmp_path / "out", "close": False, "upper": False, "progress": False}
+    scan(dino, "pictures", lengths=[26], **options)
+    found = scan(dino, "pictures", lengths=[5], **options)  # lengthened
+    with pytest.raises(ValueError, match="another scan .text grace_hopper, china, not flower"):
+        scan(dino, "flower", lengths=[5], windows=1, **options)
     assert found.table.passed.all() and found.table.converged.all() and set(found.table.length) == {5, 26}
     assert found.about["settings"]["text"] == "grace_hopper, china"
     page = report.html(found)

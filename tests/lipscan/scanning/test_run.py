@@ -25,7 +25,7 @@ from lipnb.jacobian import AutodiffJacobian
 from lipscan import models, scanning
 from lipscan.cli import main
 from lipscan.models.loading import layer_count
-from lipscan.scanning import inputs, report, run, terminal
+from lipscan.scanning import folder, inputs, report, run, terminal
 from lipscan.scanning.options import ScanOptions
 
 
@@ -136,41 +136,96 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     assert birth["settings"]["text"] == "story.txt"
 
 
+def counted(monkeypatch):
+    """Layers and lengths that are measured from now on."""
+    calls, measure = [], run.measure
+    monkeypatch.setattr(run, "measure", lambda *given, **options: calls.append(given[1:]) or measure(*given, **options))
+    return calls
+
+
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_a_finished_scan_is_not_measured_again(families, tmp_path, text, monkeypatch, name):
     model = small(families / name)
-    first = scanned(model, text, tmp_path)
-    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
-    (tmp_path / "out" / "SHA256SUMS").unlink()  # as after a kill -9 before the last file
+    first, calls = scanned(model, text, tmp_path), counted(monkeypatch)
+    (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 before the last file
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
-    assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
-    another = r"'out' holds another scan \(lengths 4,9, not 4\): name another folder with --output, or measure anew "
+    assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary) and not calls
+    another = r"'out' holds another scan \(windows 2, not 1\): name another folder with --output, or measure anew "
     with pytest.raises(ValueError, match=f"{another}with --again"):
-        scanned(model, text, tmp_path, lengths=[4])
+        scanned(model, text, tmp_path, windows=1)
+    assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4 == 2 * len(calls)
+
+
+def test_a_scan_is_lengthened_and_answers_a_shorter_request(bert, tmp_path, text, monkeypatch, capsys):
+    """What is measured is kept, all is as if it had been measured at once, and the close look follows the length."""
+    model, calls = small(bert), counted(monkeypatch)
+    look = {"upper": False, "progress": True}
+    scanned(model, text, tmp_path, layers="0", lengths=[9], **look)
+    for asked, new, said in (
+        ({"layers": "0", "lengths": [5], "close": True}, [(0, 5)], "lengths 5 and the close look"),
+        ({"layers": "0,1", "lengths": [9], "close": True}, [(1, 5), (1, 9)], "layers 1"),
+        (
+            {"layers": "0", "lengths": [4], "close": True},
+            [(0, 4), (1, 4)],
+            "lengths 4. The close look is made anew, at n",
+        ),
+        ({"layers": "1", "lengths": [5, 9]}, [], None),
+    ):
+        calls.clear(), capsys.readouterr()
+        grown, told = scanned(model, text, tmp_path, **asked, **look), capsys.readouterr().err
+        assert calls == new
+        all_of_it = "The folder 'out' holds more, layers 0,1 and lengths 4,5,9: all of it is shown."
+        assert (f"Added to what the folder 'out' holds: {said}" if said else all_of_it) in told
     monkeypatch.undo()
-    assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
+    once = scanned(model, text, tmp_path / "once", lengths=[4, 5, 9], close=True, upper=False)
+    for name in ("table", "summary", "heads", "tokens", "whole"):
+        pd.testing.assert_frame_equal(getattr(grown, name), getattr(once, name), check_like=True, rtol=1e-5)
+    assert {name: grown.about[name] for name in ("settings", "rows")} == {
+        n: once.about[n] for n in ("settings", "rows")
+    }
+    assert [one["lengths"] for one in grown.about["earlier"]] == [[9], [5, 9], [5, 9]] and "earlier" not in once.about
+    assert [one["layers_scanned"] for one in grown.about["earlier"]] == [[0], [0], [0, 1]]
 
 
-@pytest.mark.parametrize("lost", ["SHA256SUMS", "scan.partial.jsonl"])
-def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, text, monkeypatch, capsys, lost):
-    """Without SHA256SUMS another scan went over the first table, or went on without some of its layers."""
-    model, folder = small(bert), tmp_path / "out"
+def test_a_longer_scan_that_was_stopped_leaves_the_shorter_one_and_loses_nothing(bert, tmp_path, text, monkeypatch):
+    model, calls = small(bert), counted(monkeypatch)
+    brief = {"upper": False, "windows": 1}
+
+    def stopped(units):
+        with monkeypatch.context() as patched:
+            patched.setattr(run, "_in_order", lambda *given: sys.exit("stopped"))
+            patched.setattr(run, "_units", lambda *given: {"scan": units_of(*given)["scan"][:units]})
+            with pytest.raises(SystemExit):
+                scanned(model, text, tmp_path, lengths=[4, 9], **brief)
+
+    units_of = run._units
+    stopped(3)  # begun longer; the shorter one is answered from what is there, and keeps the rest
+    assert len(scanned(model, text, tmp_path, lengths=[4], **brief).table) == 2 and len(calls) == 3
+    assert folder.state(tmp_path / "out").startswith("a finished scan of bert on story.txt at n = 4: 2 rows")
+    stopped(3)  # lengthened, and stopped again
+    assert set(scanning.load(tmp_path / "out").table.length) == {4} and len(calls) == 3
+    assert "that has not ended: it keeps 3 of 4 layers and lengths" in folder.state(tmp_path / "out")
+    assert len(scanned(model, text, tmp_path, lengths=[4], **brief).table) == 2 and len(calls) == 3
+    assert len(scanned(model, text, tmp_path, lengths=[4, 9], **brief).table) == 4 and len(calls) == 4
+    assert not list((tmp_path / "out").glob("*.partial.jsonl"))
+
+
+def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, text, monkeypatch):
+    model, where = small(bert), tmp_path / "out"
     look = {"close": True, "lengths": [4], "upper": False}
     with monkeypatch.context() as patched:
-        patched.setattr(run, "heads" if lost == "SHA256SUMS" else "seal", lambda *a, **k: sys.exit("stopped"))
+        patched.setattr(run, "digest", lambda *given: sys.exit("stopped"))  # before scan.json is written
         with pytest.raises(SystemExit):
             scanned(model, text, tmp_path, **look)
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")}
-    assert "scan.csv" in before and not (folder / lost).exists()
-    for other, named in (({"layers": "0"}, "layers 0,1, not 0"), ({"windows": 1}, "windows 2, not 1")):
-        with pytest.raises(ValueError, match=rf"'out' holds another scan that has not ended \({named}\): name ano"):
-            scanned(model, text, tmp_path, **look, **other)
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")} == before
-    found = scanned(model, text, tmp_path, layers="0", again=True, lengths=[4], upper=False)
-    assert set(found.table.layer) == {0} and found.heads.empty and not (folder / "heads.csv").exists()
+    before = {path.name: path.read_bytes() for path in where.iterdir()}
+    assert {"heads.csv", "scan.partial.jsonl"} <= {*before} and "scan.json" not in before
     other = shutil.copytree(bert, tmp_path / "other")
-    with pytest.raises(ValueError, match=r"holds another scan \(model bert, not other\)"):
-        scanned(other, text, tmp_path, **look)
+    for new, given, named in ((model, {"windows": 1}, "windows 2, not 1"), (other, {}, "model bert, not other")):
+        with pytest.raises(ValueError, match=rf"'out' holds another scan that has not ended \({named}\): name another"):
+            scanned(new, text, tmp_path, **look, **given)
+    assert {path.name: path.read_bytes() for path in where.iterdir()} == before
+    found = scanned(model, text, tmp_path, windows=1, again=True, lengths=[4], upper=False)
+    assert set(found.table.window) == {0} and found.heads.empty and not (where / "heads.csv").exists()
 
 
 def test_other_rotary_frequencies_are_not_called_other_weights_alone(families, tmp_path, text):

@@ -1,7 +1,7 @@
 """The folder of a scan: whose it is, what was changed or damaged in it, and the way out."""
 
+import json
 import shutil
-from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -40,38 +40,65 @@ def test_files_of_the_users_own_are_not_written_over(bert, brief, tmp_path, stor
         assert main(["scan", str(brief), "--output", str(folder)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("file", "spoil"),
-    [
-        ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])),
-        ("scan.json", lambda text: text[:-9]),
-        ("scan.json", lambda text: "[]"),
-        ("scan.json", lambda text: ""),
-        ("scan.csv", None),
-    ],
-)
-def test_a_damaged_scan_is_named_with_the_way_out(bert, brief, tmp_path, text, file, spoil):
-    model = small(bert)
-    path = shutil.copytree(brief, tmp_path / "out") / file
-    path.write_text(spoil(path.read_text())) if spoil else path.unlink()
-    why = "it is not the file that the scan wrote" if spoil else "it is missing"
+CHANGED = {
+    "scan.csv": lambda text: text.replace("1.", "2.", 1),
+    "heads.csv": lambda text: text.replace("1.", "2.", 1),
+    "tokens.csv": None,
+    "whole.json": None,
+    "scan.json": lambda text: text[:-9],
+}
+
+
+@pytest.mark.parametrize("file", CHANGED)
+def test_what_was_changed_is_not_read_again(bert, found, tmp_path, story, file):
+    path = shutil.copytree(found[1], tmp_path / "out") / file
+    path.write_text(CHANGED[file](path.read_text())) if CHANGED[file] else path.unlink()
     again = r"measure its model anew \(lipnb scan MODEL --output \S+/out --again; again=True in Python\)"
-    with pytest.raises(ValueError, match=rf"{file} in the folder 'out' is damaged \({why}\): {again}"):
-        scanned(model, text, tmp_path, **BRIEF)
-    assert len(scanned(model, text, tmp_path, **BRIEF, again=True).table) == 2
+    for call in (
+        lambda: scanning.load(tmp_path / "out"),
+        lambda: scanned(small(bert), story, tmp_path, lengths=[5, 9]),
+    ):
+        with pytest.raises(ValueError, match=f"the tables in the folder 'out' were changed or damaged .*: {again}"):
+            call()
+    assert len(scanned(small(bert), story, tmp_path, **BRIEF, again=True).table) == 2
 
 
-def test_a_summary_that_was_changed_costs_no_scan(bert, brief, tmp_path, text, monkeypatch):
+def test_a_summary_is_never_read(bert, brief, tmp_path, text, monkeypatch):
     """It is made of scan.csv: deleted, it is there again after the same call, which measures nothing."""
-    model, path = small(bert), shutil.copytree(brief, tmp_path / "out") / "summary.csv"
+    path = shutil.copytree(brief, tmp_path / "out") / "summary.csv"
     written = path.read_text()
-    path.write_text(written + "1")
-    with pytest.raises(ValueError, match=r"summary.csv in the folder 'out' is damaged \(.*\): delete it, and the comm"):
-        scanned(model, text, tmp_path, **BRIEF)
+    path.write_text(written.replace("1.", "2.", 1))
+    pd.testing.assert_frame_equal(scanning.load(path.parent).summary, scanning.load(brief).summary)
     path.unlink()
     monkeypatch.setattr(run, "measure", lambda *given, **options: pytest.fail("measured"))
-    scanned(model, text, tmp_path, **BRIEF)
-    assert path.read_text() == written and scanning.load(tmp_path / "out").gaps.empty
+    scanned(small(bert), text, tmp_path, **BRIEF)
+    assert path.read_text() == written and scanning.load(path.parent).gaps.empty
+
+
+@pytest.mark.parametrize("left", ["SHA256SUMS", "scan.json", "scan.partial.jsonl"])
+def test_a_scan_of_an_older_edition_is_refused_with_the_way_out(bert, brief, tmp_path, text, capsys, left):
+    """Finished with checksums, or begun, which its settings tell: before a model is loaded, and by every verb."""
+    folder = shutil.copytree(brief, tmp_path / "out")
+    about = json.loads((folder / "scan.json").read_text())
+    del about["settings"]["layout"]
+    if left == "SHA256SUMS":
+        (folder / left).write_text("")
+    elif left == "scan.json":
+        (folder / left).write_text(json.dumps(about))
+    else:
+        (folder / "scan.json").unlink()
+        unit = {"unit": "0/4", "seconds": 0, "rows": []}
+        (folder / left).write_text("".join(json.dumps(line) + "\n" for line in ({"settings": about["settings"]}, unit)))
+    old = (
+        "the folder 'out' holds a scan of edition 0.3 of lipnb, which this edition does not read: name another folder "
+    )
+    for call in (scanning.load, lambda folder: scanned("no such model", text, tmp_path)):
+        with pytest.raises(ValueError, match=f"{old}folder with --output, or measure anew with --again"):
+            call(folder)
+    for command in (["scan", str(folder)], ["status", str(folder)]):
+        assert main(command) == 1 and old in capsys.readouterr().err
+    assert len(scanned(small(bert), text, tmp_path, **BRIEF, again=True).table) == 2
+    assert not (folder / "SHA256SUMS").exists()
 
 
 def test_two_parts_of_a_model_have_two_folders():
@@ -96,24 +123,3 @@ def test_two_models_of_one_name_have_two_folders(bert, story, tmp_path, monkeypa
     assert main(["scan", str(bert), "--against", str(after), *given, "--seed", "1"]) == 1
     assert "'scan-after' holds another scan (seed 0, not 1)" in capsys.readouterr().err
     assert not Path("scan-bert").exists()  # refused before anything is measured
-
-
-def test_a_table_changed_later_is_not_read_again(found, tmp_path):
-    _, where = found
-    folder = shutil.copytree(where, tmp_path / "out")
-    table = pd.read_csv(folder / "heads.csv")
-    table.assign(lipschitz=1.0).to_csv(folder / "heads.csv", index=False)
-    with pytest.raises(ValueError, match="heads.csv in the folder 'out' is damaged .it is not the file that the scan"):
-        scanning.load(folder)
-
-
-@pytest.mark.parametrize(("name", "column"), [("tokens", "written"), ("whole", "composed")])
-def test_a_folder_of_an_older_scan_is_refused_with_the_way_out(found, tmp_path, name, column):
-    folder = shutil.copytree(found[1], tmp_path / "out")
-    table, sums = pd.read_csv(folder / f"{name}.csv"), (folder / "SHA256SUMS").read_text()
-    before = sha256((folder / f"{name}.csv").read_bytes()).hexdigest()
-    table.drop(columns=column).to_csv(folder / f"{name}.csv", index=False)
-    after = sha256((folder / f"{name}.csv").read_bytes()).hexdigest()
-    (folder / "SHA256SUMS").write_text(sums.replace(before, after))
-    with pytest.raises(ValueError, match=f"{name}.csv .* .it has no column '{column}'.: measure its model anew"):
-        scanning.load(folder)
