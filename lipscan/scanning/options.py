@@ -1,10 +1,9 @@
-"""Options of a scan: one record, from which its signature, its command and its settings come."""
+"""Options of a scan: one record, from which its command and its settings come."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from operator import index
-from os import PathLike
 from typing import Any
 
 
@@ -15,43 +14,9 @@ def _option(default: Any, about: str = "", **argument: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions:
-    """Options of `lipnb.scan`: what it measures, and how.
+    """Options of `lipnb.scan`, which explains them; ValueError or TypeError for one that is out of range or unknown."""
 
-    Parameters
-    ----------
-    layers : str or sequence of int
-        "all", "0,3,5", "0-5".
-    lengths : sequence of int, int or str, optional
-        Tokens n of the windows, or a text such as "32,128"; default 32, 128 and 512 as far as the model reads them and
-        the text is long enough. Images have one length, except for models that read squares of any size, such as
-        DINOv2: by default the largest squares within these lengths.
-    windows : int
-        Windows for each length, at random positions in the text, never overlapping.
-    special : bool
-        Whether special tokens of the model's convention surround each window; they count among its n tokens.
-    object : {"heads+output", "heads", "block"}
-        Object to measure, see `lipnb.models`.
-    masked, random, tokenizer, part, device, dtype
-        For loading the model, see `lipnb.models.load`; `dtype` is "float32" or "float64".
-    upper : bool
-        Whether to certify.
-    upper_windows : int
-        Number of windows of each length that are certified, counted from the first.
-    upper_work : float
-        Most floating point operations for one certified bound; more expensive ones are skipped and reported.
-    close : bool
-        Whether to measure details in the first window of the shortest length: each head, each token, each whole layer,
-        and the network from end to end.
-    rtol, seed : float, int
-        Tolerance and seed of the solver; the seed also draws windows, random weights and random images.
-
-    Raises
-    ------
-    ValueError
-        A value is out of range or unknown.
-    """
-
-    layers: str | Sequence[int] = _option("all", "all (default), or such as 0,3,5-7", metavar="L,L,...")
+    layers: str | int | Sequence[int] = _option("all", "all (default), or such as 0,3,5-7", metavar="L,L,...")
     lengths: str | Sequence[int] | int | None = _option(
         None,
         "tokens of a window (default: those of 32,128,512 that the model can read and the text is long enough for)",
@@ -73,7 +38,7 @@ class ScanOptions:
     )
     masked: bool | None = _option(None, "make a causal decoder of a BERT", action="store_true")
     random: bool = _option(False, "draw the weights at random, with --seed", action="store_true")
-    tokenizer: str | PathLike | None = _option(None, "read with another tokenizer than the model's own", metavar="NAME")
+    tokenizer: Any = _option(None, "read with another tokenizer than the model's own", metavar="NAME")
     part: str | None = _option(
         None, "of a model with two networks (CLIP, SigLIP) the one to measure", choices=("text", "vision")
     )

@@ -1,11 +1,11 @@
 """Running a scan, length by length and layer by layer; each result is saved as soon as it is measured."""
 
 import hashlib
-import inspect
 import itertools
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -73,50 +73,111 @@ KEYS = {  # settings of a scan, in words
 
 
 def scan(
-    model: str | os.PathLike | Model,
+    model: str | os.PathLike | Model | torch.nn.Module,
     text: str | os.PathLike = "python_reference",
     *,
+    layers: str | int | Sequence[int] = "all",
+    lengths: str | int | Sequence[int] | None = None,
+    windows: int = 2,
+    special: bool = True,
+    object: str = "heads+output",
+    masked: bool | None = None,
+    random: bool = False,
+    tokenizer: Any = None,
+    part: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str = "float32",
+    upper: bool = True,
+    upper_windows: int = 1,
+    upper_work: float = 1e11,
+    close: bool = True,
+    rtol: float = 1e-4,
+    seed: int = 0,
     output: str | os.PathLike | None = None,
     again: bool = False,
     progress: bool = True,
-    **options: Any,
 ) -> Scan:
     """Measure the local Lipschitz constants of the layers of a model on a text, and bound them.
 
     Parameters
     ----------
-    model : str, path or lipnb.models.Model
-        As for `lipnb.models.load`.
+    model : str, path, lipnb.models.Model or transformers.PreTrainedModel
+        As for `lipnb.models.load`; a loaded `Model` keeps its mask, weights, tokenizer, part, device and type.
     text : str or path
         A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a
         model of images an image, a folder of them, "pictures", one of `lipnb.models.PICTURES`, or "random".
+    layers : str, int or sequence of int
+        "all", "0,3,5", "0-5".
+    lengths : sequence of int, int or str, optional
+        Tokens n of the windows, or a text such as "32,128"; default 32, 128 and 512 as far as the model reads them and
+        the text is long enough. Images have one length, except for models that read squares of any size, such as
+        DINOv2: by default the largest squares within these lengths.
+    windows : int
+        Windows for each length, at random positions in the text, never overlapping.
+    special : bool
+        Whether special tokens of the model's convention surround each window; they count among its n tokens.
+    object : {"heads+output", "heads", "block"}
+        Object to measure, see `lipnb.models`.
+    masked, random, tokenizer, part, device
+        For loading the model, see `lipnb.models.load`.
+    dtype : {"float32", "float64"}
+        Type of the computation.
+    upper : bool
+        Whether to certify.
+    upper_windows : int
+        Number of windows of each length that are certified, counted from the first.
+    upper_work : float
+        Most floating point operations for one certified bound; more expensive ones are skipped and reported.
+    close : bool
+        Whether to measure details in the first window of the shortest length: each head, each token, each whole layer,
+        and the network from end to end.
+    rtol, seed : float, int
+        Tolerance and seed of the solver; the seed also draws windows, random weights and random images.
     output : str or path, optional
         Folder of the result, default ``scan-<model>``, or ``scan-<model>-<part>``.
     again : bool
         Whether to measure again what the folder already holds.
     progress : bool
         Whether to show a progress bar.
-    **options
-        Layers, lengths, windows and so on: the fields of `ScanOptions`, which explains them.
 
     Returns
     -------
     Scan
-        Also saved in `output`; a stopped scan continues where it was. What cannot be measured, such as a layer whose
-        products overflow, does not stop the scan: `Scan.gaps` lists it, and the same call tries it again.
+        All that the folder holds; it is saved there. A stopped scan continues where it was. A folder whose scan differs
+        in nothing but layers, lengths and the close look is lengthened by what it lacks, and keeps what it has. What
+        cannot be measured, such as a layer whose products overflow, does not stop the scan: `Scan.gaps` lists it, and
+        the same call tries it again.
 
     Raises
     ------
-    ValueError, FileNotFoundError, OSError, RuntimeError
+    ValueError, TypeError, FileNotFoundError, OSError, RuntimeError
         The model, text, options or folder cannot be used; raised before anything is measured.
     """
+    asked = ScanOptions(
+        layers=layers,
+        lengths=lengths,
+        windows=windows,
+        special=special,
+        object=object,
+        masked=masked,
+        random=random,
+        tokenizer=tokenizer,
+        part=part,
+        device=device,
+        dtype=dtype,
+        upper=upper,
+        upper_windows=upper_windows,
+        upper_work=upper_work,
+        close=close,
+        rtol=rtol,
+        seed=seed,
+    )
     if output is not None:  # before a model is loaded
         if not os.fspath(output).strip():
             raise ValueError(f"output must be the name of a folder, got {output!r}.")
         refuse_foreign(Path(output))
         if not again:
             refuse_old(Path(output))
-    asked = ScanOptions(**options)
     plan = Planned(begin(model, text, asked))
     output = folder_of(plan.begun.reader.model.name, asked.part) if output is None else Path(output)
     refuse_foreign(output)
@@ -288,17 +349,6 @@ def _fixed(settings):
 def _inputs(one, other):
     """Windows of a scan at the lengths that another scan has too."""
     return [one[name][n] for name in INPUTS for n in one.get(name, {}) if n in other.get(name, {})]
-
-
-def _signature():
-    """Signature of `scan`, with each option by name."""
-    own = inspect.signature(scan)
-    fields = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(ScanOptions).parameters.values()]
-    given = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    return own.replace(parameters=[*given[:2], *fields, *given[2:]])
-
-
-scan.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def begin(model, text, options):

@@ -1,9 +1,15 @@
 """Options of a scan: as a text at the terminal, or refused."""
 
+import ast
+import inspect
+from dataclasses import fields
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from lipscan import recording
+import lipnb
+from lipscan import recording, scanning
 from lipscan.scanning import options
 
 
@@ -14,6 +20,30 @@ def test_a_tower_is_chosen_at_a_terminal_and_progress_in_a_file_is_seldom():
     bar = recording.bar(3, "step")
     bar.close()
     assert bar.mininterval >= 1  # standard error is no terminal here
+
+
+def test_the_signature_of_a_scan_shows_its_options_with_their_defaults():
+    given = inspect.signature(lipnb.scan).parameters
+    own = {
+        "model": inspect.Parameter.empty,
+        "text": "python_reference",
+        "output": None,
+        "again": False,
+        "progress": True,
+    }
+    assert {name: one.default for name, one in given.items()} == own | {
+        one.name: one.default for one in fields(options.ScanOptions)
+    }
+    assert all(one.kind is not one.VAR_KEYWORD and one.annotation is not one.empty for one in given.values())
+    with pytest.raises(TypeError, match=r"scan\(\) got an unexpected keyword argument 'length'"):
+        lipnb.scan("minilm", length=8)
+
+
+@pytest.mark.parametrize("package", [lipnb, scanning])
+def test_editors_see_every_public_name(package):
+    stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text())
+    names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names == {*package.__all__}
 
 
 def test_lengths_are_a_text_as_at_the_terminal_or_refused():
