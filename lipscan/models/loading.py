@@ -4,6 +4,7 @@ import math
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipscan.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipscan.models.generic import counted, located, own_mask, unknown_family
 from lipscan.models.lm_head import Source
+from lipscan.models.memory import in_memory, written
 from lipscan.models.model import Model
 from lipscan.models.network import vocabulary
 from lipscan.models.self_check import assert_causality, check_maps
@@ -36,25 +38,27 @@ PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
 
 
 def load(
-    name_or_path: str | os.PathLike,
+    name_or_path: str | os.PathLike | torch.nn.Module,
     *,
     masked: bool | None = None,
     random: bool = False,
     seed: int = 0,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    tokenizer: str | os.PathLike | None = None,
+    tokenizer: Any = None,
     part: str | None = None,
 ) -> Model:
     """Load a transformer, to measure its attention.
 
     Parameters
     ----------
-    name_or_path : str or path
+    name_or_path : str, path or transformers.PreTrainedModel
         "minilm" (embedded, needs no network); "smollm2", "dinov2-small" or "rxnmapper-albert", after ``lipnb fetch
         NAME``; "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face hub such as
         "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a
-        file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32.
+        file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32. Or a network of transformers
+        in memory, such as one in training: what its save_pretrained writes is read, from a copy in the folder for
+        temporary files that exists as long as the answer; changes of its code and hooks are not part of it.
     masked : bool, optional
         Whether attention is causal. By default the mask of the model; True makes a decoder of a BERT, with the same
         weights, and False reads a decoder such as Llama in both directions, as LLM2Vec does.
@@ -66,8 +70,9 @@ def load(
     device, dtype : optional
         Device and floating point type of the computation; default CPU and float32, whatever the type of the
         checkpoint.
-    tokenizer : str or path, optional
-        A folder, or the name of any model, such as "minilm", to choose a tokenizer. By default the model's own; a
+    tokenizer : str, path or PreTrainedTokenizer, optional
+        A folder, or the name of any model, such as "minilm", to choose a tokenizer; or one in memory. By default the
+        model's own; a network in memory has none; a
         random model without one uses MiniLM's, and `tokenizer_name` tells so.
     part : str, optional
         The tower to load of a model with two (CLIP), "text" or "vision".
@@ -87,7 +92,7 @@ def load(
     ValueError
         The family, mask, device or type is not supported; the weights are damaged or do not fit config.json;
         config.json leaves tensors of the checkpoint undescribed; a layer's attention differs from the map known for its
-        family; or a network in memory was given instead of a folder.
+        family; or a network in memory is not one of transformers, or cannot be written.
     RuntimeError
         The network's mask is not the requested one.
 
@@ -103,6 +108,14 @@ def load(
     >>> model.attention(3)(model.activations(token_ids[None], 3)).shape
     torch.Size([1, 5, 384])
     """
+    if in_memory(name_or_path) or in_memory(tokenizer):
+        copy = written(name_or_path, tokenizer)
+        options: dict[str, Any] = {"masked": masked, "random": random, "seed": seed, "device": device}
+        model = load(copy.model, tokenizer=copy.tokenizer, dtype=dtype, part=part, **options)
+        model._copy = copy.directory  # its output layer is read on first use
+        if in_memory(name_or_path) and not random:
+            model.weights = "in memory"
+        return model
     name = name_of(name_or_path)
     dtype = torch.float32 if dtype is None else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
@@ -166,17 +179,12 @@ def load(
 
 
 def name_of(name_or_path: str | os.PathLike) -> str:
-    """The name or path as text; ValueError for anything else, such as a network in memory."""
+    """The name or path as text; ValueError for anything else, such as a module of one's own."""
     if isinstance(name_or_path, torch.nn.Module):
         kind = type(name_or_path).__name__
-        if hasattr(name_or_path, "save_pretrained"):
-            raise ValueError(
-                f"this {kind} is in memory, and a folder is read: save it with model.save_pretrained('mine') and its "
-                "tokenizer with tokenizer.save_pretrained('mine'), then give 'mine'."
-            )
         raise ValueError(
-            f"this {kind} is in memory, and models of transformers are read, from a folder or by name: measure a "
-            "module of your own with lipnb.local_lipschitz(module.eval(), x)."
+            f"this {kind} is no model of transformers, and others are not read: measure a module of your own with "
+            "lipnb.local_lipschitz(module.eval(), x)."
         )
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
         raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")

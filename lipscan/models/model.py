@@ -31,8 +31,8 @@ class Model:
     name : str
         Name of the model.
     weights : str
-        Origin of the weights: "pretrained", "trained here" (gpt2-mini), "random"; or "pretrained (Q4_1, Q8_0)" for
-        weights as a GGUF file rounded them.
+        Origin of the weights: "pretrained", "trained here" (gpt2-mini), "in memory", "random"; or "pretrained (Q4_1,
+        Q8_0)" for weights as a GGUF file rounded them.
     masked : bool
         Whether attention is causal.
     tokenizer_name : str or None
@@ -55,6 +55,7 @@ class Model:
     architecture: Architecture = field(repr=False)
     source: Source = field(repr=False)
     unread: str = field(default="", repr=False)  # location of a tokenizer that exists but is not supported
+    _copy: Any = field(default=None, init=False, repr=False, compare=False)  # temporary folder of one in memory
     _language_model: Any = field(default=None, init=False, repr=False, compare=False)
 
     def token_ids(self, text: str) -> Tensor:

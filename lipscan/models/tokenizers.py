@@ -23,8 +23,7 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
     if wanted is not None:
         if not isinstance(wanted, (str, os.PathLike)):
             raise ValueError(
-                f"tokenizer must be a name or a folder, got a {type(wanted).__name__}: one in memory is saved with "
-                "tokenizer.save_pretrained('mine'), then give 'mine'."
+                f"tokenizer must be a name, a folder or a tokenizer of transformers, got a {type(wanted).__name__}."
             )
         wanted = os.fspath(wanted)
         place = _named(wanted)

@@ -11,6 +11,7 @@ from lipscan import corpora, models
 from lipscan.models import PICTURES, Model, Reading, picture, random_twin, readings
 from lipscan.models.images import patch_sides, patches, picture_shape
 from lipscan.models.loading import check_device, layer_count, name_of
+from lipscan.models.memory import in_memory
 from lipscan.scanning.fmt import many
 from lipscan.scanning.options import numbers_of
 
@@ -102,13 +103,14 @@ def prepare(model, text, options):
         raise ValueError(f"text must be a text or the name of a file or corpus, got a {type(text).__name__}.")
     itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # a text itself, not its name
     if not isinstance(model, Model):
-        name = name_of(model)
         known = itself or Path(text).is_dir() or str(text) in (*corpora.NAMES, "random", "pictures", *PICTURES)
         if not known and not (Path(text).is_file() and Path(text).name.endswith(ENDINGS)):
             corpora.read(str(text))  # report an unreadable text before a model is loaded
         check_device(options.device)
-        chosen_layers(options.layers, layer_count(name, options.random), name)
-        model = models.load(name, dtype=getattr(torch, options.dtype), **options.loading)
+        if not in_memory(model):
+            name = name_of(model)
+            chosen_layers(options.layers, layer_count(name, options.random), name)
+        model = models.load(model, dtype=getattr(torch, options.dtype), **options.loading)
     if model.architecture.reads == "pixel_values":
         if itself:
             raise ValueError(f"{model.name} reads images, not text: give an image, a folder of them, or 'random'.")

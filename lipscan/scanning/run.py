@@ -195,7 +195,9 @@ def scan(
         for sentence in shorter(plan.begun):
             print(sentence, file=sys.stderr)
     _fill(plan.begun, plan.held, output, progress)
-    return load(output)
+    found = load(output)
+    write_summary(output, found.table)
+    return found
 
 
 class Planned(NamedTuple):
@@ -287,11 +289,10 @@ def _fill(begun, held, output, progress):
         for table in [table for table in records if table != "scan"]:
             records[table].finish(partial(_in_order, table))
         others = [(output / f"{table}.csv").read_bytes() for table in tables_of(settings)[1:]]
-        table = records["scan"].finish(
+        records["scan"].finish(
             partial(_in_order, "scan"),
             lambda text: {"sha256": digest([text.encode(), *others]), **_earlier(held, settings)},
         )
-    write_summary(output, table)
 
 
 def _kept(held, table):

@@ -93,7 +93,7 @@ def test_a_scan_of_an_older_edition_is_refused_with_the_way_out(bert, brief, tmp
         "the folder 'out' holds a scan of edition 0.3 of lipnb, which this edition does not read: name another folder "
     )
     for call in (scanning.load, lambda folder: scanned("no such model", text, tmp_path)):
-        with pytest.raises(ValueError, match=f"{old}folder with --output, or measure anew with --again"):
+        with pytest.raises(ValueError, match=f"{old}with --output, or measure anew with --again"):
             call(folder)
     for command in (["scan", str(folder)], ["status", str(folder)]):
         assert main(command) == 1 and old in capsys.readouterr().err
