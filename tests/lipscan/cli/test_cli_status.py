@@ -9,7 +9,7 @@ from lipscan.scanning.folder import state
 
 def test_status_of_a_scan_at_work_does_not_send_for_its_command(bert, tmp_path, text, monkeypatch):
     said = []
-    monkeypatch.setattr(run, "seal", lambda folder: pytest.fail("sealed"))
+    monkeypatch.setattr(run, "digest", lambda texts: pytest.fail("ended"))
 
     def looked(*given, **options):
         said.append(state(tmp_path / "out"))
