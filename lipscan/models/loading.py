@@ -17,7 +17,7 @@ from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipscan.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipscan.models.generic import counted, located, own_mask, unknown_family
 from lipscan.models.lm_head import Source
-from lipscan.models.memory import in_memory, written
+from lipscan.models.memory import deleted_on_failure, deleted_with, in_memory, written
 from lipscan.models.model import Model
 from lipscan.models.network import vocabulary
 from lipscan.models.self_check import assert_causality, check_maps
@@ -111,8 +111,9 @@ def load(
     if in_memory(name_or_path) or in_memory(tokenizer):
         copy = written(name_or_path, tokenizer)
         options: dict[str, Any] = {"masked": masked, "random": random, "seed": seed, "device": device}
-        model = load(copy.model, tokenizer=copy.tokenizer, dtype=dtype, part=part, **options)
-        model._copy = copy.directory  # its output layer is read on first use
+        with deleted_on_failure(copy.folder):
+            model = load(copy.model, tokenizer=copy.tokenizer, dtype=dtype, part=part, **options)
+        deleted_with(model, copy.folder)  # its output layer is read on first use
         if in_memory(name_or_path) and not random:
             model.weights = "in memory"
         return model

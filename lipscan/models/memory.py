@@ -1,9 +1,13 @@
 """Networks and tokenizers in memory, written to a temporary folder, from which they are read as any others."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import torch
 
@@ -13,9 +17,9 @@ WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 class Written(NamedTuple):
-    """What was written: the temporary folder, deleted when nothing refers to it, and the places of model, tokenizer."""
+    """What was written: the temporary folder, and the places of model and tokenizer."""
 
-    directory: TemporaryDirectory
+    folder: str
     model: str | os.PathLike
     tokenizer: str | os.PathLike | None
 
@@ -42,8 +46,24 @@ def written(model: Any, tokenizer: Any) -> Written:
     ValueError
         The library cannot write it, or there is no room.
     """
-    directory = TemporaryDirectory(prefix="lipnb-")
-    return Written(directory, *(_place(thing, Path(directory.name)) for thing in (model, tokenizer)))
+    folder = mkdtemp(prefix="lipnb-")
+    with deleted_on_failure(folder):
+        return Written(folder, *(_place(thing, Path(folder)) for thing in (model, tokenizer)))
+
+
+@contextmanager
+def deleted_on_failure(folder: str) -> Iterator[None]:
+    """Context that deletes a temporary folder if it fails."""
+    try:
+        yield
+    except BaseException:
+        rmtree(folder, ignore_errors=True)
+        raise
+
+
+def deleted_with(model: Any, folder: str) -> None:
+    """Delete a temporary folder when nothing refers to the model any more, or Python ends."""
+    finalize(model, rmtree, folder, ignore_errors=True)
 
 
 def _unwrapped(thing):

@@ -55,7 +55,6 @@ class Model:
     architecture: Architecture = field(repr=False)
     source: Source = field(repr=False)
     unread: str = field(default="", repr=False)  # location of a tokenizer that exists but is not supported
-    _copy: Any = field(default=None, init=False, repr=False, compare=False)  # temporary folder of one in memory
     _language_model: Any = field(default=None, init=False, repr=False, compare=False)
 
     def token_ids(self, text: str) -> Tensor:

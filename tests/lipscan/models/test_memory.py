@@ -48,7 +48,7 @@ def test_a_network_in_memory_is_scanned_as_its_saved_folder(tmp_path, text):
         network.transformer.h[0].attn.c_attn.weight.mul_(2)
     with pytest.raises(ValueError, match=r"another scan \(weights and rotary frequencies"):
         scanned(network, text, tmp_path / "memory", tokenizer=tokenizer, **look)
-    place = loaded._copy.name
+    place = loaded.source.folder.parent
     assert os.path.isdir(place)
     del loaded, given
     gc.collect()
