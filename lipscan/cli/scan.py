@@ -241,7 +241,7 @@ def _check_text(text):
 
 def _check_model(place, random, other):
     """Refuse a model that does not exist before anything is measured, and suggest the nearest known name."""
-    from lipscan.models.fetching import SOURCES
+    from lipscan.models.demo.fetching import SOURCES
     from lipscan.models.loading import PLAIN, layer_count
 
     names = ["minilm", "gpt2-mini", *SOURCES]

@@ -11,8 +11,8 @@ from lipnb.checks import whole
 from lipnb.threads import turn
 from lipscan.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
 from lipscan.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
+from lipscan.models.demo.fetching import SOURCES, fetched_folder, gguf_folder
 from lipscan.models.families import ARCHITECTURES
-from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipscan.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipscan.models.generic import counted, located, own_mask, unknown_family
 from lipscan.models.lm_head import Source

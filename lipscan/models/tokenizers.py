@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lipscan.models.config_checks import check_folder, json_of
-from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
+from lipscan.models.demo.fetching import SOURCES, fetched_folder, gguf_folder
 from lipscan.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
 
 KNOWN = ("minilm", "gpt2-mini", *SOURCES)

@@ -219,7 +219,7 @@ def test_a_folder_is_made_once(sound, monkeypatch):
     models.load(sound)
     [folder] = (cache_folder() / "models").iterdir()
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr("lipscan.models.fetching.unpack_gguf", None)
+    monkeypatch.setattr("lipscan.models.demo.fetching.unpack_gguf", None)
     models.load(sound)
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
