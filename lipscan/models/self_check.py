@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import passed_on
+from lipscan.models.config_checks import passed_on, settings
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -42,7 +42,9 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     attending = architecture.attending(network)
     windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
-    n = min(n, architecture.longest(network.config))
+    n = min(n, longest := architecture.longest(network.config))
+    if n < 1:
+        raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
     inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
     with capture(*(module for both in places for module in both)) as calls:

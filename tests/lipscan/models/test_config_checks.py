@@ -102,6 +102,7 @@ ENTRIES = {
         ({"head_dim": -8}, META, BUILT),
         ({"head_dim": 7}, CONFIG, BUILT),
         ({"num_key_value_heads": 3}, FILL, f"{FIT}.*shapes differ"),
+        ({"max_position_embeddings": -1}, MAPS, "config.json of 'model' leaves -1 positions for tokens"),
         (rotary(rope_type="linear", factor=0.0), RUN, DAMAGED),
         (rotary(rope_type="default", rope_theta=NAN), RUN, DAMAGED),
         (rotary(rope_type="yarn", factor=2.0, attention_factor=NAN), RUN, DAMAGED),
