@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lipscan import corpora
-from lipscan.models.fetching import fetched_folder
+from lipscan.models.demo.fetching import fetched_folder
 
 STORED = Path(__file__).parents[1] / "data" / "results" / "one-word.json"
 READ = json.loads(STORED.read_text(encoding="utf-8"))["settings"]["texts"]  # editions of the texts of stored rows

@@ -22,7 +22,7 @@ from lipnb.attention import Attention
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipscan import corpora, models
-from lipscan.models.pictures import PICTURES, picture
+from lipscan.models.demo.pictures import PICTURES, picture
 from lipscan.recording import Unit
 from lipscan.scanning.inputs import shuffled
 from lipscan.scanning.measure import relative

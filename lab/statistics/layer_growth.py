@@ -248,7 +248,7 @@ def differences(rates, limit):
         `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
         place, that of the largest; and each, all of them (ndarray).
     """
-    from lipscan.models.pictures import PICTURES  # only here: figures are drawn on machines without torch
+    from lipscan.models.demo.pictures import PICTURES  # only here: figures are drawn on machines without torch
 
     own = rates[rates.case == "as read"]
     first = _first(rates).set_index(["map", "layer"])

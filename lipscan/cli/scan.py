@@ -288,17 +288,16 @@ def _check_text(text):
 
 def _check_model(place, random, other):
     """Refuse a model that does not exist before anything is measured, and suggest the nearest known name."""
-    from lipscan.models.fetching import SOURCES
+    from lipscan.models.demo.fetching import DEMOS
     from lipscan.models.loading import PLAIN, layer_count
 
-    names = ["minilm", "gpt2-mini", *SOURCES]
     try:
         layer_count(place, random)
     except FileNotFoundError as error:
-        near = [] if place in PLAIN else get_close_matches(place, names, n=1)  # a plain word, not a misspelt name
+        near = [] if place in PLAIN else get_close_matches(place, DEMOS, n=1)  # a plain word, not a misspelt name
         hint = f" Did you mean {near[0]}?" if near else ""
         hint += " OTHER may also be the folder of a scan, with its scan.json." * other
-        if place in names or not hint:
+        if place in DEMOS or not hint:
             raise
         raise FileNotFoundError(f"{error}{hint}") from None
 

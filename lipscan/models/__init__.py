@@ -4,16 +4,16 @@
 attention as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
-from lipscan.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions
+from lipscan.models.demo.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions
+from lipscan.models.demo.fetching import SOURCES, fetch
+from lipscan.models.demo.pictures import PICTURES, picture
 from lipscan.models.families import ARCHITECTURES
-from lipscan.models.fetching import SOURCES, fetch
 from lipscan.models.files import holds_model, mini_folder, save_gpt2
 from lipscan.models.layers import Block
 from lipscan.models.loading import load
 from lipscan.models.model import Model
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import Reading, answer, position_embeddings, random_twin, readings, with_positions
-from lipscan.models.pictures import PICTURES, picture
 from lipscan.windows import first_tokens, random_windows, special_tokens
 
 __all__ = [

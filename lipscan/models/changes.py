@@ -1,20 +1,16 @@
-"""Guards against networks that change themselves or draw random numbers in a forward pass: they are not one map."""
+"""Passes that leave a network and the random states as they were: what it changes in itself is restored or refused."""
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from threading import get_ident
 from typing import Any
 
 import numpy as np
 import torch
 
 from lipnb.threads import turn
-
-OWN = {*vars(torch.nn.Module())} - {"training"}  # attributes that PyTorch keeps in every module
-NUMBERS = (int, float, type(None))
 
 
 class Changed(ValueError):
@@ -53,147 +49,104 @@ class Draws:
 def unchanged(network: torch.nn.Module) -> Iterator[None]:
     """Context for one forward pass, after which the network is as before.
 
-    Numbers that a module keeps for its next pass (position tables, their length) are restored silently, so that each
-    pass is that of the checkpoint. If anything else changed, everything is restored and the pass is refused.
-
-    `Changed` names the difference: an entry of the configuration, a module, a string or switch in a module, or a
-    parameter; numbers written into a parameter are detected if PyTorch counts the write (its version). No two threads
-    are in such a pass at the same time, whatever the network.
+    Buffers, numbers and tables that modules keep for their next pass (longrope and dynamic NTK keep frequencies) are
+    restored, so that each pass is that of the checkpoint. A pass after which a word or switch of a module, an entry of
+    the configuration, a module or a parameter is another is refused with `Changed`: its layers, called alone, would be
+    another map. Writes into a parameter are detected if PyTorch counts them (its version). No two threads are in such
+    a pass at the same time, whatever the network.
     """
     with turn():
-        before, change = _State(network), ""
+        before, switched = _State(network), False
         try:
             try:
+                before.hold()
                 yield
             finally:
-                change = before.change()
+                switched = before.switched()
                 before.restore()
         finally:  # again: an interrupt may have hit the first attempt
             before.restore()
-            if change and isinstance(sys.exc_info()[1], Exception | None):  # do not replace an interrupt
-                raise _refusal(network, change)
+            if switched and isinstance(sys.exc_info()[1], Exception | None):  # do not replace an interrupt
+                raise _refusal(network)
 
 
-@contextmanager
-def unconverted(network: torch.nn.Module) -> Iterator[None]:
-    """Context for a forward pass that refuses a network whose modules are moved to another type or device in it.
-
-    Converting a parameter in the middle of a derivative leaves a dangling reference: PyTorch then reads memory that
-    has been freed.
-    """
-    thread, converted = get_ident(), []
-
-    def noted(module, *args, **kwargs):
-        if get_ident() == thread:  # another thread may move another network
-            converted.append(type(module).__name__)
-        return own(module, *args, **kwargs)
-
-    with turn():
-        own = torch.nn.Module._apply
-        try:
-            torch.nn.Module._apply = noted
-            yield
-        finally:
-            torch.nn.Module._apply = own
-    if converted:
-        raise Changed(
-            f"the network {type(network).__name__} converts its own parameters as it reads (a {converted[0]}, by .to), "
-            "which the derivatives of PyTorch do not survive: it is not measured."
-        )
-
-
-def _refusal(network, change):
+def _refusal(network):
     return Changed(
-        f"the network {type(network).__name__} changes itself as it reads ({change}), so that its attention is another "
-        "map afterwards than that of its checkpoint: set in its config.json what it is to be for every text."
+        f"the network {type(network).__name__} changes itself as it reads, so that its attention is another map "
+        "afterwards than that of its checkpoint: set in its config.json what it is to be for every text."
     )
 
 
 class _State:
-    """Snapshot of a network: its configuration, its modules, and the contents of each."""
+    """Snapshot of a network: its configuration, the attributes, modules, buffers and parameters of each module."""
 
     def __init__(self, network):
         self.network = network
-        self.config = deepcopy(vars(network.config))
-        self.modules = dict(network.named_modules())
-        self.held = {path: _Held(module) for path, module in self.modules.items()}
+        self.entries = vars(network.config)
+        self.config = deepcopy(self.entries)
+        self.modules = [*network.modules()]
+        self.kept = [(table, dict(table)) for one in self.modules for table in (vars(one), one._buffers)]
+        self.fixed = [(table, dict(table)) for one in self.modules for table in (one._modules, one._parameters)]
+        self.numbers = [
+            (one._buffers, key, buffer.clone())
+            for one in self.modules
+            for key, buffer in one._buffers.items()
+            if buffer is not None
+        ]
+        self.versions = self._versions()
 
-    def change(self):
-        """A phrase for the first difference, ignoring numbers that a module keeps; "" without one."""
-        now = vars(self.network.config)
-        for key in [*self.config, *(now.keys() - self.config)]:
-            if not equal(self.config.get(key), now.get(key)):
-                return f"{key} of its configuration from {self.config.get(key)!r} to {now.get(key)!r}"
-        if change := next(filter(None, (held.change(path) for path, held in self.held.items())), ""):
-            return change
-        modules = dict(self.network.named_modules())
-        for path, module in self.modules.items():
-            if modules.get(path) is not module:
-                other = type(modules[path]).__name__ if path in modules else "nothing"
-                return f"{path} from {type(module).__name__} to {other}"
-        return ""
+    def hold(self):
+        """Keep modules from being moved to another type or device: a derivative that is taken does not survive it."""
+        for module in self.modules:
+            vars(module)["_apply"] = _checking(self.network, module)
+
+    def switched(self):
+        """Whether more than numbers that a module keeps for its next pass is another than before."""
+        return (
+            not equal(self.config, self.entries)
+            or any(_differ(old, table.get(key)) for table, before in self.kept for key, old in before.items())
+            or any(table.get(key) is not old for table, before in self.fixed for key, old in before.items())
+            or self._versions() != self.versions
+        )
 
     def restore(self):
-        """Restore everything but the numbers of parameters, and write only what differs.
-
-        Other threads may read configurations and modules at any time.
-        """
-        now = vars(self.network.config)
-        for key in now.keys() - self.config:
-            del now[key]
+        """Write what differs, and nothing else: other threads may read configurations and modules at any time."""
+        for key in self.entries.keys() - self.config:
+            del self.entries[key]
         for key, old in self.config.items():
-            if key not in now or not equal(now[key], old):
-                now[key] = old
-        for held in self.held.values():
-            held.restore()
+            if key not in self.entries or not equal(self.entries[key], old):
+                self.entries[key] = old
+        for table, before in (*self.kept, *self.fixed):
+            for key in table.keys() - before:
+                del table[key]
+            for key, old in before.items():
+                if key not in table or table[key] is not old:
+                    table[key] = old
+        for table, key, numbers in self.numbers:
+            if not equal(table[key], numbers):
+                table[key] = numbers
+
+    def _versions(self):
+        """Counts of in-place writes into the parameters."""
+        return [0 if one.is_inference() else one._version for one in self.network.parameters()]
 
 
-class _Held:
-    """Snapshot of one module: settings, submodules, buffers with their numbers, and versions of its parameters."""
+def _checking(network, module) -> Callable[..., torch.nn.Module]:
+    """Method for a module in place of `_apply`, which refuses a change of type or device and ignores any other."""
 
-    def __init__(self, module):
-        self.module = module
-        self.settings = {key: value for key, value in vars(module).items() if key not in OWN}
-        self.modules, self.buffers = dict(module._modules), dict(module._buffers)
-        self.numbers = {key: buffer.clone() for key, buffer in self.buffers.items() if buffer is not None}
-        self.versions = _versions(module)
+    def apply(convert, recurse=True):
+        for held in (*module.parameters(), *module.buffers()):
+            new = convert(held.detach().new_empty(0))
+            if (new.dtype, new.device) != (held.dtype, held.device):
+                raise _refusal(network)
+        return module
 
-    def change(self, path):
-        place, now = f"{path}." if path else "", vars(self.module)
-        for key, old in self.settings.items():
-            new = now.get(key)
-            plain = all(isinstance(value, (bool, str, *NUMBERS)) for value in (old, new))
-            kept = all(isinstance(value, NUMBERS) and not isinstance(value, bool) for value in (old, new))
-            if plain and not kept and not equal(old, new):
-                return f"{place}{key} from {old!r} to {new!r}"
-        versions = _versions(self.module)
-        changed = (key for key, version in self.versions.items() if versions.get(key) != version)
-        return next((f"the numbers of {place}{key}" for key in changed), "")
-
-    def restore(self):
-        now = vars(self.module)
-        for key in now.keys() - self.settings - OWN:
-            del now[key]
-        for key, old in self.settings.items():
-            if key not in now or now[key] is not old:
-                now[key] = old
-        for key, old in {"_modules": self.modules, "_buffers": self.buffers}.items():
-            if not _same(now[key], old):
-                now[key] = dict(old)
-        for key, numbers in self.numbers.items():
-            if not equal(now["_buffers"][key], numbers):
-                now["_buffers"][key] = numbers
+    return apply
 
 
-def _same(one, other):
-    """Whether two dicts hold identical objects."""
-    return one.keys() == other.keys() and all(one[key] is other[key] for key in other)
-
-
-def _versions(module):
-    """Identity and version (the count of in-place writes) of each parameter."""
-    there = {key: value for key, value in module._parameters.items() if value is not None}
-    return {key: (id(value), 0 if value.is_inference() else value._version) for key, value in there.items()}
+def _differ(old, new):
+    """Whether an attribute was, or is now, a word or a switch, and another."""
+    return bool({type(old), type(new)} & {bool, str}) and (type(old) is not type(new) or old != new)
 
 
 def equal(old: Any, new: Any) -> bool:

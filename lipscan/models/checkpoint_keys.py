@@ -45,11 +45,6 @@ BESIDE = re.compile(
     re.VERBOSE,
 )
 LORA = re.compile(r"lora|adapter|hada_w|dora|ia3|(?:^|[._])peft", re.IGNORECASE)
-SCALE = re.compile(
-    r"(?:^|[._])(?:scales?|scale_inv|q?zeros|zero_points?|qweight|g_idx|absmax|quant_map|quant_state|SCB|amax|"
-    r"_extra_state|packed|shape)(?:[._]|$)"
-)
-NORM = re.compile(r"norm|(?:^|[._])ln(?:[._\d]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -149,62 +144,15 @@ def refuse_left_over(
                 f"the weights of {name!r} hold two tensors for {place}, {keys[0]} and {keys[1]}, which differ: take "
                 "one of them out."
             )
-    if not found:
-        return
-    kinds = {key: _kind(inner, network) for key, inner in found.items()}
-    ordered = sorted(found, key=lambda key: [*SAID].index(kinds[key]))
-    what, mend = SAID[kinds[ordered[0]]]
-    many = f"{len(found)} tensors" if len(found) > 1 else "a tensor"
-    raise ValueError(
-        f"the weights of {name!r} hold {many} that its config.json does not describe and that would be left out, "
-        f"{', '.join(ordered[:3])}{' and so on' * (len(found) > 3)}. {what}: {mend}."
-    )
-
-
-SAID = {
-    "lora": (
-        "They are factors of an adapter such as LoRA",
-        "merge them into the weights first (in PEFT merge_and_unload, then save_pretrained) and load the result",
-    ),
-    "scale": (
-        "They are scales of a checkpoint that is quantized or scaled",
-        "load the checkpoint that was not quantized, or multiply the scales into the weights first",
-    ),
-    "norm": (
-        "Its maker probably runs norms that this configuration has not, such as those of queries and keys",
-        "give the entry of config.json that switches them on (such as use_qk_norm), or the model_type of a family that "
-        "has them (such as qwen3); if the network runs without them, take them out of the file",
-    ),
-    "bias": (
-        "Its maker probably runs biases that this configuration has not",
-        "give the entry of config.json that switches them on (such as attention_bias = true), or the model_type of a "
-        "family that has them (such as qwen2); if the network runs without them, take them out of the file",
-    ),
-    "mask": (
-        "Its maker's layers mask tokens in a way that is not that of this family",
-        "give the config.json and model_type that these weights were saved with; if the network runs without it, take "
-        "it out of the file",
-    ),
-    "other": (
-        "Its maker probably runs something that this configuration does not describe",
-        "give the config.json and model_type that these weights were saved with; if the network runs without them, "
-        "take them out of the file",
-    ),
-}
-
-
-def _kind(inner, network):
-    """Probable kind of a tensor, guessed from its name: a key of `SAID`."""
-    path, _, last = inner.rpartition(".")
-    if LORA.search(inner):
-        return "lora"
-    if MASK.search(inner):
-        return "mask"
-    if SCALE.search(inner) or last.startswith("weight_"):
-        return "scale"
-    if "bias" in last and (not NORM.search(inner) or path in dict(network.named_modules())):
-        return "bias"
-    return "norm" if NORM.search(inner) else "other"
+    if found:
+        many = f"{len(found)} tensors" if len(found) > 1 else "a tensor"
+        raise ValueError(
+            f"the weights of {name!r} hold {many} that its config.json does not describe and that would be left out, "
+            f"{', '.join([*found][:3])}{' and so on' * (len(found) > 3)}: give the config.json and model_type that the "
+            "weights were saved with (biases, norms, sinks), merge an adapter into the weights (in PEFT "
+            "merge_and_unload, then save_pretrained), load the checkpoint that was not quantized (scales), or, if the "
+            "network runs without them, take them out of the file."
+        )
 
 
 def _inside(bare, assigned, empty, architecture):

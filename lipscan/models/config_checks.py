@@ -1,185 +1,136 @@
-"""Checks of model folders from any source, before they are read: refuse what would break, mislead or exhaust memory.
+"""Checks of model folders that transformers does not make: sizes, formats, code, links, adapters, quantised weights.
 
-Entries are read as plain values before a library builds anything from them. No link out of the folder is followed,
-no pickle opened, no code run, no URL in a file fetched.
+They come before the library builds anything; whatever else a configuration may be wrong in, the library refuses itself,
+or the comparison of its network with our maps. No link out of the folder is followed, no pickle opened, no code run.
 """
 
-import codecs
 import json
-import math
 import os
 import re
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch.overrides import TorchFunctionMode
 
 from lipnb.extras import extra
+from lipscan.models.changes import Changed
 
-LONGEST = 50_000_000  # bytes of config.json or of an index; even thousands of shards need fewer
-LONGEST_READ = 200_000_000  # bytes of any other text file, such as a tokenizer's
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")  # pickles next to the weights
+LONGEST = 200_000_000  # bytes of a text file, such as config.json or a tokenizer's
+STEPS = 1_000_000  # most calls of PyTorch in which a network is laid out
 TEXTS = (".json", ".txt", ".model", ".jinja")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 DEQUANTIZED = "dequantized_from"  # how the GGUF file stored the weights, here read as float32
 QUANTIZED = ("quantization_config", "compression_config")
-ROTARY = ("rope_scaling", "rope_parameters")
+ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")  # of PEFT, such as LoRA
+# other files of weights; those of training, which lie beside them, are none
+OTHERS = re.compile(
+    r"^(?!training_args|optimizer|scheduler|rng_state|scaler).*\.(?:bin|pt|pth|ckpt|h5|msgpack|onnx|safetensors)$"
+)
 # implementations that the library contains; it would fetch any other name from the hub and run its code
 COMPUTED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", "grouped_mm", "batched_mm")
-SEVERAL = 1000  # longest list with one number for each layer or side
 
 
-def _number(value):
-    return type(value) in (int, float) and math.isfinite(value)
+class Rule(NamedTuple):
+    """A requirement on entries of a config.json whose names match a pattern."""
+
+    names: str
+    fits: Callable[[Any], bool]
+    wanted: str  # end of the sentence that refuses another value
 
 
-def _known_activation(value):
-    with extra("models"):
-        from transformers.activations import ACT2FN
-
-    return isinstance(value, str) and value in ACT2FN
+def _most(names: str, most: int) -> Rule:
+    """A size that a machine can count through; with a larger one the library would be at work for hours."""
+    return Rule(names, lambda value: type(value) is not int or value <= most, f"it must be at most {most:,}")
 
 
-def _whole(names, least, most):
-    """Rules for sizes: at most what a machine can count through; the library checks what else fits the family."""
-
-    def fits(value):
-        if isinstance(value, (list, dict)):
-            each = value.values() if isinstance(value, dict) else value
-            return (
-                0 < len(value) <= SEVERAL
-                and not any(isinstance(one, (list, dict)) for one in each)
-                and all(map(fits, each))
-            )
-        return _number(value) and least <= value <= most
-
-    return dict.fromkeys(names.split(), (f"a whole number from {least} to {most:,}", fits))
-
-
-# entry of config.json -> the requirement, in words and as a test; 0 or null both mean no sliding window
-RULES = {
-    **_whole("num_hidden_layers n_layer n_layers", 1, 1000),
-    **_whole("num_attention_heads n_head n_heads num_key_value_heads", 1, 10_000),
-    **_whole("hidden_size n_embd dim intermediate_size n_inner hidden_dim", 1, 10**7),
-    **_whole("head_dim", 0, 10**7),
-    **_whole("vocab_size max_position_embeddings n_positions n_ctx", 1, 10**9),
-    **_whole("sliding_window", 0, 10**9),
-    **_whole("image_size patch_size num_channels", 1, 100_000),
-    **_whole("type_vocab_size num_labels chunk_size_feed_forward", 0, 30_000),
-    **dict.fromkeys(
-        ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "rope_theta"),
-        ("a positive number", lambda value: _number(value) and value > 0),
+# the first rule whose pattern is found in the name of an entry decides; entries of parts are checked alike
+RULES = (
+    Rule(
+        "^(?:quantization|compression)_config$",
+        lambda value: not value,
+        "the weights of a quantized model are not those of the map that is measured; load the checkpoint that was not "
+        "quantized",
     ),
-    "initializer_range": ("a number from 0 on", lambda value: _number(value) and value >= 0),
-    **dict.fromkeys(
-        "attention_probs_dropout_prob hidden_dropout_prob attn_pdrop resid_pdrop embd_pdrop dropout attention_dropout "
-        "classifier_dropout".split(),
-        ("a number from 0 to 1", lambda value: _number(value) and 0 <= value <= 1),
+    Rule(
+        "(?:attn|experts)_implementation$",
+        lambda value: value in COMPUTED,
+        f"it must be one of {', '.join(COMPUTED)}; no code of a model is run",
     ),
-    **dict.fromkeys(ROTARY, ("an object", lambda value: isinstance(value, dict))),
-    DEQUANTIZED: (
-        "a list of words",
-        lambda value: isinstance(value, list) and all(isinstance(kind, str) for kind in value),
-    ),
-    **dict.fromkeys(
-        ("hidden_act", "activation_function", "activation"),
-        ("an activation that transformers knows", _known_activation),
-    ),
-}
-ENDINGS = {  # rules for entries with these endings
-    "_token_id": (
-        "the number of a token",
-        lambda value: isinstance(value, list) or type(value) is int and -1 <= value <= 10**9,
-    ),
-    **dict.fromkeys(
-        ("attn_implementation", "experts_implementation"),
-        (f"one of {', '.join(COMPUTED)}; no code of a model is run", lambda value: value in COMPUTED),
-    ),
-}
+    _most("(?:layers?|depths?|blocks?|block_sizes|stages?|attention_types)$", 1000),
+    _most("(?:heads?|experts?|image_size|patch_size|channels)$", 10_000),
+    _most("(?:num_labels|type_vocab_size)$", 30_000),
+    Rule("theta|base|seed|max_length", lambda value: True, ""),
+    _most("", 10**9),
+)
 
 
-def json_of(path: Path, what: str) -> dict:
-    """Object read from a JSON file; ValueError naming `what` if it is damaged, too large or has a key twice."""
+class Steps(TorchFunctionMode):
+    """Context that ends, with a ValueError, what calls PyTorch more often than laying out any network does."""
 
-    def once(pairs):
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"the entry {next(n for n in names if names.count(n) > 1)!r} is there twice")
-        return found
+    left = STEPS
 
-    refuse_mark(path, what)
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"it is not laid out in {STEPS:,} steps: one of its sizes is too large")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def passed_on(refusal: str, mend: str) -> Iterator[None]:
+    """Context in which an error of a library becomes one sentence, a ValueError: what it refuses, why, the way out."""
     try:
-        if path.stat().st_size > LONGEST:
-            raise ValueError(f"it has more than {LONGEST:,} bytes")
-        entries = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
-    except OSError as error:
-        raise ValueError(f"{what} cannot be read ({error.strerror or error}).") from None
-    except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else str(error).split("\n")[0]
-        raise ValueError(f"{what} is damaged ({why}): download or copy it again.") from None
-    if not isinstance(entries, dict):
-        raise ValueError(f"{what} is damaged (no JSON object): download or copy it again.")
-    return entries
+        yield
+    except Changed:
+        raise
+    except Exception as error:  # libraries raise many kinds of errors
+        raise ValueError(f"{refusal} ({reason(error)}): {mend}.") from error
 
 
-def refuse_mark(path: Path, what: str) -> None:
-    """Refuse a text file that begins with a byte order mark, which transformers does not read."""
+def reason(error: BaseException) -> str:
+    """What an error says, in one line; its kind if it says nothing, or only a key."""
+    said, kind = " ".join(str(error).split()).rstrip("."), type(error).__name__
+    said = said if len(said) <= 250 else f"{said[:250]} ..."
+    return f"{kind}: {said}" if isinstance(error, KeyError) else said or kind
+
+
+def json_of(path: Path, name: str) -> dict:
+    """Object read from a JSON file of a model; ValueError if it is damaged."""
     try:
-        with path.open("rb") as file:
-            marked = file.read(3).startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    except OSError:  # the reader of the file reports it
-        return
-    if marked:
-        raise ValueError(f"{what} begins with a byte order mark: save it as plain UTF-8, without one.")
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(entries, dict):
+            return entries
+        why = "it holds no JSON object"
+    except RecursionError:
+        why = "it is nested too deeply"
+    except (OSError, ValueError) as error:
+        why = reason(error)
+    raise ValueError(
+        f"{path.name} of {name!r} cannot be read as JSON in plain UTF-8 ({why}): save it so, or copy it again."
+    )
 
 
-def check_entries(entries: dict, name: str, path: str = "") -> None:
-    """Refuse quantized models, and entries of a config.json with values that no model has.
-
-    `path` is the prefix of entries of a part, such as "text_config.".
-    """
-    for key in QUANTIZED:
-        if entries.get(key):
-            method = entries[key].get("quant_method") if isinstance(entries[key], dict) else None
-            raise ValueError(
-                f"{name!r} is quantized ({method or key}), and its weights are not those of the map that "
-                "is measured: load the checkpoint that was not quantized."
-            )
-    for key, value in entries.items():
-        rule = RULES.get(key) or next((ENDINGS[end] for end in ENDINGS if key.endswith(end)), None)
-        if value is not None and rule is not None and not rule[1](value):
-            raise _must_be(name, path + key, value, rule[0])
-        if isinstance(value, dict) and key.endswith("_config") and key not in QUANTIZED:
-            check_entries(value, name, f"{path}{key}.")
-    for key in ROTARY:
-        _check_rotary(entries.get(key) or {}, path + key, name)
-    heads, groups = (entries.get(key) for key in ("num_attention_heads", "num_key_value_heads"))
-    if type(heads) is int and type(groups) is int and heads % groups:
-        raise ValueError(
-            f"config.json of {name!r} has {path}num_attention_heads = {heads}, which {path}num_key_value_heads = "
-            f"{groups} does not divide."
-        )
+def settings(name: str) -> str:
+    """The file with the settings of a model, in words: those of a GGUF file stand in itself."""
+    return repr(name) if name.endswith(".gguf") else f"config.json of {name!r}"
 
 
-def _must_be(name, place, value, wanted):
-    return ValueError(f"config.json of {name!r} has {place} = {repr(value)[:40]}: it must be {wanted}.")
-
-
-def _check_rotary(settings, path, name):
-    """Refuse settings of rotary positions that define no rotation; layers of several kinds have nested settings."""
-    for key, value in settings.items():
-        place = f"{path}.{key}"
+def check_entries(entries: dict, name: str) -> None:
+    """Refuse a value in a config.json, at any depth, that breaks one of `RULES`."""
+    todo: list[tuple[str, str, Any]] = [("", "", entries)]
+    for place, key, value in todo:
+        if isinstance(value, str) and not key.endswith("implementation"):  # thousands of labels have no rule
+            continue
+        rule = next(rule for rule in RULES if re.search(rule.names, key))
+        if value is not None and not rule.fits(value):
+            raise ValueError(f"{settings(name)} has {place[1:]} = {repr(value)[:60]}: {rule.wanted}.")
         if isinstance(value, dict):
-            _check_rotary(value, place, name)
-        elif key in ("rope_type", "type") and not isinstance(value, str):
-            raise _must_be(name, place, value, "a word")
-        elif key == "partial_rotary_factor" and not (_number(value) and 0 < value <= 1):
-            raise _must_be(name, place, value, "a number up to 1, above 0")
-        elif key.endswith(("factor", "theta", "embeddings", "fast", "slow")) and value is not None:
-            if not all(_number(one) and one > 0 for one in (value if isinstance(value, list) else [value])):
-                raise _must_be(name, place, value, "a positive number")
+            todo += [(f"{place}.{inner}", inner, one) for inner, one in value.items()]
+        elif isinstance(value, list):
+            todo += [(place, key, one) for one in value]
 
 
 def check_size(count: int, itemsize: int, name: str) -> None:
@@ -197,22 +148,19 @@ def check_size(count: int, itemsize: int, name: str) -> None:
 
 def shards_of(index: Path, name: str) -> list[str]:
     """File names in the index of a split checkpoint; only plain names in the same folder are allowed."""
-    entries = json_of(index, f"{index.name} of {name!r}")
-    weights = entries.get("weight_map")
+    weights = json_of(index, name).get("weight_map")
     if not (isinstance(weights, dict) and weights and all(isinstance(file, str) for file in weights.values())):
         raise ValueError(
-            f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download "
-            "or copy it again."
+            f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download or copy it "
+            "again."
         )
     files = sorted(set(weights.values()))
     for file in files:
-        if not file.endswith(".safetensors") or "/" in file or "\\" in file or "\0" in file or file.startswith("."):
+        if not re.fullmatch(r"[^./\\\0][^/\\\0]*\.safetensors", file):
             raise ValueError(
-                f"{index.name} of {name!r} names {file[:80]!r}, which is no safetensors file in the same "
-                "folder: it is not opened."
+                f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder: it "
+                "is not opened."
             )
-    if not isinstance(entries.get("metadata"), dict):
-        raise ValueError(f'{index.name} of {name!r} has no entry metadata, an object: add "metadata": {{}} to it.')
     return files
 
 
@@ -229,69 +177,55 @@ def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
         from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
-    if (folder / WEIGHTS).is_file():
-        files = [WEIGHTS]
-    else:
-        files = shards_of(place_of(folder, INDEX, name), name) if (folder / INDEX).is_file() else []
-    if not files:
-        raise FileNotFoundError(_without_weights(folder, name))
+    files = [WEIGHTS]
+    if not (folder / WEIGHTS).is_file():
+        if not (folder / INDEX).is_file():
+            raise FileNotFoundError(_without_weights(folder, name))
+        files = shards_of(place_of(folder, INDEX, name), name)
     if absent := [file for file in files if not place_of(folder, file, name).is_file()]:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         raise FileNotFoundError(
-            f"{absent[0]}{more}, named in {INDEX} of {name!r}, {'are' if more else 'is'} missing: download or copy "
-            "the model again."
+            f"{absent[0]}{more}, named in {INDEX} of {name!r}, {'are' if more else 'is'} missing: download or copy the "
+            "model again."
         )
     there = dict[str, Held]()
     for file in files:
         try:
             with safe_open(folder / file, framework="pt") as whole:
-                for key in whole.keys():
-                    part = whole.get_slice(key)
-                    if key in there:
-                        raise ValueError(
-                            f"{name!r} has the tensor {key} twice, in {there[key].file.name} and {file}: download "
-                            "or copy it again."
-                        )
-                    there[key] = Held(folder / file, tuple(part.get_shape()))
-                    if key.endswith(".weight") and part.get_dtype() not in FLOATS:
-                        raise ValueError(
-                            f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
-                            f"damaged; weights are read as {', '.join(FLOATS)}."
-                        )
-        except PermissionError:
-            raise PermissionError(f"{file} of {name!r} may not be read here: change its permissions.") from None
+                found = {key: whole.get_slice(key) for key in whole.keys()}
         except (SafetensorError, OSError) as error:
             raise ValueError(
-                f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
-                "download or copy it again."
+                f"{file} of {name!r} cannot be read as safetensors ({reason(error)}): download or copy it again."
             ) from None
+        for key, part in found.items():
+            if key in there:
+                raise ValueError(
+                    f"{name!r} has the tensor {key} twice, in {there[key].file.name} and {file}: download or copy it "
+                    "again."
+                )
+            if key.endswith(".weight") and part.get_dtype() not in FLOATS:
+                raise ValueError(
+                    f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or damaged; weights are "
+                    f"read as {', '.join(FLOATS)}."
+                )
+            there[key] = Held(folder / file, tuple(part.get_shape()))
     return there
 
 
 def _without_weights(folder, name):
-    """Message for a folder without readable weights, according to what it holds instead."""
+    """Sentence for a folder without weights that are read, according to what it holds instead."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
-    pickles = [
-        file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt")) and not file.startswith(TRAINING)
-    ]
-    if pickles:
+    if others := [file for file in files if OTHERS.search(file)]:
         return (
-            f"{name!r} has its weights in {pickles[0]}, a pickle, which is not opened: load the folder with "
-            "transformers (AutoModel.from_pretrained), write it with save_pretrained('mine'), and give 'mine'."
+            f"{name!r} has its weights in {others[0]}, which is not opened: {WEIGHTS} is read, or the files named in "
+            f"{INDEX}. Load the model with transformers (AutoModel.from_pretrained), write it with "
+            "save_pretrained('mine'), and give 'mine'."
         )
-    if others := [file for file in files if file.endswith((".h5", ".msgpack", ".onnx", ".gguf"))]:
-        way = "give that file" if others[0].endswith(".gguf") else "convert them to safetensors with transformers"
-        return f"{name!r} has its weights in {others[0]}, which is not read as a part of a folder: {way}."
-    if parts := [file for file in files if re.search(r"-\d+-of-\d+\.safetensors$", file)]:
-        return f"{name!r} holds {parts[0]}, but not {INDEX}, which says what lies in which file: download it too."
-    if others := [file for file in files if file.endswith(".safetensors")]:
-        return f"{name!r} holds {others[0]}, but no {WEIGHTS}: rename it, if it holds the weights of this config.json."
     if place := below(folder, WEIGHTS, INDEX):
         return f"{name!r} holds no weights, but its folder {place} does: give {f'{name}/{place}'!r}."
     return (
-        f"{name!r} has no complete weights in safetensors format (model.safetensors; "
-        "other formats are not read): add them, connect to the network if they are "
-        "on the hub, or draw weights for its config.json with --random (random=True in Python)."
+        f"{name!r} has no weights in safetensors format ({WEIGHTS}): add them, connect to the network if they are on "
+        "the hub, or draw weights for its config.json with --random (random=True in Python)."
     )
 
 
@@ -309,14 +243,7 @@ def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
     path, home = Path(folder) / file, Path(folder).resolve()
     if home.parent.name == "snapshots":
         home = home.parents[1]
-    try:
-        if path.is_symlink():
-            with suppress(FileNotFoundError):
-                path.stat()  # from Python 3.13 on, resolve() does not report a circle
-        inside = not path.is_symlink() or path.resolve().is_relative_to(home)
-    except (OSError, RuntimeError):
-        raise ValueError(f"{file} of {name!r} is a link that leads in a circle: copy the file itself.") from None
-    if not inside:
+    if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
         raise ValueError(
             f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the file itself."
         )
@@ -326,21 +253,14 @@ def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
 def check_folder(folder: str | os.PathLike, name: str) -> None:
     """Refuse a folder whose links lead out of it, that holds an adapter, or whose text files are too large."""
     for path in sorted(Path(folder).iterdir()):
-        if path.suffix not in (*TEXTS, ".safetensors"):
-            continue
-        place_of(folder, path.name, name)
-        if path.suffix in TEXTS and path.is_file() and path.stat().st_size > LONGEST_READ:
+        if path.suffix in (*TEXTS, ".safetensors"):
+            place_of(folder, path.name, name)
+        if path.suffix in TEXTS and path.is_file() and path.stat().st_size > LONGEST:
             raise ValueError(
-                f"{path.name} of {name!r} has more than {LONGEST_READ:,} bytes, more than any sound one: not read."
+                f"{path.name} of {name!r} has more than {LONGEST:,} bytes, more than any sound one: it is not read."
             )
-    refuse_adapter(folder, name)
-
-
-def refuse_adapter(folder: str | os.PathLike, name: str) -> None:
-    """Refuse adapter weights of PEFT, such as LoRA: transformers would load the model that they name."""
-    names = ("adapter_config.json", "adapter_model.safetensors")
-    if found := [one for one in names if (Path(folder) / one).exists()]:
-        raise ValueError(
-            f"the folder {name!r} holds an adapter ({found[0]}), whose weights belong to another model: "
-            "merge them into that one first (in PEFT merge_and_unload, then save_pretrained) and load the result."
-        )
+        if path.name in ADAPTERS:  # transformers would load the model that it names
+            raise ValueError(
+                f"the folder {name!r} holds an adapter ({path.name}), whose weights belong to another model: merge "
+                "them into that one first (in PEFT merge_and_unload, then save_pretrained) and load the result."
+            )

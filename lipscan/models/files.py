@@ -14,17 +14,7 @@ import torch
 from lipnb.extras import extra
 from lipnb.threads import Shared
 from lipscan.hub import ABSENT, snapshot
-from lipscan.models.config_checks import (
-    INDEX,
-    WEIGHTS,
-    below,
-    check_weights,
-    json_of,
-    place_of,
-    refuse_adapter,
-    refuse_mark,
-    shards_of,
-)
+from lipscan.models.config_checks import INDEX, WEIGHTS, below, check_folder, check_weights, json_of, shards_of
 from lipscan.origin import checkout
 
 CONFIG = "config.json"
@@ -116,28 +106,19 @@ def tokenizer_from_hub(name: str) -> Path | None:
 
 
 def read_config(folder: Path, name: str) -> dict:
-    """Entries of a model's config.json, as a dict; FileNotFoundError or ValueError if it is absent or unreadable."""
-    path = place_of(folder, CONFIG, name)
-    if not path.is_file():
-        refuse_adapter(folder, name)
+    """Entries of the config.json of a checked folder; FileNotFoundError or ValueError if it is absent or unreadable."""
+    check_folder(folder, name)
+    if not (folder / CONFIG).is_file():
         fix = "a folder in Hugging Face format (config.json, model.safetensors, tokenizer files)"
-        if other := sorted(Path(folder).glob("*.gguf")):
+        if other := sorted(folder.glob("*.gguf")):
             fix = f"its file {other[0].name}"
         elif place := below(folder, CONFIG):
-            fix = f"its folder {place}, which does ({str(Path(folder, place))!r})"
+            fix = f"its folder {place}, which does ({str(folder / place)!r})"
         raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass {fix}.")
-    refuse_mark(path, f"config.json of {name!r}")
-    try:
-        entries = json_of(path, f"config.json of {name!r}")
-    except ValueError as error:
-        raise ValueError(
-            f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
-            f"an entry model_type ({error})"
-        ) from None
+    entries = json_of(folder / CONFIG, name)
     if not isinstance(entries.get("model_type"), str):
         raise ValueError(
-            f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
-            "an entry model_type, a word."
+            f"config.json of {name!r} is not a Hugging Face configuration: it must have an entry model_type, a word."
         )
     return entries
 

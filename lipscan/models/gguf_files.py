@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from lipnb.extras import extra
-from lipscan.models.config_checks import DEQUANTIZED, check_entries, check_size
+from lipscan.models.config_checks import DEQUANTIZED, check_entries, check_size, reason
+from lipscan.origin import cache_folder
+from lipscan.registry import digest, made
 
 READS = 10_000_000  # most numbers and texts in the entries of a file; the largest vocabularies take a quarter
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -51,6 +53,14 @@ SPECIAL = (3, 4)  # kinds of tokens: control, and user-defined
 ENDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # names of special tokens: GGUF -> Hugging Face
 
 
+def gguf_folder(path: Path) -> Path:
+    """Folder in Hugging Face format of a GGUF file, created in the cache on first use."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
+    folder = cache_folder() / "models" / f"gguf-{digest(path)[:16]}"
+    return made(folder, lambda inner: unpack_gguf(path, inner, path.name))
+
+
 def unpack_gguf(path: Path, folder: Path, name: str) -> None:
     """Write the model of a GGUF file as a folder that `load` reads like any other.
 
@@ -72,13 +82,12 @@ def unpack_gguf(path: Path, folder: Path, name: str) -> None:
             numbers = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError:
             raise ValueError(
-                f"a tensor is stored as {tensor.tensor_type.name}, which the gguf library does not turn into numbers: "
-                "take another file of the model."
+                f"{name!r} holds {own} as {tensor.tensor_type.name}, which the gguf library does not turn into "
+                "numbers: take another file of the model."
             ) from None
-        if not np.isfinite(numbers).all():
-            raise ValueError(f"{name!r} holds numbers in {own} that are not finite: download or copy it again.")
         if config["model_type"] == "llama" and own.endswith(("attn_q.weight", "attn_k.weight")):
-            numbers = _in_halves(numbers, config["num_attention_heads" if "attn_q" in own else "num_key_value_heads"])
+            heads = config["num_attention_heads" if "attn_q" in own else "num_key_value_heads"]
+            numbers = _in_halves(numbers, heads, own, name)
         tensors[_named(own, name)] = np.ascontiguousarray(numbers)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     _save_tokenizer(entries, folder, name)
@@ -111,8 +120,7 @@ def _read(path, name):
             raise ValueError("its numbers are in another order of bytes")
         entries = {key: field.contents() for key, field in reader.fields.items()}
     except Exception as error:  # the library raises many kinds of errors
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{name!r} is not a whole GGUF file ({why}): download or copy it again.") from None
+        raise ValueError(f"{name!r} is not a whole GGUF file ({reason(error)}): download or copy it again.") from None
     return entries, {tensor.name: tensor for tensor in reader.tensors}
 
 
@@ -128,14 +136,7 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
     if missing := NEEDED - found.keys() - held.keys():
         raise ValueError(f"{name!r} lacks {sorted(missing)[0]}: download or copy it again.")
     config = {entry: found.pop(key) for key, entry in SIZES.items() if key in found}
-    for key, entry in SIZES.items():
-        if entry in config and (isinstance(config[entry], bool) or not isinstance(config[entry], (int, float))):
-            raise ValueError(
-                f"{name!r} has {family}.{key} = {config[entry]!r:.40}: it must be one number for all layers."
-            )
     rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
-    if isinstance(base, bool) or not isinstance(base, (int, float)):
-        raise ValueError(f"{name!r} has {family}.{BASE} = {base!r:.40}: it must be one number for all layers.")
     found.pop("attention.value_length", None)  # else the shapes disagree, which reading the network reports
     found.pop("pooling_type", None)  # only concerns how the last hidden states are pooled
     factor = _stretch(found, config, family, name)
@@ -226,11 +227,11 @@ def _named(own, name):
     raise ValueError(f"{name!r} holds the tensor {own[:80]!r}, which is not known here.")
 
 
-def _in_halves(numbers, heads):
+def _in_halves(numbers, heads, own, name):
     """Reorder the rows of each head for transformers: rotated pairs half a head apart, not next to each other."""
     rows = len(numbers)
     if type(heads) is not int or heads < 1 or rows % (2 * heads):
-        raise ValueError(f"{rows} rows of queries or keys are not those of {heads!r} heads.")
+        raise ValueError(f"{name!r} holds {own} with {rows} rows, which are not those of {heads!r} heads.")
     return numbers.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(numbers.shape)
 
 
@@ -250,7 +251,7 @@ def _save_tokenizer(entries, folder, name):
         special = [word for word, kind in zip(words, kinds, strict=True) if kind in SPECIAL]
         tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
     except Exception as error:  # the library raises many kinds of errors
-        raise ValueError(f"the tokenizer of {name!r} could not be read ({str(error).splitlines()[0]}).") from None
+        raise ValueError(f"the tokenizer of {name!r} could not be read ({reason(error)}).") from None
     digits = [pre_tokenizers.Digits(individual_digits=True)] if kind == "smollm" else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()

@@ -13,6 +13,7 @@ import torch
 
 from lipnb.threads import turn
 from lipscan.models.changes import Draws
+from lipscan.models.config_checks import reason
 from lipscan.models.files import quiet
 from lipscan.models.hooks import capture
 from lipscan.models.network import ROUNDING, run, vocabulary
@@ -63,7 +64,7 @@ def language_model(model: Any) -> torch.nn.Module:
         except NoLogits:
             raise
         except Exception as error:  # the library raises many kinds of errors
-            raise NoLogits(f"the output layer of transformers' {name} could not be read ({_line(error)})") from error
+            raise NoLogits(f"the output layer of transformers' {name} could not be read ({reason(error)})") from error
     outside = {key for key, _ in whole.named_parameters(remove_duplicate=False) if not key.startswith(f"{place}.")}
     if lacking := sorted(key for key in missing if key in outside):
         raise NoLogits(
@@ -175,14 +176,10 @@ def _check(whole, network, inputs):
         within = calls[-1].given
         within = within if isinstance(within, torch.Tensor) else within[0]
     except Exception as error:  # arbitrary code may run here
-        raise NoLogits(f"transformers' {name} cannot be run on a text alone ({_line(error)})") from error
+        raise NoLogits(f"transformers' {name} cannot be run on a text alone ({reason(error)})") from error
     if within.shape != alone.shape or not (within.double() - alone).norm() <= ROUNDING * alone.norm():
         raise NoLogits(f"within transformers' {name} the network reads a text otherwise than alone")
     if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape:
         raise NoLogits(f"transformers' {name} does not give logits for each token")
     if not torch.isfinite(logits).all():
         raise NoLogits(f"those of transformers' {name} are NaN or infinite")
-
-
-def _line(error):
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

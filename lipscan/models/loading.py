@@ -11,11 +11,21 @@ import torch
 from lipnb.checks import whole
 from lipnb.threads import turn
 from lipscan.models.checkpoint_keys import BEHIND, refuse_left_over, renamed
-from lipscan.models.config_checks import DEQUANTIZED, QUANTIZED, check_entries, check_folder, check_size, check_weights
+from lipscan.models.config_checks import (
+    DEQUANTIZED,
+    QUANTIZED,
+    Steps,
+    check_entries,
+    check_size,
+    check_weights,
+    passed_on,
+    settings,
+)
+from lipscan.models.demo.fetching import demo_folder
 from lipscan.models.families import ARCHITECTURES
-from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
-from lipscan.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipscan.models.files import from_hub, mini_folder, quiet, read_config
 from lipscan.models.generic import counted, located, own_mask, unknown_family
+from lipscan.models.gguf_files import gguf_folder
 from lipscan.models.lm_head import Source
 from lipscan.models.memory import deleted_on_failure, deleted_with, in_memory, written
 from lipscan.models.model import Model
@@ -126,8 +136,6 @@ def load(
     if masked not in (None, True, False):
         raise ValueError(f"masked must be True, False or None, got {masked!r}.")
     folder, on_hub = _find(name, random)
-    if folder is not None:
-        check_folder(folder, name)
     entries = {"model_type": PLAIN[name]} if folder is None else read_config(folder, name)
     architecture = _part(_architecture(entries, name), part, name)
     check_entries(entries, name)
@@ -160,7 +168,6 @@ def load(
             architecture = counted(network, architecture, name)
         else:
             architecture = tried(network, architecture, masked)
-    _refuse_empty_windows(network, architecture, name)
     assert_causality(network, masked, name, architecture.reads, architecture.small_sides(network.config))
     heads, width = check_maps(network, architecture, masked, name)
     return Model(
@@ -224,23 +231,13 @@ def _origin(entries, folder, random):
     if folder == mini_folder():
         return "trained here"
     kinds = entries.get(DEQUANTIZED)
-    return f"pretrained ({', '.join(kinds)})" if kinds else "pretrained"
+    return f"pretrained ({', '.join(map(str, kinds))})" if kinds and isinstance(kinds, list) else "pretrained"
 
 
 def _find(name, random):
-    if name == "minilm":
-        return minilm_folder(), False
-    if name in SOURCES:
-        return fetched_folder(name), False
     if name.endswith(".gguf"):
         return gguf_folder(Path(name)), False
-    if name == "gpt2-mini":
-        folder = mini_folder()
-        if not (folder / "config.json").is_file():
-            raise FileNotFoundError(
-                "'gpt2-mini' comes with a clone of the project, in data/models/gpt2-mini, and is not there: install "
-                "lipnb from a clone, where `make model` trains it again, or take 'minilm'."
-            )
+    if folder := demo_folder(name):
         return folder, False
     if random and name in PLAIN:
         return None, True
@@ -322,17 +319,6 @@ def _own_mask(architecture, entries):
     return bool(entries.get(setting, architecture.masks[0])) and not both
 
 
-def _refuse_empty_windows(network, architecture, name):
-    """Refuse windows of size 0, in which a token does not even see itself."""
-    layers = architecture.layers_of(network)
-    for number in architecture.attending(network):
-        if architecture.window(network.config, layers[number], number) == 0:
-            raise ValueError(
-                f"config.json of {name!r} has sliding_window = 0, and layer {number} has that window: no token would "
-                "see any; write null for none."
-            )
-
-
 def _mask(architecture, entries, masked, name):
     if masked is None:
         return _own_mask(architecture, entries)
@@ -348,20 +334,15 @@ def _mask(architecture, entries, masked, name):
 
 
 def _configuration(entries, folder, architecture, masked, name):
-    settings = {"return_dict": True, **architecture.settings}
-    with quiet():
+    options = {"return_dict": True, **architecture.settings}
+    with quiet(), _building(name):
         from transformers import AutoConfig
 
-        try:
-            config = (
-                AutoConfig.for_model(entries["model_type"], **settings)
-                if folder is None
-                else AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
-            )
-        except Exception as error:  # the library raises many kinds of errors
-            raise ValueError(
-                f"config.json of {name!r} is not a valid {architecture.title} configuration: {_line(error, -1)}"
-            ) from error
+        config = (
+            AutoConfig.for_model(entries["model_type"], **options)
+            if folder is None
+            else AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+        )
     for key in QUANTIZED:  # empty: nothing is quantized, but the library would look for the method
         if hasattr(config, key):
             delattr(config, key)
@@ -387,7 +368,7 @@ def _one_side(config):
 def _draw(config, architecture, seed, name, described):
     """A network with random weights; `described` is the number of weights in its configuration."""
     check_size(described, 4, name)
-    with quiet():
+    with quiet(), _building(name):
         from transformers import AutoModel
 
         # only the CPU generator: torch.manual_seed would also reseed accelerators, permanently
@@ -400,14 +381,15 @@ def _draw(config, architecture, seed, name, described):
 
 def _on_meta(config, architecture, name):
     """The network of a configuration on the meta device, without data."""
-    with quiet():
+    with quiet(), _building(name):
         from transformers import AutoModel
 
-        try:
-            with torch.device("meta"):  # missing weights would be drawn at random, in any amount: count first
-                return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
-        except Exception as error:  # the library raises many kinds of errors
-            raise ValueError(f"no network can be built from config.json of {name!r}: {_line(error, -1)}") from error
+        with torch.device("meta"), Steps():  # missing weights would be drawn at random, in any amount: count first
+            return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
+
+
+def _building(name):
+    return passed_on(f"transformers builds no network from {settings(name)}", "mend that file or copy it again")
 
 
 def _numbers(network):
@@ -430,23 +412,23 @@ def _read(folder, config, architecture, dtype, name, held, empty):
             )
         assigned, names = renamed(empty, held, name)
         refuse_left_over(assigned, empty, architecture, held, name)
-        try:
-            network, report = AutoModel.from_pretrained(
-                folder,
-                config=config,
-                dtype=dtype,
-                attn_implementation="eager",
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-                trust_remote_code=False,
-                key_mapping=dict(names),
-                **architecture.options,
-            )
-        except RuntimeError as error:
-            raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
-        except Exception as error:  # the library raises many kinds of errors
-            raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
+        refusal = f"the weights of {name!r} do not fit its config.json, or are damaged"
+        with passed_on(refusal, "copy the folder again"):
+            try:
+                network, report = AutoModel.from_pretrained(
+                    folder,
+                    config=config,
+                    dtype=dtype,
+                    attn_implementation="eager",
+                    use_safetensors=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                    trust_remote_code=False,
+                    key_mapping=dict(names),
+                    **architecture.options,
+                )
+            except RuntimeError as error:  # of a report that was silenced
+                raise ValueError("their shapes differ") from error
     missing = sorted(report["missing_keys"])
     beside = f"{architecture.part}." if architecture.part else ""
     for key in [key for key in missing if BEHIND.search(key) or _other_part(key, beside, network)]:
@@ -465,7 +447,3 @@ def _other_part(key, part, network):
     """Whether a tensor belongs to the decoder next to the encoder that is measured."""
     place = key.partition(".")[0]
     return bool(part) and not key.startswith(part) and place == "decoder" and hasattr(network, place)
-
-
-def _line(error, number):
-    return (str(error).strip() or type(error).__name__).splitlines()[number]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lipnb.threads import turn
-from lipscan.models.changes import Changed, Draws, unconverted
+from lipscan.models.changes import Changed, Draws
+from lipscan.models.config_checks import passed_on, settings
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -41,7 +42,9 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     attending = architecture.attending(network)
     windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
-    n = min(n, architecture.longest(network.config))
+    n = min(n, longest := architecture.longest(network.config))
+    if n < 1:
+        raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
     inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
     with capture(*(module for both in places for module in both)) as calls:
@@ -166,17 +169,9 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
         pair[1, :, config.max_source_positions :] = 1  # the second half of the sound
         same = 1
     pair, draws = pair.to(network.device), Draws()
-    try:
-        with unconverted(network):
-            states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
-    except Changed:
-        raise
-    except Exception as error:  # entries that only a forward pass refuses, or arbitrary code
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        why = f"{type(error).__name__}: {why}" if isinstance(error, KeyError) else why
-        plain = next(network.parameters()).dtype == torch.float32
-        mend = "see its config.json" if plain else "load it in float32, or see its config.json"
-        raise ValueError(f"the network of {name!r} cannot be run ({why}): {mend}.") from error
+    mend = "see its config.json" if network.dtype == torch.float32 else "load it in float32, or see its config.json"
+    with passed_on(f"the network of {name!r} cannot be run", mend):  # entries that only a forward pass refuses
+        states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
         raise ValueError(
@@ -186,10 +181,10 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     if draws.moved:
         refuse_draws(network, reads, pair)
     states = states[:, :same].double()
-    if not torch.isfinite(states).all():
+    if not torch.isfinite(states).all() or not states.any():
         raise ValueError(
-            f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
-            f"or {network.dtype} is too narrow for them."
+            f"the outputs of {name!r} are NaN, infinite or all zero: its weights or its config.json are damaged, or "
+            f"{network.dtype} is too narrow for them."
         )
     return ((states[1] - states[0]).norm() / states[0].norm()).item()
 
@@ -206,6 +201,6 @@ def assert_causality(
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
         raise RuntimeError(
             f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
-            f"{change:.1e} (relative). This version of transformers treats masks "
-            "differently; report it."
+            f"{change:.1e} (relative). Its weights or its config.json are damaged, or this version of transformers "
+            "treats masks differently; report it."
         )

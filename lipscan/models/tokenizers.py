@@ -4,11 +4,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from lipscan.models.config_checks import check_folder, json_of
-from lipscan.models.fetching import SOURCES, fetched_folder, gguf_folder
-from lipscan.models.files import TOKENIZER_FILES, mini_folder, minilm_folder, quiet, tokenizer_from_hub
+from lipscan.models.config_checks import check_folder, json_of, passed_on
+from lipscan.models.demo.fetching import DEMOS, demo_folder
+from lipscan.models.files import TOKENIZER_FILES, minilm_folder, quiet, tokenizer_from_hub
+from lipscan.models.gguf_files import gguf_folder
 
-KNOWN = ("minilm", "gpt2-mini", *SOURCES)
 # endings of vocabulary files that are not supported: Mistral's, SentencePiece's, OpenAI's, code, halves of a pair
 UNREAD = ("tekken.json", ".model", ".tiktoken", ".bpe", "vocab.json", "merges.txt", ".vocab", ".codes")
 
@@ -30,7 +30,7 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
         if not _holds_tokenizer(place):
             if place is not None and (why := unread_tokenizer(place)):
                 raise FileNotFoundError(f"the tokenizer {wanted!r} is not read ({why}): give another.")
-            if place is not None and (Path(wanted).exists() or wanted in KNOWN):
+            if place is not None and (Path(wanted).exists() or wanted in DEMOS):
                 raise FileNotFoundError(f"{wanted!r} holds no tokenizer: give another, such as 'minilm'.")
             raise FileNotFoundError(
                 f"no tokenizer {wanted!r} could be found: not as a folder, not under "
@@ -64,15 +64,9 @@ def _named(wanted):
     """Folder of the tokenizer that belongs to any loadable name of a model."""
     if Path(wanted).is_dir():
         return Path(wanted)
-    if wanted == "minilm":
-        return minilm_folder()
-    if wanted == "gpt2-mini":
-        return mini_folder()
-    if wanted in SOURCES:
-        return fetched_folder(wanted)
     if wanted.endswith(".gguf"):
         return gguf_folder(Path(wanted))
-    return _by_name(wanted)
+    return demo_folder(wanted) or _by_name(wanted)
 
 
 def unread_tokenizer(folder: str | os.PathLike | None) -> str:
@@ -104,15 +98,11 @@ def _holds_tokenizer(folder):
 
 
 def _read(folder):
-    check_folder(folder, Path(folder).name)
-    with quiet():
+    name = Path(folder).name
+    check_folder(folder, name)
+    refusal = f"the tokenizer in the folder {name!r} could not be read"
+    mend = "give another with --tokenizer (tokenizer= in Python), or mend its files"
+    with quiet(), passed_on(refusal, mend):
         from transformers import AutoTokenizer
 
-        try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # the library raises many kinds of errors
-            raise ValueError(
-                f"the tokenizer in the folder {Path(folder).name!r} could not be read "
-                f"({str(error).strip().splitlines()[0]}): give another with --tokenizer (tokenizer= in "
-                "Python), or mend its files."
-            ) from error
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

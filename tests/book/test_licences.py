@@ -8,7 +8,7 @@ import pytest
 
 from lab.pages.checks import toc_pages
 from lipscan import corpora
-from lipscan.models.fetching import SOURCES, TEXTS
+from lipscan.models.demo.fetching import SOURCES, TEXTS
 from lipscan.models.loading import PLAIN
 
 ROOT = Path(__file__).parents[2]

@@ -91,11 +91,11 @@ def test_the_comparison_sees_a_wrong_map_by_itself(monkeypatch):
         ("mpt", {"attn_config": {"clip_qkv": 0.5}}, "has clip_qkv = 0.5, which is not supported"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "has apply_residual_connection_post_layernorm"),
         ("gemma2", {"use_bidirectional_attention": True}, "obeys in some implementations .* write is_causal = false"),
-        ("mistral", {"sliding_window": 0}, "has sliding_window = 0, and layer 0 has that window: .* write null"),
+        ("mistral", {"sliding_window": 0}, "its weights or its config.json are damaged"),
     ],
 )
 def test_what_the_closed_form_lacks_is_refused(model_type, changes, sentence, tmp_path):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, RuntimeError), match=sentence):
         load(tmp_path, model_type, changes)
 
 
@@ -347,7 +347,7 @@ SPARSE |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embedding
 
 def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setitem(OTHERS, "bigbird_pegasus", SPARSE)
-    with pytest.raises(ValueError, match="changes itself as it reads .attention_type from 'block_sparse' to 'orig"):
+    with pytest.raises(ValueError, match="BigBirdPegasus.* changes itself as it reads, so that"):
         load(tmp_path / "sparse", "bigbird_pegasus")
     model = load(tmp_path / "full", "bigbird_pegasus", {"attention_type": "original_full"})
     ids = some_inputs(model.module, "input_ids", 144, seed=1)

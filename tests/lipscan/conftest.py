@@ -15,7 +15,7 @@ from sweeping import NOTEBOOK
 
 import lipnb
 from lipscan.models import files
-from lipscan.models.fetching import SOURCES
+from lipscan.models.demo.fetching import SOURCES
 from lipscan.sweeps import running
 
 

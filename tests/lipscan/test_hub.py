@@ -123,7 +123,7 @@ def test_a_cached_model_is_not_asked_for_again(answers):
 def test_damaged_weights_are_named(answers):
     answer = answers[1]["some/damaged"]
     assert answer["kind"] == "ValueError"
-    assert answer["sentence"].startswith("model.safetensors of 'some/damaged' is not a whole safetensors file")
+    assert answer["sentence"].startswith("model.safetensors of 'some/damaged' cannot be read as safetensors")
     assert "download or copy it again" in answer["sentence"]
 
 

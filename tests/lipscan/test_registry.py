@@ -4,7 +4,7 @@ import pytest
 from hub import pip
 
 from lipscan import registry
-from lipscan.models.fetching import SOURCES, fetch
+from lipscan.models.demo.fetching import SOURCES, fetch
 from lipscan.origin import cache_folder
 
 

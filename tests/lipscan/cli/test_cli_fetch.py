@@ -4,7 +4,7 @@ import pytest
 
 from lipscan.cli import main
 from lipscan.corpora import TEXTS
-from lipscan.models.fetching import SOURCES, fetched_folder
+from lipscan.models.demo.fetching import SOURCES, fetched_folder
 
 NAMES = [*SOURCES, *TEXTS]
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from lipscan.models.changes import unconverted
 from lipscan.models.network import run
 
 
@@ -25,37 +24,54 @@ class Changing(torch.nn.Module):
         return self.inner(self.places)
 
 
+def read(net):
+    return run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
+
+
+SWITCHES = {
+    "a word": lambda net: setattr(net, "kind", "full"),
+    "a switch": lambda net: setattr(net, "switch", False),
+    "a word where nothing was": lambda net: setattr(net, "length", "short"),
+    "an entry": lambda net: setattr(net.config, "vocab_size", 7),
+    "an entry more": lambda net: setattr(net.config, "more", 7),
+    "an entry of an entry": lambda net: net.config.rope_parameters.update(rope_theta=7.0),
+    "a module": lambda net: setattr(net, "inner", torch.nn.Identity()),
+    "numbers of a parameter": lambda net: torch.nn.init.ones_(net.inner.weight),
+    "a parameter": lambda net: setattr(net.inner, "bias", torch.nn.Parameter(torch.ones(2))),
+    "the type of its parameters": lambda net: net.inner.double(),
+    "the type of a module": lambda net: net.to(torch.float16),
+}
+
+
+@pytest.mark.parametrize("kind", SWITCHES)
 @torch.random.fork_rng()
-def test_whatever_a_pass_changes_is_put_back_and_more_than_numbers_refused():
-    refused = {
-        "kind from 'sparse' to 'full'": lambda net: setattr(net, "kind", "full"),
-        "switch from True to False": lambda net: setattr(net, "switch", False),
-        "vocab_size of its configuration": lambda net: setattr(net.config, "vocab_size", 7),
-        "inner from Linear to Identity": lambda net: setattr(net, "inner", torch.nn.Identity()),
-        "the numbers of inner.weight": lambda net: torch.nn.init.ones_(net.inner.weight),
-        "the numbers of inner.bias": lambda net: setattr(net.inner, "bias", torch.nn.Parameter(torch.ones(2))),
-    }
-    for words, change in refused.items():
-        net = Changing(lambda net: None)
-        run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
-        net.change, inner = change, net.inner
-        with pytest.raises(ValueError, match=f"the network Changing changes itself as it reads .{words}"):
-            run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
-        assert (net.kind, net.switch, net.config.vocab_size, net.inner) == ("sparse", True, 32000, inner)
+def test_more_than_numbers_is_put_back_and_refused(kind):
+    net = Changing(lambda net: None)
+    expected, inner, bias = read(net), net.inner, net.inner.bias
+    net.change = SWITCHES[kind]
+    with pytest.raises(ValueError, match="the network Changing changes itself as it reads, .*: set in its config.json"):
+        read(net)
+    assert (net.kind, net.switch, net.length, net.config.vocab_size) == ("sparse", True, None, 32000)
+    assert net.inner is inner and inner.bias is bias and bias.dtype == torch.float32
+    assert not hasattr(net.config, "more") and net.config.rope_parameters["rope_theta"] != 7
+    if kind != "numbers of a parameter":  # of which no copy is kept
+        net.change = lambda net: None
+        assert torch.equal(read(net), expected)
 
-    net = Changing(lambda net: net.inner.to(torch.float32))
-    with pytest.raises(ValueError, match="converts its own parameters as it reads .a Linear, by .to"), unconverted(net):
-        run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
 
+@torch.random.fork_rng()
+def test_numbers_that_a_module_keeps_are_put_back():
     def kept(net):
         net.length, net.table, net.more = 9, torch.ones(9), 1
         net.places += 1
         net.register_buffer("others", torch.ones(3))
+        net.inner.to(net.inner.weight.device, torch.float32)  # moves nothing
         torch.rand(1), random.random(), np.random.seed(3)
 
     net = Changing(kept)
-    states = random.getstate(), np.random.get_state()[1].copy()
-    first, again = (run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long)) for _ in range(2))
+    attributes, states = {*vars(net.inner)}, (random.getstate(), np.random.get_state()[1].copy())
+    first, again = read(net), read(net)
     assert torch.equal(first, again) and net.length is None and not hasattr(net, "more") and len(net.table) == 2
     assert torch.equal(net.places, torch.zeros(2)) and "others" not in dict(net.named_buffers())
     assert random.getstate() == states[0] and np.array_equal(np.random.get_state()[1], states[1])
+    assert {*vars(net.inner)} == attributes and net.inner.to(torch.float64).weight.dtype == torch.float64

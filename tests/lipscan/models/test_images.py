@@ -264,7 +264,7 @@ def test_sizes_of_pictures_that_are_none_are_refused(folders, tmp_path):
     entries = json.loads((folders("vit") / "config.json").read_text())
     for wrong in ([16, 0], [16, 24, 16], [[16, 16]], "16"):
         (tmp_path / "config.json").write_text(json.dumps(entries | {"image_size": wrong}))
-        with pytest.raises(ValueError, match="a whole number from 1 to 100,000|no network can be built|or two, height"):
+        with pytest.raises(ValueError, match="transformers builds no network|or two, height"):
             models.load(tmp_path, random=True)
 
 

@@ -14,7 +14,7 @@ from hub import pip, tiny_bert
 from lipscan import corpora, models
 from lipscan.cli import main
 from lipscan.corpora import TEXTS
-from lipscan.models.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
+from lipscan.models.demo.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
 from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]

