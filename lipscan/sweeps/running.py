@@ -53,15 +53,19 @@ class Plan:
     source : lipscan.sweeps.source.Source
         Its notebook.
     states : dict
-        Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed".
+        Point -> "done", "failed", "new", why it runs again, as in "stale: the notebook changed", or why its row is
+        marked: "kept: the notebook changed".
     todo : list of Point
         Those to run now.
+    keep_stale : bool
+        As given to `plan`.
     """
 
     spec: specs.Spec
     source: source.Source
     states: dict
     todo: list
+    keep_stale: bool = False
 
     @property
     def key(self) -> dict[str, str]:
@@ -103,6 +107,7 @@ def plan(
     *,
     parameters: dict[str, Any] | None = None,
     retry_failed: bool = False,
+    keep_stale: bool = False,
     limit: int | None = None,
     **options: Any,
 ) -> Plan:
@@ -116,6 +121,8 @@ def plan(
         Values for every point that override the spec's, see `lipscan.sweeps.spec.overridden`.
     retry_failed : bool
         Whether points that failed run again.
+    keep_stale : bool
+        Whether points that finished with an earlier notebook or package stay, marked in the column ``stale``.
     limit : int, optional
         Run at most so many now.
     **options
@@ -145,9 +152,14 @@ def plan(
     notebook = source.read(spec.notebook, spec.kernel)
     source.check(notebook, [point.parameters for point in points])
     now, folder = Plan(spec, notebook, {}, []), Folder(spec.output)
-    states = {point: folder.state(point, now.key) for point in points}
-    kept = {"done"} if retry_failed else {"done", "failed"}
-    return replace(now, states=states, todo=[point for point, found in states.items() if found not in kept][:limit])
+    states = {point: folder.state(point, now.key, keep_stale) for point in points}
+    runs = ("new", "stale", "failed") if retry_failed else ("new", "stale")
+    return replace(
+        now,
+        states=states,
+        todo=[point for point, found in states.items() if found.startswith(runs)][:limit],
+        keep_stale=keep_stale,
+    )
 
 
 def run(
@@ -164,7 +176,7 @@ def run(
     progress : bool
         Whether to show the progress bar and what runs where.
     **options
-        As for `plan`, such as ``workers=4``, ``limit=2`` or ``output=Path("elsewhere")``.
+        As for `plan`, such as ``workers=4``, ``keep_stale=True`` or ``output=Path("elsewhere")``.
 
     Returns
     -------
@@ -202,8 +214,8 @@ def run(
 
 def _tables(now, folder):
     """Write the tables; returns their rows, and the number of points still to run."""
-    states = {point: folder.state(point, now.key) for point in now.states}
-    return *folder.tables(states), sum(found not in ("done", "failed") for found in states.values())
+    states = {point: folder.state(point, now.key, now.keep_stale) for point in now.states}
+    return *folder.tables(states), sum(found.startswith(("new", "stale")) for found in states.values())
 
 
 def _run(now, folder, scheduler, progress, say, stopped):
@@ -219,8 +231,9 @@ def _run(now, folder, scheduler, progress, say, stopped):
         folder.planned(birth)
         return 0
     ran, failed = 0, 0
-    kept = [found for point, found in now.states.items() if point not in {*now.todo}]
+    kept = [found.split(":")[0] for point, found in now.states.items() if point not in {*now.todo}]
     before = "".join(f"{kept.count(found)} {found} before, " for found in ("done", "failed") if found in kept)
+    before += f"{kept.count('kept')} kept of an earlier notebook or package, " * ("kept" in kept)
     with _opened(now, scheduler) as (client, workers, words):
         birth |= {"where": words, "cores": cores(), "versions": versions(), "started": now_utc(), "finished": None}
         folder.planned(birth | {"run": sign(words)})
