@@ -41,7 +41,7 @@ the notebook: one cell tagged `parameters` sets defaults; two lines fill the tab
   from lipnb.sweeps import record
   record(lipschitz=value)
 an executed notebook of more than 10 MB loses its largest outputs, never what it recorded; one that prints until it
-fills 1 GB of memory is stopped, and so is a point that holds more than its share of the memory when little is left
+fills 500 MB of memory is stopped, and so is a point that holds more than its share of the memory when little is left
 
 the output folder:
   table.csv             a row for each finished point: its parameters, its recorded values

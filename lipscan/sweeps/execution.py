@@ -24,7 +24,7 @@ LIMITS = {
     "timeout": ("Timeout", "stopped after {timeout:g} s, the limit of a point"),
     "output": (
         "OutputLimit",
-        f"stopped when its outputs filled {point.OUTPUT / 1e9:g} GB of memory: print less, or to a file",
+        f"stopped when its outputs filled {point.OUTPUT / 1e6:g} MB of memory: print less, or to a file",
     ),
     "memory": (
         "MemoryLimit",

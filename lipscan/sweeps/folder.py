@@ -107,8 +107,8 @@ class Folder:
         return "done" if entry["ok"] else "failed"
 
     def began(self, point, where):
-        """Record that a point is in progress, and where; None: that it is no longer, without having ended."""
-        self._add({"point": point.id, "begun": 0 if where is None else time.time(), "where": where})
+        """Record that a point is in progress, and where."""
+        self._add({"point": point.id, "begun": time.time(), "where": where})
 
     def keep(self, point, made_from, outcome):
         """Save the outcome of a finished point, see `execute`: its notebook first, then the line that counts."""

@@ -36,7 +36,7 @@ except Exception as error:
 LOOK = 0.25  # seconds between two looks at limits and memory
 SAVING = 5  # seconds that papermill may take to save the executed part, once its kernel is killed at the time limit
 LEAVING = 60  # seconds that killed processes may take to end; the system cannot end one that waits for a device
-OUTPUT = 1_000_000_000  # bytes of memory of papermill, which holds all that the notebook prints
+OUTPUT = 500_000_000  # bytes of memory of papermill, which holds all that the notebook prints
 SCARCE = 0.1  # part of the memory: where less is left, a point that holds more than its share is ended
 KEPT = 10_000_000  # characters of an executed notebook; a larger one loses its largest outputs
 ERROR = 20_000  # characters that are kept of an error in such a notebook

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -201,7 +202,7 @@ def run(
             say(f"points.jsonl: line {line} is damaged: its point runs again")
         now = plan(spec, **options)
         try:
-            ran = _heeding(partial(_run, now, folder, scheduler, progress, say))
+            ran = _run(now, folder, scheduler, progress, say)
         except KeyboardInterrupt:
             with suppress(OSError):
                 _tables(now, folder)
@@ -218,10 +219,8 @@ def _tables(now, folder):
     return *folder.tables(states), sum(found.startswith(("new", "stale")) for found in states.values())
 
 
-def _run(now, folder, scheduler, progress, say, stopped):
+def _run(now, folder, scheduler, progress, say):
     """Run the missing points; returns how many ended."""
-    from tqdm import tqdm
-
     points = {point.id: point.parameters for point in now.states}
     notebook = {"notebook": str(now.spec.notebook), "kernel": now.spec.kernel}
     birth = {**notebook, "key": now.key, "spec": now.spec.text, "points": points}
@@ -230,7 +229,6 @@ def _run(now, folder, scheduler, progress, say, stopped):
             birth = {**folder.plan(), **birth, "run": None}
         folder.planned(birth)
         return 0
-    ran, failed = 0, 0
     kept = [found.split(":")[0] for point, found in now.states.items() if point not in {*now.todo}]
     before = "".join(f"{kept.count(found)} {found} before, " for found in ("done", "failed") if found in kept)
     before += f"{kept.count('kept')} kept of an earlier notebook or package, " * ("kept" in kept)
@@ -240,23 +238,32 @@ def _run(now, folder, scheduler, progress, say, stopped):
         shown = f"{len(points)} point{'s' * (len(points) != 1)} of {now.spec.notebook.name}"
         say(f"{shown}: {before}{len(now.todo)} to run; {words}")
         try:
-            with (
-                closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
-                tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
-            ):
-                for point, outcome in outcomes:
-                    if isinstance(outcome, str):
-                        folder.began(point, outcome)
-                        continue
-                    folder.keep(point, now.key, outcome)
-                    ran, failed = ran + 1, failed + (not outcome["ok"])
-                    if failed:
-                        bar.set_postfix(failed=failed, refresh=False)
-                    bar.update()
+            ran = _heeding(partial(_gather, now, folder, client, workers, progress, say))
             birth["finished"] = now_utc()
         finally:
             with suppress(OSError):
                 folder.planned(birth)
+    return ran
+
+
+def _gather(now, folder, client, workers, progress, say, stopped):
+    """Keep what points begin and how they end; returns how many ended."""
+    from tqdm import tqdm
+
+    ran, failed = 0, 0
+    with (
+        closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
+        tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
+    ):
+        for point, outcome in outcomes:
+            if isinstance(outcome, str):
+                folder.began(point, outcome)
+                continue
+            folder.keep(point, now.key, outcome)
+            ran, failed = ran + 1, failed + (not outcome["ok"])
+            if failed:
+                bar.set_postfix(failed=failed, refresh=False)
+            bar.update()
     return ran
 
 
@@ -372,9 +379,12 @@ def _threads(count):
 
 def _cluster(kind, jobs, options):
     """The cluster that a spec names, which ends with the sweep; its class defines the options."""
-    import dask_jobqueue
     import distributed
 
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    import dask_jobqueue  # which makes Ctrl-C end the process without a word
+
+    signal.signal(signal.SIGINT, ctrl_c)
     there = {name: value for name, value in vars(dask_jobqueue).items() if name.endswith("Cluster")}
     there["LocalCluster"] = distributed.LocalCluster
     if kind not in there:
