@@ -196,21 +196,19 @@ def test_each_way_to_end_costs_one_point_at_most(place):
 
 
 def test_a_point_that_hangs_or_prints_without_end_meets_its_limit(place, monkeypatch):
-    low = Path(point.__file__).read_text().replace("OUTPUT = 500_000_000", "OUTPUT = 100_000_000")
-    (place / "point.py").write_text(low)
-    monkeypatch.setattr(point, "__file__", str(place / "point.py"))
-    text = "notebook: odd.py\ngrid: {what: [hang, prints, a line]}\ntimeout: 15\nworkers: 3"
-    sweep = sweeps.run(written(text), progress=False)
-    errors = {failure["what"]: failure["error"] for failure in sweep.failures}
-    assert errors.pop("hang") == "code cell 3: Timeout: stopped after 15 s, the limit of a point"
-    limit = "code cell 3: OutputLimit: stopped when its outputs filled 500 MB of memory: print less, or to a file"
-    assert set(errors.values()) == {limit}
-    assert len(errors) == 2 and not sleepers(place)
-    for failure in sweep.failures:  # the executed part is kept
+    (place / "low.py").write_text(Path(point.__file__).read_text().replace("OUTPUT = 500", "OUTPUT = 100"))
+    with monkeypatch.context() as patch:
+        patch.setattr(point, "__file__", str(place / "low.py"))
+        prints = sweeps.run(written("notebook: odd.py\ngrid: {what: [prints, a line]}\nworkers: 2"), progress=False)
+    hangs = sweeps.run("odd.py", parameters={"what": "hang"}, timeout=25, output=place / "hangs", progress=False)
+    limit = "OutputLimit: stopped when its outputs filled 500 MB of memory: print less, or to a file"
+    assert [failure["error"] for failure in prints.failures] == [f"code cell 3: {limit}"] * 2
+    assert hangs.failures[0]["error"] == "code cell 3: Timeout: stopped after 25 s, the limit of a point"
+    assert not sleepers(place)
+    for failure in prints.failures + hangs.failures:  # the executed part is kept
         assert os.path.getsize(failure["notebook"]) < point.KEPT
-        outputs = shown(failure["notebook"])
-        assert outputs[-1].ename in ("Timeout", "OutputLimit")
-        assert failure["what"] != "hang" or "what it had to say" in json.dumps(outputs)
+        assert shown(failure["notebook"])[-1].ename in ("OutputLimit", "Timeout")
+    assert "what it had to say" in json.dumps(shown(hangs.failures[0]["notebook"]))
 
 
 def test_a_parameter_arrives_as_the_spec_says_it(place):
@@ -447,9 +445,13 @@ def test_a_cluster_named_in_the_spec(place):
         ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB}}", "SLURMCluster gives its jobs to .* 'sbatch', which"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_said(place, spec, sentence):
+def test_a_cluster_that_cannot_be_is_said(place, monkeypatch, spec, sentence):
+    for name in [name for name in sys.modules if name.startswith("dask_jobqueue")]:  # its import takes Ctrl-C away
+        monkeypatch.delitem(sys.modules, name)
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ValueError, match=f"'cluster': {sentence}"):
         sweeps.run(written(f"{GATED}cluster: {spec}"), progress=False)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_no_scheduler_is_said(place, monkeypatch):
