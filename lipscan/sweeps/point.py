@@ -116,17 +116,9 @@ def reason(task, papermill, seconds, stopped):
 
 
 def memory_left():
-    """Part of the memory that is free, of the machine or of the control group (version 2) if that has less."""
+    """Part of the memory of this machine that is free."""
     memory = psutil.virtual_memory()
-    left = [memory.available / memory.total]
-    with suppress(OSError, ValueError, StopIteration):
-        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        for group in (home := Path("/sys/fs/cgroup", path.lstrip("/")), *home.parents):
-            with suppress(OSError, ValueError):  # "max", or the root
-                most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-                cache = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                left.append(1 - (used - int(cache["inactive_file"])) / most)
-    return min(left)
+    return memory.available / memory.total
 
 
 def memory_held():
