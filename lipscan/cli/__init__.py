@@ -7,11 +7,8 @@ Only `run` imports heavy packages, so that the help appears at once.
 
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Sequence
-from contextlib import contextmanager
 from importlib import import_module
 
 import lipnb
@@ -63,38 +60,14 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
     arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)
     if arguments is None:
         return 0
-    said = "stopped; what is finished is kept, the same command continues"
-    with _interrupts() as came:
-        try:
-            code = arguments.run(arguments) or 0
-            if not came:
-                return code
-        except KeyboardInterrupt as stop:
-            said = str(stop) or said
-        except Exception as error:
-            if not came:
-                return _failed(prog, arguments.verb, error)
+    try:
+        return arguments.run(arguments) or 0
+    except KeyboardInterrupt as stop:
+        said = str(stop) or "stopped; what is finished is kept, the same command continues"
         print(f"{prog}: {said}", file=sys.stderr)
         return 130
-
-
-@contextmanager
-def _interrupts():
-    """Context that records each Ctrl-C: an import or a destructor may swallow it or turn it into another error."""
-    came: list[int] = []
-
-    def note(number, frame):
-        came.append(number)
-        signal.default_int_handler(number, frame)
-
-    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if mine := mine and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield came
-    finally:
-        if mine:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    except Exception as error:
+        return _failed(prog, arguments.verb, error)
 
 
 def _failed(prog, verb, error):

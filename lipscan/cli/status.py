@@ -15,7 +15,7 @@ STATES = """the states of a point:
   failed     its notebook raised, or was stopped; `lipnb sweep SPEC.yml --retry-failed` runs it again
   running    its notebook is being executed now; on a Dask cluster: a worker has it, to run it now or next
   left       it has not run yet
-  stale      it ran with an earlier notebook or package; it will run again
+  stale      it ran with an earlier notebook or package; it will run again, unless --keep-stale keeps it
 
 The time left is that of the median point times what is left, over the number of points that run now.
 The exit code is 0 whatever the states are; the exit code of `lipnb sweep` tells whether a point failed.

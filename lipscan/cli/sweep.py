@@ -11,6 +11,7 @@ EXAMPLES = """\
   lipnb sweep examples/quick.yml --dry-run          show the points, and which of them would run
   lipnb sweep examples/quick.yml --limit 2          try two
   lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
+  lipnb sweep examples/quick.yml --keep-stale       after a change of the notebook: finished points stay, marked
   lipnb sweep examples/quick.yml -p tokens=64       the same grid with one value of `tokens`, and no other
   lipnb sweep examples/two_clusters.py -p tokens=4 -p radius=0.5     one point, without a spec
   lipnb sweep examples/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
@@ -39,12 +40,14 @@ values are those of YAML 1.2, null and .inf among them, lists and mappings too; 
 the notebook: one cell tagged `parameters` sets defaults; two lines fill the table:
   from lipnb.sweeps import record
   record(lipschitz=value)
-of its output 1,000,000 characters are kept, and it says where it was cut; recorded values are never cut
+an executed notebook of more than 10 MB loses its largest outputs, never what it recorded; one that prints until it
+fills 500 MB of memory is stopped, and so is a point that holds more than its share of the memory when little is left
 
 the output folder:
   table.csv             a row for each finished point: its parameters, its recorded values
   failures.csv          what went wrong, and where
   notebooks/, failed/   the executed notebooks, named by the tables' column `point`
+                        with --keep-stale, the column `stale` tells why a row is of an earlier notebook or package
   stale.csv             good rows of an earlier notebook, package or spec, where there are some, with the reason; a row
                         stays there, and its notebook in notebooks/, as long as the re-run of its point fails
   points.jsonl          what became of each point, when and where; the other tables are made from it
@@ -87,6 +90,12 @@ def add(verbs):
     verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
     verb.add_argument(
+        "--keep-stale",
+        action="store_true",
+        help="keep the points that finished with an earlier notebook or package, and say so in the table's column "
+        "`stale` (for a change that cannot matter to them); points that failed with an earlier one run again",
+    )
+    verb.add_argument(
         "--output",
         type=folder_named,
         metavar="FOLDER",
@@ -108,8 +117,7 @@ def add(verbs):
         "--timeout",
         type=_seconds,
         metavar="S",
-        help="seconds for a point, its kernel's start included; "
-        "then its kernel is killed (default: the spec's, else none)",
+        help="seconds for a point, its start included; then its processes are killed (default: the spec's, else none)",
     )
     verb.add_argument(
         "--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786, instead of this machine"
@@ -146,7 +154,7 @@ def run(arguments):
     with extra("sweeps"):
         from lipscan.sweeps.running import plan
 
-    names = ("output", "workers", "threads", "timeout", "limit", "retry_failed")
+    names = ("output", "workers", "threads", "timeout", "limit", "retry_failed", "keep_stale")
     options = {name: getattr(arguments, name) for name in names} | {"parameters": _overriding(arguments.parameters)}
     if arguments.dry_run:
         return _show(plan(arguments.spec, **options))
@@ -154,6 +162,8 @@ def run(arguments):
     sweep = sweeps.run(arguments.spec, scheduler=arguments.scheduler, **options)
     left = f", {sweep.left} still to run" if sweep.left else ""
     print(f"{len(sweep.table)} point{'s' * (len(sweep.table) != 1)} done{left}: {sweep.folder / 'table.csv'}")
+    if "stale" in sweep.table:
+        print(f"{sweep.table.stale.notna().sum()} of them of an earlier notebook or package: see the column `stale`")
     if sweep.stale:
         rows = "1 good row" if sweep.stale == 1 else f"{sweep.stale} good rows"
         print(f"{rows} not in that table, with the reason: {sweep.folder / 'stale.csv'}")

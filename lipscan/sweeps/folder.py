@@ -6,7 +6,6 @@ only the points in progress, and no good row is lost if a later run of its point
 
 import csv
 import getpass
-import hashlib
 import json
 import os
 import platform
@@ -36,10 +35,6 @@ def now_utc():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _signed(entry):
-    return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
-
-
 class Folder:
     """Results of a sweep, as stored now; `claimed` gives the right to write.
 
@@ -47,20 +42,29 @@ class Folder:
     ----------
     path : path-like
         Path of the folder, which need not exist.
+
+    Raises
+    ------
+    ValueError
+        "... holds a sweep that was begun with lipnb 0.3": its lines are signed.
     """
 
     def __init__(self, path):
         self.path = Path(path)
         self._lines = Lines(self.path / "points.jsonl")
         self.last, self.good, self.begun, self.damaged = {}, {}, {}, []  # all but the last by the point's id
+        signed = False
         for number, raw in enumerate(self._lines.raw(), 1):
             try:
-                line = json.loads(raw)
-                if line.pop("check") != _signed(line):
-                    raise ValueError
+                signed |= "check" in (line := json.loads(raw))
                 self._take(line)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError):
                 self.damaged.append(number)
+        if signed:
+            raise ValueError(
+                f"{self.path} holds a sweep that was begun with lipnb 0.3: finish it with that version, or begin it "
+                "again in another folder (--output)."
+            )
 
     def _take(self, line):
         if "begun" in line:
@@ -76,31 +80,35 @@ class Folder:
             write(path, text)
 
     def _add(self, line):
-        self._lines.append({**line, "check": _signed(line)})
+        self._lines.append(line)
         self._take(line)
 
     def tidy(self):
         """Rewrite only the lines that count, without incomplete or damaged ones and those of points in progress."""
         lines = {id(line): line for line in (*self.good.values(), *self.last.values())}.values()
-        self._write(self._lines.path, "".join(json.dumps({**line, "check": _signed(line)}) + "\n" for line in lines))
+        self._write(self._lines.path, "".join(json.dumps(line) + "\n" for line in lines))
         self.begun.clear()
 
     def notebook(self, point, ok):
         """Path of the executed notebook of a point, given by its id."""
         return self.path / ("notebooks" if ok else "failed") / f"{point}.ipynb"
 
-    def state(self, point, made_from):
-        """State of a point: "done", "failed", "new", or why it runs again, such as "stale: the notebook changed"."""
+    def state(self, point, made_from, keep_stale=False):
+        """State of a point: "done", "failed", "new", or why it runs again, such as "stale: the notebook changed".
+
+        With `keep_stale` a good point does not run again: "kept: the notebook changed".
+        """
         entry = self.last.get(point.id)
         if entry is None or not self.notebook(point.id, entry["ok"]).is_file():
             return "new"
         if changed := [part for part in made_from if entry["key"].get(part) != made_from[part]]:
-            return f"stale: the {' and the '.join(changed)} changed"
+            kept = keep_stale and entry["ok"]
+            return f"{'kept' if kept else 'stale'}: the {' and the '.join(changed)} changed"
         return "done" if entry["ok"] else "failed"
 
     def began(self, point, where):
-        """Record that a point is in progress, and where; None: that it is no longer, without having ended."""
-        self._add({"point": point.id, "begun": 0 if where is None else time.time(), "where": where})
+        """Record that a point is in progress, and where."""
+        self._add({"point": point.id, "begun": time.time(), "where": where})
 
     def keep(self, point, made_from, outcome):
         """Save the outcome of a finished point, see `execute`: its notebook first, then the line that counts."""
@@ -136,7 +144,12 @@ class Folder:
         `states` maps the points to their states, in the order of the sweep; returns the rows of the three tables.
         """
         known = [(point, found, self.last.get(point.id)) for point, found in states.items()]
-        done = [_row(entry) for _, found, entry in known if found == "done"]
+        marks = [found.removeprefix("kept: ") for _, found, _ in known if found.startswith("kept")]
+        done = [
+            _row(entry, **({"stale": found.removeprefix("kept: ").replace("done", "")} if marks else {}))
+            for _, found, entry in known
+            if found == "done" or found.startswith("kept")
+        ]
         failed = [
             {**_row(entry), "error": entry["error"], "notebook": f"failed/{point.id}.ipynb"}
             for point, found, entry in known

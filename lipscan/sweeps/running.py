@@ -1,7 +1,7 @@
 """Runs of a sweep: execute missing points on a Dask cluster, by default on this machine, and write the tables.
 
-On this machine the cluster is one worker with a thread for each kernel, within this process: it starts in 0.03 s, opens
-no port to others, and needs no ``if __name__ == "__main__"`` in a script that calls `run`. The kernels are the
+On this machine the cluster is one worker with a thread for each point, within this process: it starts in 0.03 s, opens
+no port to others, and needs no ``if __name__ == "__main__"`` in a script that calls `run`. The points are the
 processes. Only this process writes the folder of a sweep: workers send their notebooks back.
 """
 
@@ -17,8 +17,10 @@ import threading
 import time
 import uuid
 from collections import deque
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -52,15 +54,19 @@ class Plan:
     source : lipscan.sweeps.source.Source
         Its notebook.
     states : dict
-        Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed".
+        Point -> "done", "failed", "new", why it runs again, as in "stale: the notebook changed", or why its row is
+        marked: "kept: the notebook changed".
     todo : list of Point
         Those to run now.
+    keep_stale : bool
+        As given to `plan`.
     """
 
     spec: specs.Spec
     source: source.Source
     states: dict
     todo: list
+    keep_stale: bool = False
 
     @property
     def key(self) -> dict[str, str]:
@@ -102,6 +108,7 @@ def plan(
     *,
     parameters: dict[str, Any] | None = None,
     retry_failed: bool = False,
+    keep_stale: bool = False,
     limit: int | None = None,
     **options: Any,
 ) -> Plan:
@@ -115,6 +122,8 @@ def plan(
         Values for every point that override the spec's, see `lipscan.sweeps.spec.overridden`.
     retry_failed : bool
         Whether points that failed run again.
+    keep_stale : bool
+        Whether points that finished with an earlier notebook or package stay, marked in the column ``stale``.
     limit : int, optional
         Run at most so many now.
     **options
@@ -144,9 +153,14 @@ def plan(
     notebook = source.read(spec.notebook, spec.kernel)
     source.check(notebook, [point.parameters for point in points])
     now, folder = Plan(spec, notebook, {}, []), Folder(spec.output)
-    states = {point: folder.state(point, now.key) for point in points}
-    kept = {"done"} if retry_failed else {"done", "failed"}
-    return replace(now, states=states, todo=[point for point, found in states.items() if found not in kept][:limit])
+    states = {point: folder.state(point, now.key, keep_stale) for point in points}
+    runs = ("new", "stale", "failed") if retry_failed else ("new", "stale")
+    return replace(
+        now,
+        states=states,
+        todo=[point for point, found in states.items() if found.startswith(runs)][:limit],
+        keep_stale=keep_stale,
+    )
 
 
 def run(
@@ -163,7 +177,7 @@ def run(
     progress : bool
         Whether to show the progress bar and what runs where.
     **options
-        As for `plan`, such as ``workers=4``, ``limit=2`` or ``output=Path("elsewhere")``.
+        As for `plan`, such as ``workers=4``, ``keep_stale=True`` or ``output=Path("elsewhere")``.
 
     Returns
     -------
@@ -201,14 +215,12 @@ def run(
 
 def _tables(now, folder):
     """Write the tables; returns their rows, and the number of points still to run."""
-    states = {point: folder.state(point, now.key) for point in now.states}
-    return *folder.tables(states), sum(found not in ("done", "failed") for found in states.values())
+    states = {point: folder.state(point, now.key, now.keep_stale) for point in now.states}
+    return *folder.tables(states), sum(found.startswith(("new", "stale")) for found in states.values())
 
 
 def _run(now, folder, scheduler, progress, say):
     """Run the missing points; returns how many ended."""
-    from tqdm import tqdm
-
     points = {point.id: point.parameters for point in now.states}
     notebook = {"notebook": str(now.spec.notebook), "kernel": now.spec.kernel}
     birth = {**notebook, "key": now.key, "spec": now.spec.text, "points": points}
@@ -217,28 +229,16 @@ def _run(now, folder, scheduler, progress, say):
             birth = {**folder.plan(), **birth, "run": None}
         folder.planned(birth)
         return 0
-    ran, failed = 0, 0
-    kept = [found for point, found in now.states.items() if point not in {*now.todo}]
+    kept = [found.split(":")[0] for point, found in now.states.items() if point not in {*now.todo}]
     before = "".join(f"{kept.count(found)} {found} before, " for found in ("done", "failed") if found in kept)
-    with _stoppable() as stopped, _opened(now, scheduler) as (client, workers, words):
+    before += f"{kept.count('kept')} kept of an earlier notebook or package, " * ("kept" in kept)
+    with _opened(now, scheduler) as (client, workers, words):
         birth |= {"where": words, "cores": cores(), "versions": versions(), "started": now_utc(), "finished": None}
         folder.planned(birth | {"run": sign(words)})
         shown = f"{len(points)} point{'s' * (len(points) != 1)} of {now.spec.notebook.name}"
         say(f"{shown}: {before}{len(now.todo)} to run; {words}")
         try:
-            with (
-                closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
-                tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
-            ):
-                for point, outcome in outcomes:
-                    if outcome is None or isinstance(outcome, str):
-                        folder.began(point, outcome)
-                        continue
-                    folder.keep(point, now.key, outcome)
-                    ran, failed = ran + 1, failed + (not outcome["ok"])
-                    if failed:
-                        bar.set_postfix(failed=failed, refresh=False)
-                    bar.update()
+            ran = _heeding(partial(_gather, now, folder, client, workers, progress, say))
             birth["finished"] = now_utc()
         finally:
             with suppress(OSError):
@@ -246,32 +246,51 @@ def _run(now, folder, scheduler, progress, say):
     return ran
 
 
-@contextmanager
-def _stoppable():
-    """Context that delays Ctrl-C and termination signals; yields a function that tells whether one came.
+def _gather(now, folder, client, workers, progress, say, stopped):
+    """Keep what points begin and how they end; returns how many ended."""
+    from tqdm import tqdm
 
-    What it interrupts may be an import or a destructor, where Python lets the interruption fall. The second one counts
-    at once.
+    ran, failed = 0, 0
+    with (
+        closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
+        tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
+    ):
+        for point, outcome in outcomes:
+            if isinstance(outcome, str):
+                folder.began(point, outcome)
+                continue
+            folder.keep(point, now.key, outcome)
+            ran, failed = ran + 1, failed + (not outcome["ok"])
+            if failed:
+                bar.set_postfix(failed=failed, refresh=False)
+            bar.update()
+    return ran
+
+
+def _heeding(work):
+    """Result of ``work(stopped)``, which runs in a thread: Ctrl-C ends only the wait for it, wherever it falls.
+
+    `work` asks ``stopped()`` at the head of its loop, and so keeps what has ended. A second Ctrl-C does not wait.
     """
-    came, answers = [], {}
+    stopped, done = threading.Event(), Future()
 
-    def note(number, _):
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
+    def call():
+        try:
+            done.set_result(work(stopped.is_set))
+        except BaseException as error:
+            done.set_exception(error)
 
-    if threading.current_thread() is threading.main_thread():  # no signal comes to another one
-        answers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        answers = {number: answer for number, answer in answers.items() if callable(answer)}
-        for number in answers:
-            signal.signal(number, note)
+    threading.Thread(target=call, daemon=True).start()
     try:
-        yield lambda: bool(came)
-    finally:
-        for number, answer in answers.items():
-            signal.signal(number, answer)
-    if came:  # nobody asked any more
-        raise KeyboardInterrupt
+        while not wait([done], LOOK).done:
+            pass
+    except KeyboardInterrupt:
+        stopped.set()
+        while not wait([done], LOOK).done:
+            pass
+        done.result()
+        raise
+    return done.result()
 
 
 # --- where points run -------------------------------------------------------------------------------------------------
@@ -360,9 +379,12 @@ def _threads(count):
 
 def _cluster(kind, jobs, options):
     """The cluster that a spec names, which ends with the sweep; its class defines the options."""
-    import dask_jobqueue
     import distributed
 
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    import dask_jobqueue  # which makes Ctrl-C end the process without a word
+
+    signal.signal(signal.SIGINT, ctrl_c)
     there = {name: value for name, value in vars(dask_jobqueue).items() if name.endswith("Cluster")}
     there["LocalCluster"] = distributed.LocalCluster
     if kind not in there:
@@ -388,16 +410,12 @@ def _cluster(kind, jobs, options):
 def _outcomes(now, client, workers, stopped, say):
     """Iterator of points as they begin, with their place in words, and as they end, with the outcome of `execute`.
 
-    A point with None is one that has not begun after all.
-
-    No more points are in work than there are threads of workers, so that a point given to Dask is one that runs. Where
-    workers are lost faster than they are counted, a few points share one for a while, and Dask blames all that it lost
-    with it: who is blamed runs once more at the end, alone, and fails if that takes workers again.
+    No more points are in work than there are threads of workers, so that a point given to Dask is one that runs.
     """
     from distributed import CancelledError
     from distributed.scheduler import KilledWorker
 
-    from lipscan.sweeps.execution import NeverStarted, execute, stop
+    from lipscan.sweeps import execution
 
     sweep = f"sweep-{uuid.uuid4().hex[:12]}"  # a scheduler may remember points of an earlier run
     common = {
@@ -407,23 +425,19 @@ def _outcomes(now, client, workers, stopped, say):
         "cwd": str(now.spec.notebook.parent),
         "timeout": now.spec.timeout,
     }
-    todo, waiting, blamed, alone, ended = deque(now.todo), {}, deque(), len(now.todo) == 1, SimpleQueue()
+    todo, waiting, ended = deque(now.todo), {}, SimpleQueue()
     free = None if workers is None else deque(workers)
     pool = _Pool(client, say) if workers is None else None
     try:
-        while todo or waiting or blamed:
+        while todo or waiting:
             if stopped():
                 raise KeyboardInterrupt
-            news = pool.look(sweep) if pool else {}
-            yield from ((point, news[point.id]) for point, _ in waiting.values() if point.id in news)
-            if not todo and not waiting:
-                todo, blamed, alone = blamed, deque(), True
-            while todo and (free if pool is None else len(waiting) < (min(pool.size, 1) if alone else pool.size)):
+            places = pool.look() if pool else {}
+            yield from ((point, places[future.key]) for future, (point, _) in waiting.items() if future.key in places)
+            while todo and (free if pool is None else len(waiting) < pool.size):
                 point, own = todo.popleft(), free.popleft() if free else _threads(now.spec.threads or 1)
                 task = {**common, "parameters": point.parameters, "environment": own}
-                key = f"{sweep}-{point.id}" + "-alone" * alone
-                # another kernel, should one not start
-                future = client.submit(execute, task, key=key, pure=False, retries=2)
+                future = client.submit(execution.execute, task, key=f"{sweep}-{point.id}", pure=False)
                 waiting[future] = point, own
                 future.add_done_callback(ended.put)
                 device = own.get("CUDA_VISIBLE_DEVICES")
@@ -436,9 +450,7 @@ def _outcomes(now, client, workers, stopped, say):
                 try:
                     outcome = future.result(timeout=CONNECT)
                 except KilledWorker as error:
-                    outcome = _lost(now.source.text, error) if alone else None
-                except NeverStarted as error:
-                    outcome = _lost(now.source.text, error)
+                    outcome = execution.lost(common, error.last_worker.address)
                 except CancelledError:
                     raise RuntimeError(_away(client)) from None
                 except Exception as error:
@@ -448,10 +460,6 @@ def _outcomes(now, client, workers, stopped, say):
                 point, own = waiting.pop(future)
                 if free is not None:
                     free.append(own)
-                if outcome is None:
-                    blamed.append(point)
-                    told = ", ".join(f"{name}={value}" for name, value in point.parameters.items())
-                    say(f"several workers died with {told or 'the point'}: it runs again, alone, after the others")
                 yield point, outcome
                 future.release()
     finally:
@@ -459,7 +467,7 @@ def _outcomes(now, client, workers, stopped, say):
             client.cancel(list(waiting), force=True)
             # `run` hands the limit on to `Client.sync`, not to `stop`
             with suppress(OSError):  # a worker that does not answer
-                client.run(stop, sweep, callback_timeout=CONNECT)
+                client.run(execution.stop, sweep, callback_timeout=CONNECT)
 
 
 def _away(client):
@@ -472,7 +480,7 @@ class _Pool:
     def __init__(self, client, say):
         self._client, self._say, self._address = client, say, client.scheduler.address
         self._there, self._given, self._last, self._looked, self._seen = {}, {}, None, -EVERY, time.monotonic()
-        self.look("")
+        self.look()
         if not self.size:
             say(f"no worker at {self._address} yet: waiting (start some with `dask worker {self._address}`)")
 
@@ -481,8 +489,8 @@ class _Pool:
         """Number of points that can run at once."""
         return sum(self._there.values())
 
-    def look(self, sweep):
-        """New places of points since the last look; RuntimeError if no worker is present for too long."""
+    def look(self):
+        """New places of tasks since the last look: key -> worker; RuntimeError if no worker is present for too long."""
         now = time.monotonic()
         if now - self._looked < EVERY or self._client.status != "running":
             return {}
@@ -500,21 +508,5 @@ class _Pool:
                 f"`dask worker {self._address}`, then give the same command again."
             )
         given = {key: worker for worker, keys in self._client.processing().items() for key in keys}
-        news, self._given = given.items() - self._given.items(), given
-        ours = {str(key).removesuffix("-alone"): worker for key, worker in news if str(key).startswith(f"{sweep}-")}
-        return {key.removeprefix(f"{sweep}-"): worker for key, worker in ours.items()}
-
-
-def _lost(notebook, error):
-    """Outcome of a point that never finished: it killed several workers, or no kernel of it started."""
-    last = getattr(getattr(error, "last_worker", None), "address", "unknown")
-    lost = f"WorkerLost: several workers died while they ran it, the last one {last}, most often for want of memory"
-    return {
-        "ok": False,
-        "values": {},
-        "notebook": notebook,
-        "seconds": 0.0,
-        "host": last,
-        "error": lost if hasattr(error, "last_worker") else f"KernelNeverStarted: {error}",
-        "finished": now_utc(),
-    }
+        news, self._given = dict(given.items() - self._given.items()), given
+        return news

@@ -12,28 +12,6 @@ from lipscan import cli, sweeps
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
 
 
-@pytest.mark.parametrize("end", ["None", "RecursionError()", "AttributeError('half a module')"])
-def test_ctrl_c_is_answered_wherever_it_falls(end):
-    """In a destructor it was swallowed, and in an import it became another error."""
-    code = f"""import signal, sys
-from pathlib import Path
-from lipscan import cli, sweeps
-def run(*_, **__):
-    try:
-        signal.raise_signal(signal.SIGINT)
-    except KeyboardInterrupt:
-        if error := {end}:
-            raise error
-    return type("Sweep", (), dict(table=[], left=0, folder=Path(), stale=0, failures=[]))
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sweeps.run = run
-code = cli.main(["sweep", "any.yml"])
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-sys.exit(code)"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (130, STOPPED), run.stderr
-
-
 def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt

