@@ -3,6 +3,7 @@
     python tests/plant.py             all faults of tests/faults.toml (an hour on two cores; resumes; `make nightly`)
     python tests/plant.py kim terms   those whose place or text holds one of these words, of all in tests/faults.toml
 
+Set NLTK_DATA and LIPNB_DATA: tests that need their texts and weights are skipped without, and see nothing.
 What is known is kept in _build/planted.json as long as the package and its tests stay as they are. Exit status 1 when a
 fault survives, 2 when a test that caught one fails without it too.
 """

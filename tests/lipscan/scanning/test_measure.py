@@ -25,6 +25,20 @@ from lipscan.scanning.measure import self_check
 from lipscan.scanning.words import ENDS
 
 
+def test_a_self_check_sees_other_tokens_through_a_norm_inside(monkeypatch):
+    """A norm ignores a shift of a token, and attention the order of tokens: the tokens must change otherwise too."""
+    f = lipnb.Attention(*(torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(3)) for _ in range(3)))
+
+    def normed(x):
+        return f(torch.nn.functional.layer_norm(x, (8,)))
+
+    x = torch.randn(1, 9, 8, generator=torch.Generator().manual_seed(4))
+    monkeypatch.setattr(measure, "answer", lambda model, layer, read, change: normed(change(x)))
+    model = SimpleNamespace(attention=lambda layer, n: normed, masked=False)
+    _, leak, passed = self_check(model, 0, SimpleNamespace(received=x, given=normed(x)))
+    assert leak > 1e-2 and passed
+
+
 def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, monkeypatch):
     model = small(bert)
     attention = type(model).attention
