@@ -56,7 +56,7 @@ def test_a_network_in_memory_is_scanned_as_its_saved_folder(tmp_path, text):
 
 
 def test_what_in_memory_is_no_network_of_transformers_is_refused(bert, tmp_path, monkeypatch):
-    own = torch.nn.Linear(2, 2)
+    own = torch.nn.Identity()
     for call in (models.load, layer_count, lambda model: scanning.scan(model, output=tmp_path / "out")):
         with pytest.raises(ValueError, match="measure a module of your own with lipnb.local_lipschitz"):
             call(own)

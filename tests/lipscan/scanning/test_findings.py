@@ -38,6 +38,8 @@ def test_findings_are_numbers_of_the_tables(found):
         "windows": (top.high, {"low": top.low, "windows": 2}),
         "proved": (certified.max(), {"proved": 1, "windows": 2}),
         "smoothest": (low.lipschitz, {"layer": low.layer}),
+        "typical": (top.typical, {"layer": top.layer, "worst": top.lipschitz}),
+        "steepest": (top.steepest_share, {}),
         "growth": (growth.max(), {"low": growth.min(), "first": 5, "last": 9}),
         "relative": (most.relative, {"layer": most.layer}),
         "relative_least": (least.relative, {"layer": least.layer}),
@@ -54,7 +56,7 @@ def test_findings_are_numbers_of_the_tables(found):
         assert said[key].value == pytest.approx(value) and where.items() <= said[key].where.items(), key
     assert said["random_alike" if top.over_random < 2 else "random_more"].value == top.over_random
     assert said["token_often"].value in (1, 2) and "shuffled" in " ".join(said)
-    assert not {"open", "not_converged", "typical", "no_baseline"} & {*said}
+    assert not {"open", "not_converged", "no_baseline"} & {*said}
     # every finding is in the report, with links that lead somewhere, the first of them above the tiles
     page = report.html(scan)
     for one in said.values():
@@ -131,7 +133,8 @@ def test_what_is_not_known_is_not_told(found):
     one = one.assign(certified_over=np.nan, converged=False, measured=1).drop(columns=["over_random", "over_shuffled"])
     bare = {"summary": one, "whole": scan.whole[:0], "heads": scan.heads[:0], "tokens": scan.tokens[:0]}
     said = findings.findings(changed(scan, **bare, table=scan.table.assign(certified=np.nan)))
-    keys = ["passed", "only_layer", "open", "unproved", "no_baseline", "relative_only", "small"]
+    keys = ["passed", "only_layer", "open", "unproved", "no_baseline"]
+    keys += ["typical", "steepest", "relative_only", "small"]
     assert [one.key for one in said if not one.key.startswith(("closest", "formulas"))] == [*keys, "not_converged"]
     assert str(said[-1]).startswith("Not converged: 1 of 1 layers and lengths.")
     failed = findings.findings(changed(scan, summary=scan.summary.assign(passed=False)))

@@ -58,7 +58,7 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
     assert list(found.summary.passed) == [True, True, False, False]
     assert found.table[found.table.layer == 1].lipschitz.isna().all()
     said = report.html(found)
-    assert "Layer 1 at n = 4 failed its self-check" in said and "FAILED" in said
+    assert "Layer 1 failed its self-check at length 4: not measured" in said and "FAILED" in said
     out = StringIO()
     terminal.show(found, file=out)
     assert out.getvalue().count("FAILED") == 2
@@ -68,7 +68,7 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     found = scanned(small(bert), text, tmp_path, upper_work=1e6)
     per_length = found.table.groupby("length").certified.count()
     assert per_length[4] == 2 and per_length[9] == 0
-    assert "No certified bound at n = 9: about 1.9e6 operations each" in report.html(found)
+    assert "No certified bound at length 9: about 1.9e6 operations each" in report.html(found)
     x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
     bracket = certify(small(bert).attention(0), x, columns=0)
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)

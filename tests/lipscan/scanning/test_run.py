@@ -123,7 +123,7 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
         file.write('{"unit": "1/7", "rows": [{"lay')  # half a line
     assert main(command) == 0
     said = capsys.readouterr()
-    assert "6 of 6 layers and lengths passed" in said.out and "\x1b" not in said.out + said.err
+    assert "Self-checks passed: 6 of 6 layers and lengths" in said.out and "\x1b" not in said.out + said.err
     assert "step/s" in said.err  # progress, in a file too
     assert main(command) == 0
     again = capsys.readouterr()
