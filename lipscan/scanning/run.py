@@ -61,9 +61,28 @@ PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from these requested settings, so name a difference in these first
 ASKED = ("model", "text", "windows", "object", "random", "rtol", "seed")
 GROWS = {"layers_scanned": "layers", "lengths": "lengths"}  # settings by which a scan is lengthened, and their options
+NAMES = {  # entries of a configuration on which no number of a scan depends, or which other settings record
+    "_commit_hash",
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "name_or_path",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
+    "task_specific_params",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+STATE = ("gradient_checkpointing", "max_seq_len_cached", "training")  # numbers of modules that change by use
 INPUTS = ("token_ids", "pixels_sha256")  # settings with the windows of each length
 KEYS = {  # settings of a scan, in words
     "weights_sha256": "weights and rotary frequencies (SHA-256)",
+    "config_sha256": "configuration of the network (SHA-256)",
     "text_sha256": "text (SHA-256)",
     "special": "special tokens",
     "masked": "causal mask",
@@ -367,6 +386,7 @@ def begin(model, text, options):
         **read,
         "layout": LAYOUT,
         "weights_sha256": _fingerprint(model),
+        "config_sha256": _configuration(model),
         "layers_scanned": wanted,
         "lengths": lengths,
         "baselines": reader.baselines,
@@ -488,7 +508,7 @@ def remeasure(
     Raises
     ------
     ValueError
-        The text or the weights differ from those of the table.
+        The text, the weights or the configuration differ from those of the table.
     """
     options = ScanOptions(
         **{name: settings[name] for name in ("lengths", "windows", "seed", "masked", "dtype")},
@@ -496,10 +516,12 @@ def remeasure(
         random=settings["weights"] == "random",
     )
     reader, read = prepare(model, text, options)
-    read["weights_sha256"] = _fingerprint(reader.model)
-    if any(read[name] != settings[name] for name in ("text_sha256", "weights_sha256")):
+    read |= {"weights_sha256": _fingerprint(reader.model), "config_sha256": _configuration(reader.model)}
+    names = ("text_sha256", "weights_sha256", "config_sha256")  # tables of 0.3 lack the last
+    if any(read[name] != settings.get(name, read[name]) for name in names):
         raise ValueError(
-            "the text or the weights here are another edition than those of the table: no row can be compared."
+            "the text, the weights or the configuration here are another edition than those of the table: no row can "
+            "be compared."
         )
 
     def again(row):
@@ -521,6 +543,28 @@ def _fingerprint(model):
         if tensor is not None:
             digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]
+
+
+def _configuration(model):
+    """First 12 hexadecimal digits of the SHA-256 of a network's configuration and of the numbers that its modules hold.
+
+    Equal weights compute something else with another activation, window, scale or epsilon.
+    """
+    parts = [_computing(model.module.config.to_dict())]
+    for name, module in model.module.named_modules():
+        held = {key: value for key, value in vars(module).items() if isinstance(value, int | float)}
+        held = {key: value for key, value in held.items() if not key.startswith("_") and key not in STATE}
+        parts.append([name, type(module).__name__, held])
+    text = json.dumps(parts, sort_keys=True, default=lambda other: type(other).__name__)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _computing(config):
+    """Entries of a configuration on which what the network computes may depend, in nested configurations too."""
+    if isinstance(config, dict):
+        kept = {str(key): value for key, value in config.items() if str(key) not in NAMES}
+        return {key: _computing(value) for key, value in kept.items()}
+    return [_computing(one) for one in config] if isinstance(config, list | tuple) else config
 
 
 def _numbers(settings):

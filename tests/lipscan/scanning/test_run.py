@@ -247,6 +247,34 @@ def test_a_network_trained_on_but_for_its_attention_is_another(bert, tmp_path, t
         scanned(folder, text, tmp_path, **BRIEF)
 
 
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("llama", {"rms_norm_eps": 0.5}), ("llama", {"hidden_act": "gelu"}), ("mistral", {"sliding_window": 2})],
+)
+def test_another_configuration_of_the_same_weights_is_another_scan(families, tmp_path, text, name, changed):
+    """The folder went on with the old numbers: a digest of the weights alone is the same."""
+    folder = shutil.copytree(families / name, tmp_path / name)
+    found = scanned(folder, text, tmp_path, **BRIEF)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"transformers_version": "1", "architectures": None}))
+    scanned(folder, text, tmp_path, **BRIEF)  # in these nothing is computed
+    (folder / "config.json").write_text(json.dumps(settings | changed))
+    with pytest.raises(ValueError, match=r"another scan \(configuration of the network \(SHA-256\) "):
+        scanned(folder, text, tmp_path, **BRIEF)
+    with pytest.raises(ValueError, match="the configuration here are another edition"):
+        scanning.remeasure(found.table, found.about["settings"], folder, text)
+
+
+def test_a_number_changed_in_a_module_in_memory_is_another_scan(families, tmp_path, text):
+    model = models.load(families / "llama", dtype=torch.float64)
+    scanned(model, text, tmp_path, **BRIEF)
+    models.readings(model, torch.tensor([[3, 4, 5, 6, 7]]))
+    scanned(model, text, tmp_path, **BRIEF)  # nothing that is changed by use
+    model.module.layers[1].input_layernorm.variance_epsilon = 0.5
+    with pytest.raises(ValueError, match=r"another scan \(configuration of the network "):
+        scanned(model, text, tmp_path, **BRIEF)
+
+
 def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
     found = scanned(bert, text, tmp_path, windows=1)
     again = scanning.remeasure(found.table, found.about["settings"], bert, text)
