@@ -6,6 +6,7 @@ measure: they are listed in ``NAME.json``, the partial file stays, and the next 
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,11 @@ with extra("scan"):
     import pandas as pd
     from tqdm import tqdm
 
-__all__ = ["Recording", "Unit", "bar", "make", "recording", "remeasure"]
+__all__ = ["Recording", "Unit", "bar", "make", "outward", "recording", "remeasure"]
 
 SELDOM = 10.0  # seconds between two updates of the progress in a file
-FLOAT_FORMAT = "%.6g"  # more digits differ between processors
+DIGITS = 6  # more differ between processors
+FLOAT_FORMAT = f"%.{DIGITS}g"
 GAP = "gap"  # key of a row that does not belong to the table but describes what could not be measured
 
 
@@ -205,6 +208,20 @@ class Recording:
             if not gaps and not self._beyond:
                 self._path.unlink()
         return table
+
+
+def outward(bound: float, *, up: bool) -> float:
+    """A bound in the digits that a table keeps, rounded so that it stays one: up an upper bound, down a lower one.
+
+    Examples
+    --------
+    >>> outward(34.85010001, up=True), outward(34.85019999, up=False)
+    (34.8502, 34.8501)
+    """
+    if not math.isfinite(bound):
+        return bound
+    rounded = Context(prec=DIGITS, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    return float(rounded.create_decimal(repr(float(bound))))  # in its shortest digits: what is rounded already stays
 
 
 def _gaps(unit):

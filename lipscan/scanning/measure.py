@@ -19,7 +19,7 @@ from lipnb.lipschitz import local_lipschitz, with_direction
 from lipscan.models import Model, Reading, answer
 from lipscan.models.hooks import capture
 from lipscan.models.network import whole_network
-from lipscan.recording.table import GAP
+from lipscan.recording.table import GAP, outward
 from lipscan.scanning import catalogue
 from lipscan.scanning.inputs import Reader
 from lipscan.windows import decoded
@@ -120,7 +120,8 @@ def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
         with tried(gaps, here):
             found, worst = with_direction(f, one, **options)
             row |= _columns(found, f, one)
-            row |= {"probable": found.upper.item(), "route": found.route, "column": _largest_column(f, one)}
+            row |= {"probable": outward(found.upper.item(), up=True), "route": found.route}
+            row["column"] = _largest_column(f, one)
             shares = worst[0].double().square().sum(-1)
             row |= {"steepest_token": int(shares.argmax()), "steepest_share": shares.max().item()}
             row["typical"] = typical(f, one, row["lipschitz"], worst, options["seed"])
@@ -128,7 +129,8 @@ def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
         if i < certified and work is not None and work <= upper_work:
             with tried(gaps, f"certified bound of {here}"):
                 bracket = certify(f, x[i], columns=0, rtol=1e-3, seed=options["seed"])
-                row |= {"certified_lower": bracket.lower.item(), "certified": bracket.upper.item()}
+                row["certified_lower"] = outward(bracket.lower.item(), up=False)
+                row["certified"] = outward(bracket.upper.item(), up=True)
         if prepared is None and i > 0:  # a bound whose norms are not prepared is expensive
             continue
         with tried(gaps, f"bounds in closed form of {here}"):
@@ -174,7 +176,7 @@ def typical(f: Callable, x: Tensor, value: float, worst: Tensor, seed: int = 0) 
     """
     size, v, squares = x.numel(), worst.double().view(1, -1), []
     generator = torch.Generator().manual_seed((seed + DIRECTION_SEED) % 2**64)
-    with gemm.full_precision(x.dtype, x.device) if isinstance(f, Attention) else nullcontext():
+    with _precise(f, x):
         operator = operator_of(f, x, None, memory=memory_allowance(x.device), dense=False)
         for _ in range(DIRECTIONS):
             u = torch.randn(1, size, generator=generator, dtype=torch.float64, device="cpu").to(x.device)
@@ -184,11 +186,18 @@ def typical(f: Callable, x: Tensor, value: float, worst: Tensor, seed: int = 0) 
     return math.sqrt((value**2 + (size - 1) * sum(squares) / DIRECTIONS) / size)
 
 
+def _precise(f, x):
+    """Context of the package's own products in full precision, as the solver has them; a user's map runs as it is."""
+    return gemm.full_precision(x.dtype, x.device) if isinstance(f, Attention) else nullcontext()
+
+
 def _columns(found, f, x):
     """The answer of a solver as columns of the tables."""
+    with _precise(f, x):
+        given = f(x)
     return {
         "lipschitz": found.value.item(),
-        "relative": relative(found.value.item(), x, f(x)),
+        "relative": relative(found.value.item(), x, given),
         "residual": found.residual.item(),
         "converged": found.converged.item(),
         "steps": found.steps.item(),
@@ -206,7 +215,10 @@ def _input(read, object):
 
 def _largest_column(f, x):
     """Largest column sum of the attention matrices at tokens (1, n, d): how much attention one token gets."""
-    return f.probabilities(x).sum(-2).amax().item() if isinstance(f, Attention) else math.nan
+    if not isinstance(f, Attention):
+        return math.nan
+    with _precise(f, x):
+        return f.probabilities(x).sum(-2).amax().item()
 
 
 def relative(lipschitz: float, x, y) -> float:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from lipscan.recording.table import outward
 from lipscan.scanning.catalogue import TITLES
 
 __all__ = ["TITLES", "summarise"]
@@ -23,10 +24,12 @@ WINDOW = {
     "steepest_token, steepest_share": "place, from 0, of the token on which most of the worst small change (the top "
     "right singular vector) lies, and the share of its squared length there: 0.99 is nearly all of it",
     "residual, converged, steps": "of the singular pair (relative), whether the solver met --rtol, its products",
-    "probable": "upper bound on the constant, which fails with probability 10^-6 over the solver's random start",
+    "probable": "upper bound on the constant, which fails with probability 10^-6 over the solver's random start; "
+    "rounded up",
     "route": "how products with the Jacobian were made",
     "column": "largest column sum of the attention matrix over heads: how much attention one token gets, at most n",
-    "certified_lower, certified": "the constant lies between the two, proved, rounding included",
+    "certified_lower, certified": "the constant lies between the two, proved, rounding included: they are "
+    "rounded outward, down and up",
     "random": "lipschitz of random weights of the same shape, same tokens, first window",
     "shuffled": "lipschitz of the same weights on the tokens of the first window in random order",
     "log10_NAME": "logarithm to base 10 of the bound NAME, which the report explains",
@@ -39,10 +42,11 @@ SUMMARY = {
     "relative, typical, column, mean_radius": "means over windows",
     "steepest_token, steepest_share": "of the first window that was measured",
     "self_check, leak, residual, radius": "largest over windows",
-    "certified, certified_lower": "means of the windows that have them",
-    "certified_over": "largest ratio certified / lipschitz, each of the same window; a plain ratio",
+    "certified, certified_lower": "means of the windows that have them, rounded outward",
+    "certified_over": "largest ratio certified / lipschitz, each of the same window; a plain ratio, rounded up",
     "certified_constant": "mean constant of those windows",
-    "over_random, over_shuffled": "lipschitz over that of the baseline, both of the first window; plain ratios",
+    "over_random, over_shuffled": "lipschitz over that of the baseline, both of the first window; plain ratios; one "
+    "token has no order, and a constant of 0 no ratio",
     "over_NAME": "logarithm to base 10 of bound NAME / lipschitz, mean over windows: 2 means 100 times too high",
 }
 HEADS = {
@@ -108,6 +112,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
         row["measured"] = len(group)
         if row["passed"] and len(group):
             constant = group.lipschitz
+            positive = constant.where(constant > 0)  # 0 has no ratios
             row |= {
                 "lipschitz": constant.mean(),
                 "low": constant.min(),
@@ -117,9 +122,9 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
                 "route": " + ".join(sorted(set(group.route))),
                 "relative": group.relative.mean(),
                 "column": group.column.mean(),
-                "certified": group.certified.mean(),
-                "certified_lower": group.certified_lower.mean(),
-                "certified_over": (group.certified / constant).max(),
+                "certified": outward(group.certified.mean(), up=True),
+                "certified_lower": outward(group.certified_lower.mean(), up=False),
+                "certified_over": outward((group.certified / positive).max(), up=True),
                 "certified_constant": constant[group.certified.notna()].mean(),
             }
             if "typical" in group:  # stored tables of 0.3 lack it
@@ -127,11 +132,11 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
                 row |= {"typical": group.typical.mean(), "steepest_share": first.steepest_share}
                 row["steepest_token"] = first.steepest_token
             for name in ("random", "shuffled"):
-                if name in group and group[name].notna().any():
-                    row[f"over_{name}"] = (constant / group[name]).mean()
+                if name in group and group[name].notna().any() and (name == "random" or length > 1):
+                    row[f"over_{name}"] = (constant / group[name].where(group[name] > 0)).mean()
             for key in TITLES:
                 if (column := f"log10_{key}") in group and group[column].notna().any():
-                    row[f"over_{key}"] = (group[column] - np.log10(constant)).mean()
+                    row[f"over_{key}"] = (group[column] - np.log10(positive)).mean()
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -1,5 +1,6 @@
 """What a scan measures of layers, heads and tokens: against definitions, and what cannot be measured is named."""
 
+from dataclasses import replace
 from io import StringIO
 from itertools import count
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from lipnb.jacobian import AutodiffJacobian
 from lipscan import models, scanning
 from lipscan.cli import main
 from lipscan.models.network import some_inputs
-from lipscan.scanning import figures, findings, measure, report, summary, terminal
+from lipscan.scanning import figures, findings, fmt, measure, report, summary, terminal
 from lipscan.scanning.inputs import Reader
 from lipscan.scanning.measure import self_check
 from lipscan.scanning.words import ENDS
@@ -68,10 +69,43 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     found = scanned(small(bert), text, tmp_path, upper_work=1e6)
     per_length = found.table.groupby("length").certified.count()
     assert per_length[4] == 2 and per_length[9] == 0
-    assert "No certified bound at length 9: about 1.9e6 operations each" in report.html(found)
+    work = fmt.short(measure.closed_form_work(small(bert).attention(0), 9))
+    assert f"No certified bound at length 9: about {work} operations each, more than the limit of" in report.html(found)
     x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
     bracket = certify(small(bert).attention(0), x, columns=0)
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("upper, lower, probable", [(34.85010001, 34.84989999, 34.85010001), (2.0000001, 2.0, np.inf)])
+def test_stored_bounds_are_rounded_outward(bert, tmp_path, text, monkeypatch, upper, lower, probable):
+    """To the nearest six digits a bound that is nearly exact lay beyond the constant."""
+    bracket = SimpleNamespace(upper=torch.tensor(upper, dtype=torch.float64), lower=torch.tensor(lower).double())
+    monkeypatch.setattr(measure, "certify", lambda *given, **options: bracket)
+    solve = measure.with_direction
+
+    def solved(*given, **options):
+        one, worst = solve(*given, **options)
+        return replace(one, upper=torch.full_like(one.upper, probable)), worst
+
+    monkeypatch.setattr(measure, "with_direction", solved)
+    found = scanned(small(bert), text, tmp_path, lengths=[4], windows=1)
+    table = found.table
+    assert (table.certified >= upper).all() and (table.certified < upper * 1.00001).all()
+    assert (table.certified_lower <= bracket.lower.item()).all() and (table.probable >= probable).all()
+    summary = found.summary
+    assert (summary.certified == table.certified).all() and (summary.certified_over * table.lipschitz >= upper).all()
+    assert "rounded outward" in scanning.summary.explained()
+
+
+def test_numbers_beside_the_constant_are_in_full_precision_under_autocast():
+    seed = torch.Generator().manual_seed(5)
+    f = lipnb.Attention(*(torch.randn(2, 16, 16, generator=seed) for _ in range(3)))
+    x = torch.randn(1, 9, 16, generator=seed)
+    found = lipnb.local_lipschitz(f, x)
+    expected = [measure._columns(found, f, x)["relative"], measure._largest_column(f, x)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = [measure._columns(found, f, x)["relative"], measure._largest_column(f, x)]
+    assert got == pytest.approx(expected, rel=1e-6)
 
 
 def exact(f, x):
