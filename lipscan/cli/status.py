@@ -70,13 +70,14 @@ def _no_sweep(folder):
 
     if (Path(folder) / "sweep.json").is_file():
         return ""
-    if any((Path(folder) / f"scan.{ending}").is_file() for ending in ("json", "partial.jsonl")):
+    if any((Path(folder) / f"scan.{ending}").is_file() for ending in ("csv", "json", "partial.jsonl")):
         from lipnb.extras import extra
 
         with extra("scan"):
-            from lipscan.scanning.folder import state
-        said = state(folder)
-        return f"{folder}: {said}" if said else ""
+            from lipscan.scanning.folder import load, state
+        if (said := state(folder)) is None:
+            load(folder)  # says what is amiss
+        return f"{folder}: {said}"
     if (Path(folder) / "config.json").is_file():
         return f"{folder}: a model, not the folder of a sweep or scan; `lipnb scan {folder}` measures it."
     holds = "holds neither a sweep nor a scan" if Path(folder).is_dir() else "is no folder"

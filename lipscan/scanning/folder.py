@@ -116,11 +116,14 @@ def state(folder: str | os.PathLike) -> str | None:
     """Contents of a scan's folder and how to continue it, in sentences; None if it holds no scan."""
     folder = Path(folder)
     refuse_old(folder)
+    sound = finished(folder) and _about(folder, "scan").get("settings")
+    if (folder / "scan.json").is_file() and not sound and not (folder / "scan.partial.jsonl").is_file():
+        load(folder)  # says that it is damaged
     begun = {table: _begun(folder, table) for table in TABLES}
     settings = next((settings for settings, _ in begun.values() if settings), None)
     if settings is None:
         return None
-    if finished(folder) and settings == _about(folder, "scan")["settings"]:
+    if finished(folder) and settings == _about(folder, "scan").get("settings"):
         found = load(folder)
         said = f"a finished scan of {_of_what(settings)}: {many(len(found.summary), 'row')} in summary.csv."
         if len(found.gaps):
@@ -145,7 +148,8 @@ def settings_in(folder: Path) -> list[dict]:
     """Settings of each table present, begun before finished."""
     found = [_begun(folder, table) for table in TABLES]
     ended = [(_about(folder, table) or {}).get("settings") for table in TABLES]
-    return [settings for settings, count in found if settings and count != 0] + [one for one in ended if one]
+    begun = [settings for settings, count in found if settings and count != 0]
+    return [one for one in begun + ended if one and isinstance(one, dict)]
 
 
 def refuse_foreign(folder: Path) -> None:
