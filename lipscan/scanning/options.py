@@ -75,6 +75,11 @@ class ScanOptions:
         for name in ("windows", "upper_windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+        if self.upper_windows > self.windows:
+            raise ValueError(
+                f"upper_windows must be at most windows, {self.windows}, got {self.upper_windows}: measure more "
+                "windows, or certify fewer."
+            )
         for one in fields(self):
             known, given = one.metadata.get("choices"), getattr(self, one.name)
             if known and given not in (*known, one.default):
@@ -121,7 +126,8 @@ def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
         found = []
     if not found or min(found) < 1 or len({*found}) < len(found):
         raise ValueError(
-            f"lengths must be different positive whole numbers, such as 2,8,32, got {','.join(map(str, parts))}."
+            f"lengths must be different positive whole numbers, such as 2,8,32, got "
+            f"{','.join(map(str, parts)) or repr(lengths)}."
         )
     return found
 

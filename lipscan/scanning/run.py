@@ -191,7 +191,12 @@ def scan(
         rtol=rtol,
         seed=seed,
     )
+    for name, given in (("again", again), ("progress", progress)):
+        if given is not True and given is not False:
+            raise ValueError(f"{name} must be True or False, got {given!r}.")
     if output is not None:  # before a model is loaded
+        if not isinstance(output, str | os.PathLike):
+            raise TypeError(f"output must be the name of a folder, got {output!r}.")
         if not os.fspath(output).strip():
             raise ValueError(f"output must be the name of a folder, got {output!r}.")
         refuse_foreign(Path(output))

@@ -66,9 +66,18 @@ def test_options_of_a_scan_that_are_of_another_kind():
         ({"seed": None}, TypeError, "seed must be a whole number, got None"),
         ({"seed": 10**30}, ValueError, "seed must lie between"),
         ({"rtol": "1e-4"}, TypeError, "rtol must be a number, got '1e-4'"),
+        ({"lengths": []}, ValueError, r"such as 2,8,32, got \[\]\."),
+        ({"upper_windows": 3}, ValueError, "upper_windows must be at most windows, 2, got 3"),
         ({"upper_work": True}, TypeError, "upper_work must be a number, got True"),
     ):
         with pytest.raises(kind, match=said):
             options.ScanOptions(**given)
+    for given, kind, said in (
+        ({"again": "no"}, ValueError, "again must be True or False, got 'no'"),
+        ({"progress": 1}, ValueError, "progress must be True or False, got 1"),
+        ({"output": 5}, TypeError, "output must be the name of a folder, got 5"),
+    ):
+        with pytest.raises(kind, match=said):
+            lipnb.scan("no such model", **given)
     taken = options.ScanOptions(windows=np.int64(3), rtol=np.float64(1e-3), upper_work=10**9, masked=None)
     assert (taken.windows, taken.rtol) == (3, 1e-3)
