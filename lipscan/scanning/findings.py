@@ -37,14 +37,16 @@ def findings(found: Any) -> list[Finding]:
     if not passed:
         return [finding("none_passed")]
     said = [finding("passed", passed, rows=len(summary))]
-    if len(good):
+    if still(good):
+        said.append(finding("zero"))
+    elif len(good):
         top = roughest(good)
-        said += [*_roughest(good, top, found.table), *_baselines(top), *_growth(good), *_usual(top)]
+        said += [*_roughest(good, top, found), *_baselines(top), *_growth(good), *_usual(top)]
         said += [*_relative(good, top), *_bounds(good)]
         said += [*_heads(found.heads, top.layer), *_tokens(moving(found.tokens), top.layer)]
         open_rows = int((~good.converged.astype(bool)).sum())
         said += [finding("not_converged", open_rows, rows=len(good))] if open_rows else []
-    said += _steepest(steepest(found.tokens))
+    said += [] if still(good) else _steepest(steepest(found.tokens))
     said += _whole(found.whole, found.about["settings"]["layers"])
     return said
 
@@ -53,6 +55,11 @@ def roughest(good: pd.DataFrame) -> pd.Series:
     """The layer with the largest constant at the longest length, from rows of a summary that have one."""
     longest = _longest(good)
     return longest.loc[longest.lipschitz.idxmax()]
+
+
+def still(good: pd.DataFrame) -> bool:
+    """Whether every constant is 0, from rows of a summary that have one: then nothing is roughest, or compared."""
+    return bool(len(good) and (good.high == 0).all())
 
 
 def moving(tokens: pd.DataFrame) -> pd.DataFrame:
@@ -104,18 +111,24 @@ def _longest(good):
     return good[good.length == good.length.max()]
 
 
-def _roughest(good, top, table):
+def _roughest(good, top, found):
     """The roughest layer at the longest length: how rough, in how many windows, proved to what; and the smoothest."""
     longest, at = _longest(good), {"layer": top.layer, "length": top.length}
     yield finding("roughest" if len(longest) > 1 else "only_layer", top.lipschitz, layers=len(longest), **at)
     if top.measured > 1:
         key = "windows_alike" if short(top.low) == short(top.high) else "windows"
         yield finding(key, top.high, low=top.low, windows=top.measured, **at)
+    rows = found.table[(found.table.layer == top.layer) & (found.table.length == top.length)]
     if not top.converged:
-        yield finding("open", top.residual, **at)
-    bounds = table[(table.layer == top.layer) & (table.length == top.length)].certified
-    if bounds.notna().any():
-        yield finding("proved", bounds.max(), proved=bounds.notna().sum(), windows=len(bounds), **at)
+        over = (rows.probable / rows.lipschitz).max()
+        key = "open" if np.isfinite(over) else "open_unbounded"
+        yield finding(key, over, rtol=found.about["settings"]["rtol"], **at)
+    proved = rows[rows.certified.notna()]
+    if len(proved):
+        window = int(proved.window.iloc[0])
+        key = "proved_several" if len(proved) > 1 else "proved_window" if window else "proved"
+        of = {"constant": proved.lipschitz.max(), "proved": len(proved), "windows": len(rows)}
+        yield finding(key, proved.certified.max(), window=window, **of, **at)
     else:
         yield finding("unproved", **at)
     if len(longest) > 1:
@@ -140,7 +153,7 @@ def _growth(good):
     """Factors by which the constants of layers change between the shortest and the longest length."""
     first, last = int(good.length.min()), int(good.length.max())
     shortest, longest = (good[good.length == length].set_index("layer").lipschitz for length in (first, last))
-    change = (longest / shortest).dropna()
+    change = (longest / shortest.where(shortest > 0)).dropna()
     if first < last and len(change):
         key = "growth_alike" if factor(change.min()) == factor(change.max()) else "growth"
         yield finding(key, change.max(), low=change.min(), first=first, last=last, root=(last / first) ** 0.5)
@@ -163,9 +176,12 @@ def _relative(good, top):
     most, least = (longest.loc[longest.relative.agg(which)] for which in ("idxmax", "idxmin"))
     key = "relative" if len(longest) > 1 else "relative_only"
     yield finding(key, most.relative, layer=most.layer, length=most.length)
+    differ = short(least.relative) != short(most.relative)
+    lowest = differ and least.layer == top.layer
     if most.layer != top.layer and pd.notna(top.relative):
-        yield finding("relative_roughest", top.relative, layer=top.layer, length=top.length)
-    if short(least.relative) != short(most.relative):
+        key = "relative_roughest_least" if lowest else "relative_roughest"
+        yield finding(key, top.relative, layer=top.layer, length=top.length)
+    if differ and not lowest:
         yield finding("relative_least", least.relative, layer=least.layer, length=least.length)
     yield finding("small")
 
@@ -185,6 +201,10 @@ def _bounds(good) -> Iterator[Finding]:
 
 def _heads(heads, layer):
     """The roughest head of all, and that of the roughest layer."""
+    if len(heads) and not heads["head"].any():  # a layer of one head has no median head
+        top = heads.loc[heads.lipschitz.idxmax()]
+        yield finding("only_head", top.lipschitz, layer=top.layer, length=top.length)
+        return
     for key, rows in (("head", heads), ("head_of_roughest", heads[heads.layer == layer])):
         if len(rows):
             top = rows.loc[rows.lipschitz.idxmax()]

@@ -41,7 +41,7 @@ def small(value: float | None) -> str:
 
 
 def times(log10: float) -> str:
-    """Factor by which a bound is too high, from its base 10 logarithm.
+    """Factor by which a bound is too high, from its base 10 logarithm; near 1 in the digits that tell it from 1.
 
     Examples
     --------
@@ -50,6 +50,8 @@ def times(log10: float) -> str:
     """
     if math.isnan(log10):
         return ""
+    if abs(log10) < 0.01:
+        return factor(10**log10)
     if log10 < 4:
         return f"{10**log10:.2g}" if log10 < 2 else f"{round(10**log10, -1):.0f}"
     exponent = math.floor(log10)

@@ -12,7 +12,7 @@ from lipscan import corpora, recording
 from lipscan.scanning import figures, fmt
 from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipscan.scanning.comparison import compare, compared, unpaired
-from lipscan.scanning.findings import findings, gaps, left_out, moving, roughest, steepest, weights_of
+from lipscan.scanning.findings import findings, gaps, left_out, moving, roughest, steepest, still, weights_of
 from lipscan.scanning.summary import COLUMNS, TABLES, closest, first_window, measured
 from lipscan.scanning.words import ENDS, PAGES, QUESTIONS
 
@@ -72,7 +72,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
     )
     words = (fmt.factor, fmt.short, fmt.small, fmt.times, fmt.up)
     environment.filters |= {one.__name__: one for one in words}
-    there = [key for key in TITLES if f"over_{key}" in summary]
+    there = [key for key in TITLES if f"over_{key}" in summary and summary[f"over_{key}"].notna().any()]
     routes = {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
     tokens, by = _mapped(found.tokens)
     farthest = tokens.loc[tokens.groupby("layer")[by].idxmax()] if len(tokens) else tokens
@@ -100,7 +100,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         gaps=gaps(found.gaps),
         pages={page: title for page, title in PAGES.items() if page in {one.page for one in said}},
         ends=ENDS,
-        top=roughest(good) if len(good) else None,
+        top=roughest(good) if len(good) and not still(good) else None,
         skipped=left_out(found.about, summary),
         passed=int(summary.passed.sum()),
         text=_described(settings),
@@ -130,6 +130,10 @@ def _plots(found, good):
         length = given[0].length.max()
         plots.append((Markup(figures.in_report(draw, *given, **options)), caption.format(length=length)))
 
+    if still(good):  # nothing to draw on a logarithmic axis
+        n = good.length.max()
+        plot(CAPTIONS["radii"], figures.radii, good[good.length == n])
+        return plots
     for n, rows in good.groupby("length"):
         near = {*closest(rows).title}
         bounds = {key: title for key, title in TITLES.items() if key in PLOTTED or title in near}

@@ -9,7 +9,16 @@ from lipscan.scanning.fmt import times
 
 @pytest.mark.parametrize(
     ("log10", "said"),
-    [(0.0, "1"), (0.41, "2.6"), (1.0, "10"), (2.53, "340"), (5.08, "1.2e5"), (151.2, "1e151"), (float("nan"), "")],
+    [
+        (0.0, "1"),
+        (0.0001, "1.0002"),
+        (0.41, "2.6"),
+        (1.0, "10"),
+        (2.53, "340"),
+        (5.08, "1.2e5"),
+        (151.2, "1e151"),
+        (float("nan"), ""),
+    ],
 )
 def test_how_many_times(log10, said):
     assert times(log10) == said

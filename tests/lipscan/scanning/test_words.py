@@ -27,7 +27,12 @@ def test_each_kind_is_a_whole_sentence_with_a_page_that_is_there():
 @pytest.mark.parametrize(
     ("key", "value", "where", "said"),
     [
-        ("proved", 34.8501, {"proved": 1, "windows": 2}, "comes out more than 34.9 times as large (windows with a"),
+        (
+            "proved",
+            34.8501,
+            {"proved": 1, "windows": 2, "constant": 14.3},
+            "whose constant is 14.3: no small change comes out more than 34.9 times as large (windows with a",
+        ),
         (
             "farthest",
             0.99969,
