@@ -271,7 +271,7 @@ def test_the_command_speaks_plainly(tmp_path, results_folder, capsys, monkeypatc
     assert cli.main(["train", "--folder", str(tmp_path / "file" / "model")]) == 1
     assert "cannot be written" in capsys.readouterr().err
     monkeypatch.setattr(models, "mini_folder", lambda: tmp_path / "none")
-    monkeypatch.setattr(models.loading, "mini_folder", lambda: tmp_path / "none")
+    monkeypatch.setattr(models.demo.fetching, "mini_folder", lambda: tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="`make model` trains it again"):
         models.load("gpt2-mini")
     with pytest.raises(SystemExit):
