@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import passed_on, settings
+from lipscan.models.config_checks import passed_on, reason, settings
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -47,7 +47,12 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
     inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
-    with capture(*(module for both in places for module in both)) as calls:
+    with (
+        passed_on(
+            f"the network of {name!r} cannot be run{_on_text(architecture.reads, inputs)}", "see its config.json"
+        ),
+        capture(*(module for both in places for module in both)) as calls,
+    ):
         run(network, architecture.reads, inputs)
     tolerance = allowed(network.dtype)
     heads = width = 0
@@ -77,7 +82,9 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         except Depends as error:
             raise ValueError(f"{place} is not known here: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"{place} is not known here: {error}") from error
+            raise ValueError(
+                f"{place} is not known here: {reason(error) if type(error) is IndexError else error}"
+            ) from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
             raise ValueError(
@@ -170,7 +177,8 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
         same = 1
     pair, draws = pair.to(network.device), Draws()
     mend = "see its config.json" if network.dtype == torch.float32 else "load it in float32, or see its config.json"
-    with passed_on(f"the network of {name!r} cannot be run", mend):  # entries that only a forward pass refuses
+    refusal = f"the network of {name!r} cannot be run{_on_text(reads, pair)}"
+    with passed_on(refusal, mend):  # entries that only a forward pass refuses
         states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
@@ -204,3 +212,8 @@ def assert_causality(
             f"{change:.1e} (relative). Its weights or its config.json are damaged, or this version of transformers "
             "treats masks differently; report it."
         )
+
+
+def _on_text(reads, inputs):
+    """On which text a network fails, in words."""
+    return f" on a text of {inputs.shape[1]} tokens" if reads == "input_ids" else ""
