@@ -166,12 +166,13 @@ def load(
         )
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
-        masked = own_mask(network, asked, name, architecture.reads)
+        masked = own_mask(network, asked, name, architecture)
         if architecture.reads == "pixel_values":
             architecture = counted(network, architecture, name)
         else:
             architecture = tried(network, architecture, masked)
-    assert_causality(network, masked, name, architecture.reads, architecture.small_sides(network.config))
+    sides = architecture.small_sides(network.config)
+    assert_causality(network, masked, name, architecture.reads, sides, architecture)
     heads, width = check_maps(network, architecture, masked, name)
     return Model(
         name=name,

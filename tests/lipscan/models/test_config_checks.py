@@ -113,7 +113,7 @@ ENTRIES = {
     **{
         kind: [
             ({entry: 2_000_000}, RULES, f"{entry} = 2000000: it must be at most 1,000,000"),
-            *(({entry: size}, "_check_positions", f"has {entry} = {said}: it must be a whole number") for size, said in sizes),
+            *(({entry: size}, "_check_positions", f"{entry} = {said}: it must be a whole") for size, said in sizes),
         ]
         for kind, entry, sizes in (
             ("bloom", "seq_length", [(None, "null"), ("long", '"long"'), (9.5, "9.5")]),
