@@ -18,6 +18,8 @@ from lipnb.extras import extra
 from lipscan.models.changes import Changed
 
 LONGEST = 200_000_000  # bytes of a text file, such as config.json or a tokenizer's
+LONGEST_CONFIG = 8_000_000  # bytes of a config.json, which with the names of 22,000 classes has about 2,000,000
+ENTRIES = 100_000  # of a config.json, those of its lists and parts included: transformers checks and copies each
 STEPS = 1_000_000  # most calls of PyTorch in which a network is laid out
 TEXTS = (".json", ".txt", ".model", ".jinja")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -60,7 +62,8 @@ RULES = (
         f"it must be one of {', '.join(COMPUTED)}; no code of a model is run",
     ),
     _most("(?:layers?|depths?|blocks?|block_sizes|stages?|attention_types)$", 1000),
-    _most("(?:heads?|experts?|image_size|patch_size|channels)$", 10_000),
+    _most("(?:heads?|experts?|image_size|patch_size|channels)$", 20_000),
+    _most("^(?:n_positions|seq_length|max_seq_len)$", 1_000_000),  # terms of relative positions, for each distance
     _most("(?:num_labels|type_vocab_size)$", 30_000),
     Rule("theta|base|seed|max_length", lambda value: True, ""),
     _most("", 10**9),
@@ -94,6 +97,7 @@ def reason(error: BaseException) -> str:
     """What an error says, in one line; its kind if it says nothing, or only a key."""
     said, kind = " ".join(str(error).split()).rstrip("."), type(error).__name__
     said = said if len(said) <= 250 else f"{said[:250]} ..."
+    said = "a table of embeddings is read beyond its last row" if said == "index out of range in self" else said
     return f"{kind}: {said}" if isinstance(error, KeyError) else said or kind
 
 
@@ -127,6 +131,12 @@ def check_entries(entries: dict, name: str) -> None:
         rule = next(rule for rule in RULES if re.search(rule.names, key))
         if value is not None and not rule.fits(value):
             raise ValueError(f"{settings(name)} has {place[1:]} = {repr(value)[:60]}: {rule.wanted}.")
+        if isinstance(value, dict | list) and len(todo) + len(value) > ENTRIES:
+            where = f" up to {place[1:]}" if place else ""
+            raise ValueError(
+                f"{settings(name)} has more than {ENTRIES:,} entries{where}, those of lists and parts included, more "
+                "than any sound one: mend that file or copy it again."
+            )
         if isinstance(value, dict):
             todo += [(f"{place}.{inner}", inner, one) for inner, one in value.items()]
         elif isinstance(value, list):
@@ -255,9 +265,10 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
     for path in sorted(Path(folder).iterdir()):
         if path.suffix in (*TEXTS, ".safetensors"):
             place_of(folder, path.name, name)
-        if path.suffix in TEXTS and path.is_file() and path.stat().st_size > LONGEST:
+        longest = LONGEST_CONFIG if path.name == "config.json" else LONGEST
+        if path.suffix in TEXTS and path.is_file() and path.stat().st_size > longest:
             raise ValueError(
-                f"{path.name} of {name!r} has more than {LONGEST:,} bytes, more than any sound one: it is not read."
+                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not read."
             )
         if path.name in ADAPTERS:  # transformers would load the model that it names
             raise ValueError(

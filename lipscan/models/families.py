@@ -117,7 +117,14 @@ def _t5_relative(network):
     """Learned terms of the first layer, added in all layers, for distances up to the longest text."""
     first = network.block[0].layer[0].SelfAttention
     reach = getattr(network.config, "n_positions", 512)
-    return first.compute_bias(1, 2 * reach + 1, past_seen_tokens=reach)[0, :, 0]
+    try:
+        return first.compute_bias(1, 2 * reach + 1, past_seen_tokens=reach)[0, :, 0]
+    except IndexError:  # more distances than it has terms for
+        raise ValueError(
+            f"the entries relative_attention_max_distance = {first.relative_attention_max_distance} and "
+            f"relative_attention_num_buckets = {first.relative_attention_num_buckets} of its config.json leave no term "
+            "for some distances of its tokens; the first must be larger than a quarter of the second."
+        ) from None
 
 
 def _albert_layers(network):

@@ -14,7 +14,7 @@ from lipscan.models.hooks import capture
 from lipscan.models.images import picture_shape
 from lipscan.models.layers import Architecture, reads_other_keys
 from lipscan.models.network import ROUNDING, run, some_inputs, vocabulary
-from lipscan.models.self_check import leak
+from lipscan.models.self_check import causal_layers, leak
 
 EXACT = {"experts_implementation": "eager"}  # the fast sums over experts do not support float64
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -157,9 +157,12 @@ def _as_counted(n, config):
     return n
 
 
-def own_mask(network: torch.nn.Module, wanted: bool | None, name: str, reads: str = "input_ids") -> bool:
+def own_mask(network: torch.nn.Module, wanted: bool | None, name: str, architecture: Architecture) -> bool:
     """Whether a network of a family without an entry is causal, found by running it; ValueError if not as wanted."""
-    masked = leak(network, name, reads) <= ROUNDING
+    masked = leak(network, name, architecture.reads) <= ROUNDING
+    if masked:  # or its attention is too small beside the residual to show in its outputs
+        shown = causal_layers(network, architecture)
+        masked = wanted is not False if shown is None else shown
     if wanted is not None and bool(wanted) != masked:
         found = "causal" if masked else "not causal"
         raise ValueError(

@@ -1,5 +1,6 @@
 """Loading of a transformer by name, from a folder, or with random weights; its mask and its maps are checked."""
 
+import json
 import math
 import os
 from contextlib import suppress
@@ -24,6 +25,7 @@ from lipscan.models.config_checks import (
 from lipscan.models.demo.fetching import demo_folder
 from lipscan.models.families import ARCHITECTURES
 from lipscan.models.files import from_hub, mini_folder, quiet, read_config
+from lipscan.models.generic import LENGTHS as POSITIONS
 from lipscan.models.generic import counted, located, own_mask, unknown_family
 from lipscan.models.gguf_files import gguf_folder
 from lipscan.models.lm_head import Source
@@ -154,6 +156,7 @@ def load(
             architecture = located(empty, architecture, name)
         if not architecture.attending(architecture.network_of(empty)):
             raise ValueError(f"{name!r} has no layer that holds attention: there is nothing to measure.")
+        _check_positions(entries, architecture, architecture.network_of(empty).config, name)
         most = vocabulary(architecture.network_of(empty)) if architecture.reads == "input_ids" else None
         found = (None, None) if most is None else find_tokenizer(tokenizer, name, folder, on_hub, most, random)
         network = (
@@ -163,12 +166,13 @@ def load(
         )
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
-        masked = own_mask(network, asked, name, architecture.reads)
+        masked = own_mask(network, asked, name, architecture)
         if architecture.reads == "pixel_values":
             architecture = counted(network, architecture, name)
         else:
             architecture = tried(network, architecture, masked)
-    assert_causality(network, masked, name, architecture.reads, architecture.small_sides(network.config))
+    sides = architecture.small_sides(network.config)
+    assert_causality(network, masked, name, architecture.reads, sides, architecture)
     heads, width = check_maps(network, architecture, masked, name)
     return Model(
         name=name,
@@ -331,6 +335,19 @@ def _mask(architecture, entries, masked, name):
             f"masked={bool(masked)}: leave masked out (at a terminal --masked), or load a BERT such as 'minilm'."
         )
     return bool(masked)
+
+
+def _check_positions(entries, architecture, config, name):
+    """Refuse a number of positions that is none; the library checks those that its own networks need, not all."""
+    with suppress(TypeError):
+        if architecture.reads != "input_ids" or type(architecture.longest(config)) is int:
+            return
+    known = (*POSITIONS, "pad_token_id")  # RoBERTa counts its positions from there
+    said = next((entry for entry in known if entry in entries and type(entries[entry]) is not int), POSITIONS[0])
+    raise ValueError(
+        f"{settings(name)} has {said} = {json.dumps(entries.get(said))[:60]}: it must be a whole number; how many "
+        "tokens a text may have follows from it."
+    )
 
 
 def _configuration(entries, folder, architecture, masked, name):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from textwrap import shorten
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -13,6 +14,7 @@ import torch
 
 from lipscan.models.files import quiet
 
+LONGEST = 800  # characters of what transformers says, which lists each fault
 WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
@@ -83,10 +85,17 @@ def _place(thing, folder):
         with quiet():
             thing.save_pretrained(folder / kind)
     except Exception as error:  # the library raises many kinds of errors
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        from safetensors import SafetensorError
+
+        why = shorten(str(error) or type(error).__name__, LONGEST, placeholder=" ...").rstrip(".")
+        if isinstance(error, OSError | SafetensorError):
+            raise ValueError(
+                f"this {kind} is in memory, and its copy in the folder for temporary files (TMPDIR) could not be "
+                f"written ({why}): make room, or save it with save_pretrained('mine'), then give 'mine'."
+            ) from error
         raise ValueError(
-            f"this {kind} is in memory, and its copy in the folder for temporary files (TMPDIR) could not be written "
-            f"({why}): make room, or save it with save_pretrained('mine'), then give 'mine'."
+            f"this {kind} is in memory, and transformers does not write it ({why}): mend that, until its "
+            "save_pretrained('mine') succeeds."
         ) from error
     finally:
         if config is not None:  # the library notes type and class in it

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import passed_on, settings
+from lipscan.models.config_checks import passed_on, reason, settings
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -47,7 +47,12 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
     inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
-    with capture(*(module for both in places for module in both)) as calls:
+    with (
+        passed_on(
+            f"the network of {name!r} cannot be run{_on_text(architecture.reads, inputs)}", "see its config.json"
+        ),
+        capture(*(module for both in places for module in both)) as calls,
+    ):
         run(network, architecture.reads, inputs)
     tolerance = allowed(network.dtype)
     heads = width = 0
@@ -77,7 +82,9 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         except Depends as error:
             raise ValueError(f"{place} is not known here: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"{place} is not known here: {error}") from error
+            raise ValueError(
+                f"{place} is not known here: {reason(error) if type(error) is IndexError else error}"
+            ) from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
             raise ValueError(
@@ -170,7 +177,8 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
         same = 1
     pair, draws = pair.to(network.device), Draws()
     mend = "see its config.json" if network.dtype == torch.float32 else "load it in float32, or see its config.json"
-    with passed_on(f"the network of {name!r} cannot be run", mend):  # entries that only a forward pass refuses
+    refusal = f"the network of {name!r} cannot be run{_on_text(reads, pair)}"
+    with passed_on(refusal, mend):  # entries that only a forward pass refuses
         states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
@@ -190,13 +198,24 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
 
 
 def assert_causality(
-    network: Any, masked: bool, name: str, reads: str = "input_ids", sides: tuple[int, int] | None = None
+    network: Any,
+    masked: bool,
+    name: str,
+    reads: str = "input_ids",
+    sides: tuple[int, int] | None = None,
+    architecture: Any = None,
 ) -> None:
     """Raise RuntimeError unless the network is causal exactly if `masked` (castin2024smooth, Def. 2.5).
 
     Changing the last tokens must not change earlier outputs, to relative 1e-5, if masked; and must change them if not.
+    With an `architecture`, attention too small beside the residual to change them is judged by itself.
     """
     change = leak(network, name, reads, sides)
+    if change <= ROUNDING and not masked and architecture is not None:
+        texts = [some_inputs(network, reads, min(6, architecture.longest(network.config)), 1, n, sides) for n in (0, 1)]
+        one, other = (run(network, reads, text).last_hidden_state.double() for text in texts)
+        if (one - other).norm() > ROUNDING * one.norm() and not causal_layers(network, architecture):
+            return  # a network that gives the same for all texts is damaged
     if (change <= ROUNDING) != masked:
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
         raise RuntimeError(
@@ -204,3 +223,51 @@ def assert_causality(
             f"{change:.1e} (relative). Its weights or its config.json are damaged, or this version of transformers "
             "treats masks differently; report it."
         )
+
+
+@torch.no_grad()
+def causal_layers(network: Any, architecture: Any) -> bool | None:
+    """Whether the attention of the layers, apart from residuals, is causal; None if no output depends on its tokens.
+
+    The second half of the tokens that each attention receives is replaced, as in a scan. For a network that is causal
+    as a whole: True also where an attention maps no sequence to another, which `check_maps` refuses.
+    """
+    reads, shown = architecture.reads, None
+    n = min(LEAST, architecture.longest(network.config)) if reads == "input_ids" else 0
+    inputs = some_inputs(network, reads, n, seed=0, sides=architecture.small_sides(network.config))
+    for number in architecture.attending(network):
+        receiver, giver = architecture.attention_of(network, number), architecture.giver(network, number)
+        call, outputs = architecture.call_of(network, number), []
+        for replaced in (False, True):
+
+            def other(one, replaced=replaced, receiver=receiver, call=call):
+                if not replaced or one.module is not receiver or one.number != call:
+                    return None
+                half = one.tokens.shape[1] // 2
+                kept, late = one.tokens[:, :half], one.tokens[:, half:]
+                return one.with_tokens(torch.cat([kept, late.flip(1, 2) + 1], 1))
+
+            with capture(receiver, after=(giver, call), change=other) as calls:
+                run(network, reads, inputs)
+            received = [one for one in calls if one.module is receiver and one.number == call]
+            given = [one.given for one in calls if one.module is giver and one.number == call]
+            if not given or not isinstance(given[0], Tensor) or not received or given[0].ndim != 3:
+                return True
+            if received[0].tokens.shape[:2] != given[0].shape[:2] or reads == "input_ids" and len(given[0][0]) != n:
+                return True
+            outputs.append(given[0].double())
+        before, after = outputs
+        half = before.shape[1] // 2
+        early, late = (
+            (after - before)[:, part].norm() > ROUNDING * before[:, part].norm()
+            for part in (slice(half), slice(half, None))
+        )
+        if early:
+            return False
+        shown = True if late else shown
+    return shown
+
+
+def _on_text(reads, inputs):
+    """On which text a network fails, in words."""
+    return f" on a text of {inputs.shape[1]} tokens" if reads == "input_ids" else ""

@@ -141,7 +141,7 @@ def _error(task, ended, notebook):
     if ended["raised"].startswith("PapermillExecutionError"):
         errors = [(n, output) for n, cell in _code(notebook) for output in cell.outputs if "ename" in output]
         n, output = [(n, output) for n, output in errors if (output.ename, output.evalue) not in LEFT][-1]
-        return f"{cells.shown(notebook.cells, n)}: {output.ename}: {output.evalue}"
+        return f"{cells.shown(notebook.cells, n)}: " + ": ".join(filter(None, (output.ename, output.evalue)))
     started = _started(notebook)
     name, text = _reason(task, ended, started)
     if not started:

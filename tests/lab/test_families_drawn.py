@@ -282,7 +282,7 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
 
 def test_a_network_that_the_library_cannot_run_is_refused(tmp_path):
     rope = {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0, "partial_rotary_factor": 0.5}
-    with pytest.raises(ValueError, match="the network of .* cannot be run .The size of tensor"):
+    with pytest.raises(ValueError, match="the network of .* cannot be run .*The size of tensor"):
         load(tmp_path, "granite", {"rope_parameters": rope})
 
 

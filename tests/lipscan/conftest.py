@@ -176,6 +176,7 @@ def wheel(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory):
+    import transformers
     from transformers import LlamaConfig, LlamaModel
 
     root = tmp_path_factory.mktemp("sound")
@@ -185,6 +186,16 @@ def sound(tmp_path_factory):
     heads = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
     with torch.random.fork_rng():
         LlamaModel(LlamaConfig(**sizes, **heads, bos_token_id=0, eos_token_id=0)).save_pretrained(root / "llama")
+    kinds = {
+        "t5": ("T5Encoder", "T5", dict(vocab_size=70, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)),
+        "roberta": ("Roberta", "Roberta", dict(TEXT, pad_token_id=1)),
+        "bloom": ("Bloom", "Bloom", dict(vocab_size=70, hidden_size=32, n_layer=2, n_head=4)),
+        "mpt": ("Mpt", "Mpt", dict(vocab_size=70, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)),
+    }
+    with torch.random.fork_rng():
+        for kind, (network, config, settings) in kinds.items():
+            config = getattr(transformers, f"{config}Config")(**settings)
+            getattr(transformers, f"{network}Model")(config).save_pretrained(root / kind)
     return root
 
 

@@ -56,10 +56,13 @@ ENTRIES = {
         ({"num_hidden_layers": 100_000}, RULES, f"num_hidden_layers = 100000: {MOST}"),
         ({"text_config": {"num_hidden_layers": 10**6}}, RULES, f"text_config.num_hidden_layers = 1000000: {MOST}"),
         ({"parts": [{"depths": [2, 10**6]}]}, RULES, f"parts.depths = 1000000: {MOST}"),
-        ({"num_attention_heads": 10**5}, RULES, "num_attention_heads = 100000: it must be at most 10,000"),
+        ({"num_attention_heads": 10**5}, RULES, "num_attention_heads = 100000: it must be at most 20,000"),
         ({"vocab_size": 10**18}, RULES, "vocab_size = 1000000000000000000: it must be at most 1,000,000,000"),
         ({"num_labels": 10**6}, RULES, "num_labels = 1000000: it must be at most 30,000"),
         ({"quantization_config": [1]}, RULES, QUANTIZED),
+        ({"eos_token_id": [1] * 100_000}, RULES, "has more than 100,000 entries up to eos_token_id, .*: mend that"),
+        ({"id2label": {str(i): "a" for i in range(100_000)}}, RULES, "more than 100,000 entries up to id2label"),
+        ({"rope": {"short": [[1.0] * 1000] * 150}}, RULES, "more than 100,000 entries up to rope.short"),
         ({"quantization_config": {"load_in_4bit": True}}, RULES, f"load_in_4bit.*{QUANTIZED}"),
         ({"text_config": {"compression_config": {"format": "pack"}}}, RULES, QUANTIZED),
         ({"_attn_implementation": "someone/kernel"}, RULES, KERNEL),
@@ -107,6 +110,22 @@ ENTRIES = {
         (rotary(rope_type="default", rope_theta=NAN), RUN, DAMAGED),
         (rotary(rope_type="yarn", factor=2.0, attention_factor=NAN), RUN, DAMAGED),
     ],
+    **{
+        kind: [
+            ({entry: 2_000_000}, RULES, f"{entry} = 2000000: it must be at most 1,000,000"),
+            *(({entry: size}, "_check_positions", f"{entry} = {said}: it must be a whole") for size, said in sizes),
+        ]
+        for kind, entry, sizes in (
+            ("bloom", "seq_length", [(None, "null"), ("long", '"long"'), (9.5, "9.5")]),
+            ("mpt", "max_seq_len", []),
+        )
+    },
+    "roberta": [({"pad_token_id": None}, "_check_positions", "has pad_token_id = null: it must be a whole number")],
+    "t5": [
+        ({"n_positions": 2_000_000}, RULES, "n_positions = 2000000: it must be at most 1,000,000"),
+        ({"n_positions": None}, "_check_positions", "has n_positions = null: it must be a whole number"),
+        ({"relative_attention_max_distance": 4}, MAPS, "relative_attention_max_distance = 4 .* larger than a quarter"),
+    ],
     "gpt2": [({"n_head": 5}, META, f"{BUILT} .*divisible"), ({"n_layer": 10**9}, RULES, MOST)],
 }  # fmt: skip
 
@@ -117,6 +136,13 @@ ENTRIES = {
 )
 def test_each_entry_that_misleads_ends_at_its_gate(kind, entries, gate, sentence, sound, tmp_path):
     refused(configured(shutil.copytree(sound / kind, tmp_path / "model"), **entries), sentence, gate)
+
+
+def test_what_transformers_sets_itself_and_real_lists_pass_the_rules():
+    for entries in ({"num_experts": 16384}, {"head_out_channels": 18714}, {"n_positions": 65536}):  # of its defaults
+        config_checks.check_entries(entries, "this one")
+    labels = {str(number): f"n{number}" for number in range(22_000)}
+    config_checks.check_entries({"id2label": labels, "label2id": {name: 1 for name in labels.values()}}, "this one")
 
 
 def test_every_rule_of_the_table_refuses_an_entry():
@@ -231,7 +257,7 @@ FILES = {
         (written('{"model_type": ' * 10**5), f"{JSON} .*nested too deeply"),
         (written('{"model_type": "bert", "hidden_size": 1' + 10**4 * "0" + "}"), JSON),
         (written('{"model_type": "bert", "layer_norm_eps": 1e999, "hidden_size": 1e999}'), "hidden_size.* got float"),
-        (lambda path: sparse(path, 10**9), "more than 200,000,000 bytes"),
+        (lambda path: sparse(path, 8_000_001), "more than 8,000,000 bytes"),
         (lambda path: (path.unlink(), path.mkdir()), "holds no config.json"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "holds no config.json"),
         (lambda path: (path.unlink(), path.symlink_to(path.name)), "holds no config.json"),

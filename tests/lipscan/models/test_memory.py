@@ -73,3 +73,21 @@ def test_what_in_memory_is_no_network_of_transformers_is_refused(bert, tmp_path,
     ):
         models.load(network)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_network_that_transformers_does_not_write_is_refused_with_all_it_says(bert):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    network = small(bert).module
+    first, second = (layer.attention.self.query for layer in network.encoder.layer[:2])
+    second.weight = first.weight
+    with pytest.raises(ValueError, match=r"transformers does not write it \(.*shared tensors .*\): mend that, until"):
+        models.load(network)
+    with torch.random.fork_rng():
+        network = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=1, n_positions=8))
+    network.generation_config.top_p, network.generation_config.do_sample = 0.5, False
+    with pytest.raises(
+        ValueError, match=r"does not write it \(GenerationConfig is invalid: .*top_p.*\): mend that"
+    ) as said:
+        models.load(network)
+    assert len(str(said.value).splitlines()) == 1 and "make room" not in str(said.value)

@@ -44,3 +44,46 @@ def test_a_small_leak_is_a_leak():
         else:
             with pytest.raises(RuntimeError, match=sentence):
                 assert_causality(network, masked, "this one")
+
+
+def mute(network, times, bias=0.0, layers=(0, 1)):
+    """The network with the output of its attention this many times as large, and a bias."""
+    for number in layers:
+        output = network.encoder.layer[number].attention.output.dense
+        output.weight.data.mul_(times)
+        output.bias.data.fill_(bias)
+    return network
+
+
+MUTE = {"zero": (0.0,), "constant": (0.0, 1.0), "one": (0.0, 0.0, (0,)), "tiny": (1e-25,)}
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Esm"])  # the second is of a family without an entry
+@pytest.mark.parametrize("how", MUTE)
+def test_attention_that_gives_nothing_shows_no_mask_and_one_that_gives_little_shows_it(kind, how):
+    import transformers
+
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, pad_token_id=0)
+    config = getattr(transformers, f"{kind}Config")(vocab_size=60, max_position_embeddings=40, **sizes)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = mute(getattr(transformers, f"{kind}Model")(config), *MUTE[how])
+    model = models.load(network)
+    read = models.readings(model, torch.arange(5, 14)[None])
+    assert all(self_check(model, number, read[number])[2] for number in (0, 1))
+    if kind == "Bert" or how in ("one", "tiny"):  # else nothing tells
+        assert not model.masked
+    if how == "tiny":
+        assert all(self_check(model, number, read[number])[1] > 0.01 for number in (0, 1))
+        model.masked = True
+        assert not self_check(model, 1, read[1])[2]
+
+
+def test_a_causal_network_said_to_be_unmasked_is_found_though_its_attention_is_tiny(tmp_path):
+    model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
+    for layer in model.module.h:
+        layer.attn.c_proj.weight.mul_(1e-25)
+        layer.attn.c_proj.bias.zero_()
+    with pytest.raises(RuntimeError, match="is causal although masked=False"):
+        assert_causality(model.module, False, "this one", architecture=model.architecture)
+    assert_causality(model.module, True, "this one", architecture=model.architecture)

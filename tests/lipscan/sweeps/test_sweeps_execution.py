@@ -541,3 +541,13 @@ def test_this_machine_as_a_cluster_listens_on_loopback_alone(place):
         first = next(outcomes := running._outcomes(now, client, workers, lambda: False, print))
         assert first == (now.todo[0], f"{platform.node()}, GPU 3")
         outcomes.close()
+
+
+def test_an_error_without_text_is_named_without_a_colon_at_its_end():
+    from lipscan.sweeps.execution import _error
+
+    ended = {"why": None, "code": 1, "raised": "PapermillExecutionError: it"}
+    for text, said in (("", "KeyError"), ("'a'", "KeyError: 'a'")):
+        output = nbformat.v4.new_output("error", ename="KeyError", evalue=text, traceback=[])
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("{}['a']", outputs=[output])])
+        assert _error({}, ended, notebook).endswith(f": {said}")
