@@ -156,7 +156,8 @@ plt.show()
 # %% [markdown]
 # ## A scan, live
 #
-# The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
+# The command prints its answers and a table, and leaves a folder with `report.html` (one file, opens offline) and tables;
+# more lengths or layers can be added to it later.
 # Some forty families are known in closed form. The attention of any other language model is read as one of their
 # layouts, by the names and shapes of its tensors, and this closed form is kept only if the network's own modules agree
 # with it to rounding, in every layer: so Qwen3-MoE, gpt-oss, OLMo 3 or Cohere 2 have certified bounds, heads and tokens
@@ -175,9 +176,23 @@ print(f"{int(found.summary.passed.sum())} of {len(found.summary)} layers and len
 # %% tags=["hide-input"]
 headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "certified": "certified bound"}
 headings |= {"relative": "relative constant", "over_random": "over random weights", "radius": "largest token norm"}
+headings |= {"typical": "a random change", "steepest_token": "steepest token", "steepest_share": "its share"}
 figures.table(found.summary, names=headings, digits=3)
+usual = found.summary.lipschitz / found.summary.typical
+assert (usual >= 1).all() and found.summary.steepest_share.between(0, 1).all()
+glue("usual_least", float(usual.min()), display=False)
+glue("usual_most", float(usual.max()), display=False)
+top = found.summary.loc[found.summary.steepest_share.idxmax()]
+glue("steepest_layer", int(top.layer), display=False)
+glue("steepest_percent", float(100 * top.steepest_share), display=False)
 
 # %% [markdown]
+# The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
+# $\norm J_F / \sqrt{nd}$ times as long (root mean square over directions, from a few products with random vectors). Here
+# the worst change comes out {glue:text}`usual_least:.1f` to {glue:text}`usual_most:.1f` times as long as a random one.
+# The last two columns say where the worst change lies: the token on which most of it falls, counted from 0, and the share
+# of its squared length there, at most {glue:text}`steepest_percent:.0f` %, in layer {glue:text}`steepest_layer:.0f`.
+#
 # Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
 # the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
 # measured.
