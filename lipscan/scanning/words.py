@@ -99,7 +99,7 @@ def finding(key: str, value: float = math.nan, **where: Any) -> Finding:
     Examples
     --------
     >>> str(finding("smoothest", 3.9, layer=0))
-    'The smoothest is layer 0, with 3.9 times.'
+    'The smoothest is layer 0: 3.9 times.'
     """
     plain = {name: at.item() if hasattr(at, "item") else at for name, at in where.items()}  # no numbers of NumPy
     return Finding(key, float(value), TEMPLATES[key].unit, plain, TEMPLATES[key].page)
