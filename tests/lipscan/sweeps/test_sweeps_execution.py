@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import nbformat
 import psutil
@@ -306,27 +307,19 @@ def test_a_killed_command_leaves_no_process_and_loses_nothing(place):
     assert list(sweep.table.n) == [*range(6)] and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
 
 
-@contextmanager
-def started(**shape):
-    """A cluster on this machine, as somebody would start one, of workers that are started again however often."""
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers of one thread, as somebody would start them, who are started again however often."""
     import dask
     from distributed import LocalCluster
 
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
     with (  # 15 s after a loss Dask ends a worker that it finds lost again
+        pytest.MonkeyPatch.context() as patch,
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
-        LocalCluster(dashboard_address="127.0.0.1:0", **shape) as cluster,
     ):
-        yield cluster
-    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Two workers of one thread."""
-    with started(n_workers=2, threads_per_worker=1) as cluster:
-        yield cluster
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with LocalCluster(dashboard_address="127.0.0.1:0", n_workers=2, threads_per_worker=1) as cluster:
+            yield cluster
 
 
 def machine(address, home):
@@ -422,6 +415,40 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     sweep = sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
     assert list(sweep.table.result) == [2, 4] and not sweep.failures and len(kept) == 2
     assert len(Path("began").read_text().split()) == 3
+
+
+def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):
+    words = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", "its.json", "--no-dashboard"]
+    scheduler = subprocess.Popen([sys.executable, "-m", "dask", *words], stderr=subprocess.DEVNULL)
+    until(Path("its.json").exists)
+    address = json.loads(Path("its.json").read_text())["address"]
+    worker = machine(address, place)
+    run = command(written(GATED), "--scheduler", address)
+    until(ended)
+    scheduler.kill()
+    _, err = run.communicate(timeout=900)
+    vanish(worker)
+    assert run.returncode == 1 and scheduler.wait() == -signal.SIGKILL
+    said = f"lipnb: the scheduler {address} went away: start it again, then give the same command.\n"
+    assert err.endswith(said) and "Traceback" not in err
+    assert list(sweeps.load("sweeps/odd").n) == [0] and sweeps.status("sweeps/odd").count("left") == 5
+
+
+@pytest.mark.parametrize("first", ["running", "closed"])
+def test_whatever_breaks_when_the_scheduler_goes_away_its_sentence_is_the_same(place, first):
+    """A result that was on its way was "a worker could not run its point: CommClosedError: in <TCP (closed) ...>"."""
+    from distributed import CancelledError
+    from distributed.comm import CommClosedError
+
+    ways = [CommClosedError("in <TCP>"), TimeoutError(), CancelledError("p")]
+    future = Mock(status="finished", result=Mock(side_effect=ways), add_done_callback=lambda put: put(0))
+    broken = Mock(side_effect=CommClosedError("in <TCP>"))
+    client = Mock(status=first, submit=lambda *_, **__: future, run=broken, nthreads=broken)
+    client.scheduler.address = "tcp://s:3"
+    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away: start it again"):
+        list(running._outcomes(running.plan(written(GATED)), client, [{}], lambda: False, print))
+    client.status = "running"
+    assert running._Pool(client, print).size == 0
 
 
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
