@@ -471,7 +471,7 @@ def _outcomes(now, client, workers, stopped, say):
 
 
 def _away(client):
-    return f"the scheduler {client.scheduler.address} went away: start it again, then give the same command."
+    return f"the scheduler {client.scheduler.address} went away: start it and its workers, then give the same command."
 
 
 class _Pool:

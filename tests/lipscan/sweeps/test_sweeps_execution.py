@@ -429,7 +429,7 @@ def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):
     _, err = run.communicate(timeout=900)
     vanish(worker)
     assert run.returncode == 1 and scheduler.wait() == -signal.SIGKILL
-    said = f"lipnb: the scheduler {address} went away: start it again, then give the same command.\n"
+    said = f"lipnb: the scheduler {address} went away: start it and its workers, then give the same command.\n"
     assert err.endswith(said) and "Traceback" not in err
     assert list(sweeps.load("sweeps/odd").n) == [0] and sweeps.status("sweeps/odd").count("left") == 5
 
@@ -445,7 +445,7 @@ def test_whatever_breaks_when_the_scheduler_goes_away_its_sentence_is_the_same(p
     broken = Mock(side_effect=CommClosedError("in <TCP>"))
     client = Mock(status=first, submit=lambda *_, **__: future, run=broken, nthreads=broken)
     client.scheduler.address = "tcp://s:3"
-    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away: start it again"):
+    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away: start it and its workers"):
         list(running._outcomes(running.plan(written(GATED)), client, [{}], lambda: False, print))
     client.status = "running"
     assert running._Pool(client, print).size == 0
