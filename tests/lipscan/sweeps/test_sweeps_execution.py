@@ -178,7 +178,7 @@ def test_each_way_to_end_costs_one_point_at_most(place):
         "leaves": f"{LEFT} a value: record first, or raise an error that says why not",
         "half": f"{LEFT} all its values: record first, or raise an error that says why not",
         "twice": "'result' is recorded twice: give each value a name of its own.",
-        "memory": "code cell 3: MemoryError:",
+        "memory": "code cell 3: MemoryError",
         "its parent": "code cell 3: KernelDied: the process that ran it was killed by SIGKILL, most often for want of "
         "memory",
     }
