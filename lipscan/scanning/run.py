@@ -272,7 +272,7 @@ def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOpt
     words = [f"{option} {in_words(name, added[name])}" for name, option in GROWS.items() if added[name]]
     words += ["the close look"] * close
     if words:
-        said = f"Added to what the folder {folder.name!r} holds: {' and '.join(words)}."
+        said = f"New in the folder {folder.name!r}: {' and '.join(words)}."
         if None is not old["close"] != begun.settings["close"]:
             said += f" The close look is made anew, at n = {begun.settings['close']}."
     else:

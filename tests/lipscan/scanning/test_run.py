@@ -174,7 +174,7 @@ def test_a_scan_is_lengthened_and_answers_a_shorter_request(bert, tmp_path, text
         grown, told = scanned(model, text, tmp_path, **asked, **look), capsys.readouterr().err
         assert calls == new
         all_of_it = "The folder 'out' holds more, layers 0,1 and lengths 4,5,9: all of it is shown."
-        assert (f"Added to what the folder 'out' holds: {said}" if said else all_of_it) in told
+        assert (f"New in the folder 'out': {said}" if said else all_of_it) in told
     monkeypatch.undo()
     once = scanned(model, text, tmp_path / "once", lengths=[4, 5, 9], close=True, upper=False)
     for name in ("table", "summary", "heads", "tokens", "whole"):
@@ -233,7 +233,7 @@ def test_other_rotary_frequencies_are_named(families, tmp_path, text):
     settings = json.loads((folder / "config.json").read_text())
     settings.pop("rope_parameters", None)
     (folder / "config.json").write_text(json.dumps({**settings, "rope_theta": 77.0}))
-    with pytest.raises(ValueError, match=r"another scan \(configuration: rope_parameters.rope_theta 10000.0, not 77.0\)"):
+    with pytest.raises(ValueError, match=r"configuration: rope_parameters.rope_theta 10000.0, not 77.0\)"):
         scanned(folder, text, tmp_path, **BRIEF)
 
 
