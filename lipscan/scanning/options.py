@@ -9,7 +9,8 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any, ParamSpec, TypeVar
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _option(default: Any, about: str = "", **argument: Any) -> Any:
