@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import lipnb
-from lipscan.cli.words import Parser, Unknown, nearest
+from lipscan.cli.words import Parser, Unknown
+from lipscan.scanning.options import nearest
 
 VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
