@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import passed_on, reason, settings
+from lipscan.models.config_checks import passed_on, reason
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -42,14 +42,14 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     attending = architecture.attending(network)
     windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
-    n = min(n, longest := architecture.longest(network.config))
-    if n < 1:
-        raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
+    n = min(n, architecture.longest(network.config))
     inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
     with (
         passed_on(
-            f"the network of {name!r} cannot be run{_on_text(architecture.reads, inputs)}", "see its config.json"
+            f"the network of {name!r} cannot be run{_on_text(architecture.reads, inputs)}",
+            "see its config.json",
+            network.config,
         ),
         capture(*(module for both in places for module in both)) as calls,
     ):
@@ -178,7 +178,7 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     pair, draws = pair.to(network.device), Draws()
     mend = "see its config.json" if network.dtype == torch.float32 else "load it in float32, or see its config.json"
     refusal = f"the network of {name!r} cannot be run{_on_text(reads, pair)}"
-    with passed_on(refusal, mend):  # entries that only a forward pass refuses
+    with passed_on(refusal, mend, config):  # entries that only a forward pass refuses
         states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"

@@ -7,6 +7,7 @@ import shutil
 import struct
 import traceback
 
+import model_types
 import pytest
 import torch
 from hub import given
@@ -77,7 +78,7 @@ ENTRIES = {
         ({"hidden_act": ["gelu"]}, CONFIG, TYPE),
         ({"rope_scaling": "linear"}, CONFIG, BUILT),
         ({"dtype": "float999"}, CONFIG, BUILT),
-        ({"num_attention_heads": 0}, META, BUILT),
+        ({"num_attention_heads": 0}, META, f"{BUILT} .*; num_attention_heads = 0, by default 12.: mend"),
         ({"num_attention_heads": 5}, META, "32. is not a multiple of the number of attention heads .5"),
         ({"vocab_size": 0}, META, BUILT),
         ({"type_vocab_size": -1}, META, BUILT),
@@ -89,9 +90,8 @@ ENTRIES = {
         ({"hidden_size": 10**9}, SIZE, "which take .* GB; this machine has"),
         ({"num_hidden_layers": 1}, FILL, "they hold 2 layers, it describes 1"),
         ({"hidden_size": 64}, FILL, f"{FIT}: it describes .* numbers, they hold"),
-        ({"max_position_embeddings": 0}, FILL, f"{FIT}.*shapes differ"),
+        ({"max_position_embeddings": 0}, "_check_positions", "config.json of .model. leaves 0 positions for tokens"),
         ({"intermediate_size": 10**7}, FILL, f"{FIT}: it describes .* numbers, they hold"),
-        ({"chunk_size_feed_forward": "x"}, RUN, "the network of 'model' cannot be run .*: see its config.json"),
         ({"layer_norm_eps": NAN}, RUN, DAMAGED),
         ({"layer_norm_eps": -100.0}, RUN, DAMAGED),
         ({"layer_norm_eps": INF}, CAUSAL, DAMAGED),
@@ -105,7 +105,7 @@ ENTRIES = {
         ({"head_dim": -8}, META, BUILT),
         ({"head_dim": 7}, CONFIG, BUILT),
         ({"num_key_value_heads": 3}, FILL, f"{FIT}.*shapes differ"),
-        ({"max_position_embeddings": -1}, MAPS, "config.json of 'model' leaves -1 positions for tokens"),
+        ({"max_position_embeddings": -1}, "_check_positions", "config.json of 'model' leaves -1 positions for tokens"),
         (rotary(rope_type="linear", factor=0.0), RUN, DAMAGED),
         (rotary(rope_type="default", rope_theta=NAN), RUN, DAMAGED),
         (rotary(rope_type="yarn", factor=2.0, attention_factor=NAN), RUN, DAMAGED),
@@ -114,6 +114,7 @@ ENTRIES = {
         kind: [
             ({entry: 2_000_000}, RULES, f"{entry} = 2000000: it must be at most 1,000,000"),
             *(({entry: size}, "_check_positions", f"{entry} = {said}: it must be a whole") for size, said in sizes),
+            *(({entry: size}, "_check_positions", f"leaves {size} positions for tokens: it m") for size in (0, -3)),
         ]
         for kind, entry, sizes in (
             ("bloom", "seq_length", [(None, "null"), ("long", '"long"'), (9.5, "9.5")]),
@@ -169,12 +170,26 @@ def test_an_entry_that_only_drawn_weights_meet_is_refused(kind, entries, sentenc
     refused(configured(shutil.copytree(sound / kind, tmp_path / "model"), **entries), sentence, random=True)
 
 
+TABLES = {"gpt_neo": "max_position_embeddings", "gpt_bigcode": "n_positions", "openai-gpt": "n_positions"}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_that_are_no_weights_count_too(kind, tmp_path):
+    config = model_types.small(kind).to_dict() | {TABLES[kind]: 10**6}  # a mask of that many rows and columns
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    refused(
+        tmp_path, "has .* numbers, which take .* GB; this machine has .* GB: take a larger one, or", SIZE, random=True
+    )
+
+
 def test_a_network_of_more_parts_than_any_is_not_laid_out(folder, monkeypatch):
     monkeypatch.setattr(config_checks.Steps, "left", 50)
     refused(folder, f"{BUILT} .*is not laid out in .* steps: one of its sizes is too large", META)
 
 
 HARMLESS = [
+    {"chunk_size_feed_forward": 3},
+    {"chunk_size_feed_forward": "x"},
     {"return_dict": False, "output_attentions": True, "is_encoder_decoder": True},
     {"quantization_config": {}, "compression_config": None},
     {"layer_norm_eps": -1e-12, "initializer_range": NAN, "num_labels": -1, "dequantized_from": {"a": 1}},
