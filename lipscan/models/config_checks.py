@@ -93,7 +93,7 @@ def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
     except Changed:
         raise
     except Exception as error:  # libraries raise many kinds of errors
-        raise ValueError(f"{refusal} ({reason(error)}{_not_positive(config)}): {mend}.") from error
+        raise ValueError(f"{refusal} ({reason(error)}{not_positive(config)}): {mend}.") from error
 
 
 def reason(error: BaseException) -> str:
@@ -104,8 +104,8 @@ def reason(error: BaseException) -> str:
     return f"{kind}: {said}" if isinstance(error, KeyError) else said or kind
 
 
-def _not_positive(config):
-    """Sizes that are zero or negative in a configuration and positive by default, in words; "" if there are none."""
+def not_positive(config: Any) -> str:
+    """Sizes that are zero or negative in a configuration, or its entries, and positive by default; "" without any."""
     from transformers import CONFIG_MAPPING
 
     found = []
@@ -117,7 +117,7 @@ def _not_positive(config):
                 value, own = here[key], usual[key]
                 if isinstance(value, dict) and isinstance(own, dict):
                     todo.append((value, own))
-                elif type(value) is type(own) is int and value <= 0 < own:
+                elif type(value) is type(own) is int and value <= 0 < own and not key.endswith("_id"):
                     found.append(f"{key} = {value}, by default {own}")
     return "".join(f"; {one}" for one in sorted(found)[:3])
 
@@ -190,7 +190,7 @@ def shards_of(index: Path, name: str) -> list[str]:
         if not re.fullmatch(r"[^./\\\0][^/\\\0]*\.safetensors", file):
             raise ValueError(
                 f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder: it "
-                "is not opened."
+                "is not opened; download or copy the model again."
             )
     return files
 
@@ -236,8 +236,8 @@ def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
                 )
             if key.endswith(".weight") and part.get_dtype() not in FLOATS:
                 raise ValueError(
-                    f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or damaged; weights are "
-                    f"read as {', '.join(FLOATS)}."
+                    f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or damaged; take the "
+                    f"checkpoint with weights in {', '.join(FLOATS)}."
                 )
             there[key] = Held(folder / file, tuple(part.get_shape()))
     return there
@@ -289,7 +289,8 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
         longest = LONGEST_CONFIG if path.name == "config.json" else LONGEST
         if path.suffix in TEXTS and path.is_file() and path.stat().st_size > longest:
             raise ValueError(
-                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not read."
+                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not "
+                "read; copy it again."
             )
         if path.name in ADAPTERS:  # transformers would load the model that it names
             raise ValueError(

@@ -19,6 +19,7 @@ from lipscan.models.config_checks import (
     check_entries,
     check_size,
     check_weights,
+    not_positive,
     passed_on,
     settings,
 )
@@ -154,11 +155,17 @@ def load(
         empty = _on_meta(config, architecture, name)
         if architecture.matrices is None:
             architecture = located(empty, architecture, name)
-        if not architecture.attending(architecture.network_of(empty)):
-            raise ValueError(f"{name!r} has no layer that holds attention: there is nothing to measure.")
+        with _building(config, name):
+            attending = architecture.attending(architecture.network_of(empty))
+        if not attending:
+            raise ValueError(
+                f"{name!r} has no layer that holds attention{not_positive(config)}: nothing can be measured."
+            )
         _check_memory(empty, 4 if random else dtype.itemsize, name)
         _check_positions(entries, architecture, architecture.network_of(empty).config, name)
         most = vocabulary(architecture.network_of(empty)) if architecture.reads == "input_ids" else None
+        if most is not None and most < 1:
+            raise ValueError(f"{settings(name)} has vocab_size = {most}: it must be a positive whole number.")
         found = (None, None) if most is None else find_tokenizer(tokenizer, name, folder, on_hub, most, random)
         network = (
             _draw(config, architecture, seed, name)
@@ -338,18 +345,18 @@ def _mask(architecture, entries, masked, name):
 
 def _check_positions(entries, architecture, config, name):
     """Refuse a number of positions that is none; the library checks those that its own networks need, not all."""
-    longest = None
-    with suppress(TypeError):
+    try:
         longest = architecture.longest(config)
+    except TypeError:
+        longest = None
+    except ValueError as error:  # of a size of pictures
+        raise ValueError(f"{settings(name)} is not read: {error}") from None
     if type(longest) is int and longest > 0:
         return
-    if type(longest) is int:
-        raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
-    known = (*POSITIONS, "pad_token_id")  # RoBERTa counts its positions from there
-    said = next((entry for entry in known if entry in entries and type(entries[entry]) is not int), POSITIONS[0])
+    named = (*POSITIONS, "max_source_positions", "pad_token_id")  # RoBERTa counts its positions from its padding
+    said = ", ".join(f"{key} = {json.dumps(entries[key])[:60]}" for key in named if key in entries)
     raise ValueError(
-        f"{settings(name)} has {said} = {json.dumps(entries.get(said))[:60]}: it must be a whole number; how many "
-        "tokens a text may have follows from it."
+        f"{settings(name)} leaves no positions for tokens ({said}): they must be whole numbers that leave 1 or more."
     )
 
 
@@ -434,7 +441,7 @@ def _read(folder, config, architecture, dtype, name, held, empty):
         if described > 2 * there:
             raise ValueError(
                 f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
-                f"they hold {there:,}."
+                f"they hold {there:,}: give the config.json that they were saved with."
             )
         assigned, names = renamed(empty, held, name)
         refuse_left_over(assigned, empty, architecture, held, name)
@@ -464,7 +471,7 @@ def _read(folder, config, architecture, dtype, name, held, empty):
     if missing:  # the library would fill them with random numbers
         raise ValueError(
             f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
-            f"config.json are missing, such as {missing[0]}."
+            f"config.json are missing, such as {missing[0]}: download or copy the model again."
         )
     return network
 

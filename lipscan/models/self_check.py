@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import passed_on, reason
+from lipscan.models.config_checks import not_positive, passed_on, reason
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -82,9 +82,8 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         except Depends as error:
             raise ValueError(f"{place} is not known here: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{place} is not known here: {reason(error) if type(error) is IndexError else error}"
-            ) from error
+            why = reason(error) if type(error) is IndexError else str(error).rstrip(".")
+            raise ValueError(f"{place} is not known here: {why}{not_positive(network.config)}.") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
             raise ValueError(
@@ -191,8 +190,9 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     states = states[:, :same].double()
     if not torch.isfinite(states).all() or not states.any():
         raise ValueError(
-            f"the outputs of {name!r} are NaN, infinite or all zero: its weights or its config.json are damaged, or "
-            f"{network.dtype} is too narrow for them."
+            f"the outputs of {name!r} are NaN, infinite or all zero: its weights or its config.json are damaged"
+            f"{not_positive(config)}, or {network.dtype} is too narrow for them: copy "
+            "the model again, or take a wider dtype."
         )
     return ((states[1] - states[0]).norm() / states[0].norm()).item()
 
@@ -220,8 +220,8 @@ def assert_causality(
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
         raise RuntimeError(
             f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
-            f"{change:.1e} (relative). Its weights or its config.json are damaged, or this version of transformers "
-            "treats masks differently; report it."
+            f"{change:.1e} (relative). Its weights or its config.json are damaged"
+            f"{not_positive(network.config)}, or this version of transformers treats masks differently; report it."
         )
 
 
