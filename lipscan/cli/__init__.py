@@ -61,28 +61,28 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
     An expected failure prints one sentence on stderr and returns 1; a name that does not exist returns 2.
     """
     words = sys.argv[1:] if argv is None else argv
-    with _ctrl_c(last=argv is None) as pressed:
-        try:
+    pressed: list[int] = []
+    try:
+        with _ctrl_c(pressed, last=argv is None):
             parser, choices = _parser(prog, description, package, verbs)
             arguments = _arguments(parser, choices, words)
             return 0 if arguments is None else arguments.run(arguments) or 0
-        except KeyboardInterrupt as stop:
-            return _stopped(prog, str(stop))
-        except Exception as error:
-            return _stopped(prog) if pressed else _failed(prog, words[0], error)
+    except KeyboardInterrupt as stop:
+        return _stopped(prog, str(stop))
+    except Exception as error:
+        return _stopped(prog) if pressed else _failed(prog, words[0], error)
 
 
 @contextmanager
-def _ctrl_c(last: bool) -> Iterator[list[int]]:
-    """Context in which Ctrl-C ends the command wherever it falls; gives a list that is empty until then.
+def _ctrl_c(pressed: list[int], last: bool) -> Iterator[None]:
+    """Context in which Ctrl-C ends the command wherever it falls, and is noted in a list.
 
     In a destructor Python would print the interrupt and go on, so it is sent again; an import may turn it into another
     error. With `last` the process ends after the context, and what remains of it without a word if Ctrl-C is pressed.
     """
-    pressed: list[int] = []
     before, report = signal.getsignal(signal.SIGINT), sys.unraisablehook
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield pressed
+        yield
         return
 
     def press(number, frame):
@@ -101,7 +101,7 @@ def _ctrl_c(last: bool) -> Iterator[list[int]]:
     signal.signal(signal.SIGINT, press)
     sys.unraisablehook = lost
     try:
-        yield pressed
+        yield
     finally:
         ended.append(True)
         signal.signal(signal.SIGINT, signal.SIG_DFL if last else before)
@@ -110,6 +110,7 @@ def _ctrl_c(last: bool) -> Iterator[list[int]]:
 
 def _stopped(prog, said=""):
     """Print that the command was stopped; returns the exit code."""
+    exec("")  # else CPython ends by the signal where this fell into code that it ran from a string
     print(f"{prog}: {said or STOPPED}", file=sys.stderr)
     return 130
 

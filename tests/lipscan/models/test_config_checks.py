@@ -125,7 +125,7 @@ ENTRIES = {
     "roberta": [({"pad_token_id": None}, PLACES, "no positions for tokens .*pad_token_id = null.: they must be")],
     "t5": [
         ({"n_positions": 2_000_000}, RULES, "n_positions = 2000000: it must be at most 1,000,000"),
-        ({"n_positions": None}, PLACES, "no positions for tokens .n_positions = null.: they must be"),
+        ({"n_positions": None}, PLACES, "no positions for tokens .n_positions = null.*: they must be"),
         ({"relative_attention_max_distance": 4}, MAPS, "relative_attention_max_distance = 4 .* larger than a quarter"),
     ],
     "gpt2": [({"n_head": 5}, META, f"{BUILT} .*divisible"), ({"n_layer": 10**9}, RULES, MOST)],
@@ -180,6 +180,7 @@ SIZES = [  # of a mask of all pairs of positions, which is no weight; and sizes 
         ("mpt", "n_layers", 0), ("distilbert", "max_position_embeddings", 0),
     )),
     ("vit", {"image_size": 0}, "is not read: its image_size must be a whole number or two, .* got 0"),
+    *(("vit", {"image_size": sides}, f"{BUILT}|or two, height") for sides in ([16, 0], [16, 24, 16], [[16, 16]], "16")),
 ]  # fmt: skip
 
 
