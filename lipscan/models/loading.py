@@ -353,10 +353,12 @@ def _check_positions(entries, architecture, config, name):
         raise ValueError(f"{settings(name)} is not read: {error}") from None
     if type(longest) is int and longest > 0:
         return
-    named = (*POSITIONS, "max_source_positions", "pad_token_id")  # RoBERTa counts its positions from its padding
-    said = ", ".join(f"{key} = {json.dumps(entries[key])[:60]}" for key in named if key in entries)
+    sizes = dict.fromkeys((*POSITIONS, "max_source_positions"), 1) | {"pad_token_id": 0}  # RoBERTa counts from there
+    known = {key: entries[key] for key in sizes if key in entries}
+    wrong = [key for key, size in known.items() if type(size) is not int or size < sizes[key]] or [*known]
+    said = "".join(f" ({key} = {json.dumps(known[key])[:60]})" for key in wrong[:1])
     raise ValueError(
-        f"{settings(name)} leaves no positions for tokens ({said}): they must be whole numbers that leave 1 or more."
+        f"{settings(name)} leaves no positions for tokens{said}: give a whole number that leaves 1 or more."
     )
 
 

@@ -122,10 +122,10 @@ ENTRIES = {
             ("mpt", "max_seq_len", []),
         )
     },
-    "roberta": [({"pad_token_id": None}, PLACES, "no positions for tokens .*pad_token_id = null.: they must be")],
+    "roberta": [({"pad_token_id": None}, PLACES, "no positions for tokens .pad_token_id = null.: give a whole")],
     "t5": [
         ({"n_positions": 2_000_000}, RULES, "n_positions = 2000000: it must be at most 1,000,000"),
-        ({"n_positions": None}, PLACES, "no positions for tokens .n_positions = null.*: they must be"),
+        ({"n_positions": None}, PLACES, "no positions for tokens .n_positions = null.: give a whole"),
         ({"relative_attention_max_distance": 4}, MAPS, "relative_attention_max_distance = 4 .* larger than a quarter"),
     ],
     "gpt2": [({"n_head": 5}, META, f"{BUILT} .*divisible"), ({"n_layer": 10**9}, RULES, MOST)],
