@@ -85,7 +85,7 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
     with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
         scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
     small_model(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
-    with pytest.raises(ValueError, match="none' has no layer that holds attention: there is nothing to measure"):
+    with pytest.raises(ValueError, match="none' has no layer that holds attention.*: there is nothing to measure"):
         models.load(tmp_path / "none")
 
 
