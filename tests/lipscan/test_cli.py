@@ -54,12 +54,14 @@ def test_ctrl_c_ends_the_command_wherever_it_falls(said, monkeypatch):
     assert said(cli, "sweep", "any.yml") == (130, "", STOPPED)
 
 
-def test_ctrl_c_in_code_from_a_string_is_an_exit_code_and_no_signal():
+def test_ctrl_c_in_code_from_a_string_is_an_exit_code_and_no_signal(tmp_path):
     code = """import sys
 from lipscan import cli
 cli.import_module = lambda name: exec("raise KeyboardInterrupt")  # as named tuples and dataclasses are made
 sys.exit(cli.main())"""
-    run = subprocess.run([sys.executable, "-c", code, "status", "x"], capture_output=True, text=True, check=False)
+    (tmp_path / "ended.py").write_text(code)
+    command = [sys.executable, "-m", "ended", "status", "x"]  # a module: there CPython looks for the signal
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (run.returncode, run.stderr) == (130, STOPPED)
 
 
