@@ -86,14 +86,14 @@ class Steps(TorchFunctionMode):
 def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
     """Context in which an error of a library becomes one sentence, a ValueError: what it refuses, why, the way out.
 
-    Sizes that are zero or negative in `config`, a configuration or its entries, are named too.
+    What `odd_sizes` says of `config`, a configuration or its entries, is told too.
     """
     try:
         yield
     except Changed:
         raise
     except Exception as error:  # libraries raise many kinds of errors
-        raise ValueError(f"{refusal} ({reason(error)}{not_positive(config)}): {mend}.") from error
+        raise ValueError(f"{refusal} ({reason(error)}{odd_sizes(config)}): {mend}.") from error
 
 
 def reason(error: BaseException) -> str:
@@ -104,8 +104,11 @@ def reason(error: BaseException) -> str:
     return f"{kind}: {said}" if isinstance(error, KeyError) else said or kind
 
 
-def not_positive(config: Any) -> str:
-    """Sizes that are zero or negative in a configuration, or its entries, and positive by default; "" without any."""
+def odd_sizes(config: Any) -> str:
+    """What is odd in the sizes of a configuration, or of its entries, in words; "" if nothing is.
+
+    Sizes that are zero or negative and positive by default, and numbers of heads that cannot share their keys.
+    """
     from transformers import CONFIG_MAPPING
 
     found = []
@@ -113,6 +116,9 @@ def not_positive(config: Any) -> str:
         entries = config if isinstance(config, dict) else config.to_dict()
         todo = [(entries, CONFIG_MAPPING[entries["model_type"]]().to_dict())]
         for here, usual in todo:
+            heads, groups = here.get("num_attention_heads"), here.get("num_key_value_heads")
+            if type(heads) is type(groups) is int and 0 < groups and heads % groups:
+                found.append(f"num_key_value_heads = {groups} does not divide num_attention_heads = {heads}")
             for key in here.keys() & usual:
                 value, own = here[key], usual[key]
                 if isinstance(value, dict) and isinstance(own, dict):

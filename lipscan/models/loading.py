@@ -19,7 +19,7 @@ from lipscan.models.config_checks import (
     check_entries,
     check_size,
     check_weights,
-    not_positive,
+    odd_sizes,
     passed_on,
     settings,
 )
@@ -159,7 +159,7 @@ def load(
             attending = architecture.attending(architecture.network_of(empty))
         if not attending:
             raise ValueError(
-                f"{name!r} has no layer that holds attention{not_positive(config)}: there is nothing to measure."
+                f"{name!r} has no layer that holds attention{odd_sizes(config)}: there is nothing to measure."
             )
         _check_memory(empty, 4 if random else dtype.itemsize, name)
         _check_positions(entries, architecture, architecture.network_of(empty).config, name)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import not_positive, passed_on, reason
+from lipscan.models.config_checks import odd_sizes, passed_on, reason
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -83,7 +83,7 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
             raise ValueError(f"{place} is not known here: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             why = reason(error) if type(error) is IndexError else str(error).rstrip(".")
-            raise ValueError(f"{place} is not known here: {why}{not_positive(network.config)}.") from error
+            raise ValueError(f"{place} is not known here: {why}{odd_sizes(network.config)}.") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
             raise ValueError(
@@ -191,7 +191,7 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     if not torch.isfinite(states).all() or not states.any():
         raise ValueError(
             f"the outputs of {name!r} are NaN, infinite or all zero: its weights or its config.json are damaged"
-            f"{not_positive(config)}, or {network.dtype} is too narrow for them: copy "
+            f"{odd_sizes(config)}, or {network.dtype} is too narrow for them: copy "
             "the model again, or take a wider dtype."
         )
     return ((states[1] - states[0]).norm() / states[0].norm()).item()
@@ -221,7 +221,7 @@ def assert_causality(
         raise RuntimeError(
             f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
             f"{change:.1e} (relative). Its weights or its config.json are damaged"
-            f"{not_positive(network.config)}, or this version of transformers treats masks differently; report it."
+            f"{odd_sizes(network.config)}, or this version of transformers treats masks differently; report it."
         )
 
 

@@ -162,7 +162,7 @@ RANDOM = [
     ("bert", {"initializer_range": NAN}, BUILT),
     ("bert", {"layer_norm_eps": INF}, "all zero"),
     ("bert", {"type_vocab_size": 0}, "cannot be run"),
-    ("llama", {"num_key_value_heads": 3}, "cannot be run"),
+    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide num_attention_heads = 4"),
 ]
 
 
