@@ -2,6 +2,7 @@
 
 import gc
 import os
+from copy import deepcopy
 
 import numpy as np
 import pandas as pd
@@ -78,7 +79,7 @@ def test_what_in_memory_is_no_network_of_transformers_is_refused(bert, tmp_path,
 def test_a_network_that_transformers_does_not_write_is_refused_with_all_it_says(bert):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    network = small(bert).module
+    network = deepcopy(small(bert).module)
     first, second = (layer.attention.self.query for layer in network.encoder.layer[:2])
     second.weight = first.weight
     with pytest.raises(ValueError, match=r"transformers does not write it \(.*shared tensors .*\): mend that, until"):
