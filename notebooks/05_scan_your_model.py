@@ -176,26 +176,33 @@ print(f"{int(found.summary.passed.sum())} of {len(found.summary)} layers and len
 # %% tags=["hide-input"]
 headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "certified": "certified bound"}
 headings |= {"relative": "relative constant", "over_random": "over random weights", "radius": "largest token norm"}
-headings |= {"typical": "a random change", "steepest_token": "steepest token", "steepest_share": "its share"}
 figures.table(found.summary, names=headings, digits=3)
+
+# %% [markdown]
+# Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
+# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
+# measured.
+#
+# The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
+# $\norm J_F / \sqrt{nd}$ times as long (root mean square over directions, from a few products with random vectors). Here
+# the worst change comes out {glue:text}`usual_least:.1f` to {glue:text}`usual_most:.1f` times as long as a random one. In
+# the table below the last two columns say where the worst change lies: the token on which most of it falls, counted from
+# 0, and the share of its squared length there, at most {glue:text}`steepest_percent:.0f` %, in layer
+# {glue:text}`steepest_layer:.0f`.
+
+# %% tags=["hide-input"]
+headings = {"layer": "layer", "length": "tokens n", "lipschitz": "worst change", "typical": "random change"}
+headings |= {"steepest_token": "steepest token", "steepest_share": "its share"}
+figures.table(found.summary, names=headings, digits=3)
+
+# %% tags=["remove-input"]
 usual = found.summary.lipschitz / found.summary.typical
 assert (usual >= 1).all() and found.summary.steepest_share.between(0, 1).all()
 glue("usual_least", float(usual.min()), display=False)
 glue("usual_most", float(usual.max()), display=False)
-top = found.summary.loc[found.summary.steepest_share.idxmax()]
-glue("steepest_layer", int(top.layer), display=False)
-glue("steepest_percent", float(100 * top.steepest_share), display=False)
-
-# %% [markdown]
-# The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
-# $\norm J_F / \sqrt{nd}$ times as long (root mean square over directions, from a few products with random vectors). Here
-# the worst change comes out {glue:text}`usual_least:.1f` to {glue:text}`usual_most:.1f` times as long as a random one.
-# The last two columns say where the worst change lies: the token on which most of it falls, counted from 0, and the share
-# of its squared length there, at most {glue:text}`steepest_percent:.0f` %, in layer {glue:text}`steepest_layer:.0f`.
-#
-# Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
-# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
-# measured.
+steepest = found.summary.loc[found.summary.steepest_share.idxmax()]
+glue("steepest_layer", int(steepest.layer), display=False)
+glue("steepest_percent", float(100 * steepest.steepest_share), display=False)
 
 # %% tags=["hide-input"]
 ends = [table.set_index("part").lipschitz for table in whole.values()]
