@@ -91,13 +91,15 @@ def run(folder, task, stopped):
         papermill.kill()
     code = papermill.wait()
     end_descendants()
-    raised = folder / "raised"
+    raised, log = folder / "raised", folder / "log"
+    if why is None and not log.exists():
+        why = "deleted"
     return {
         "why": why,
         "code": code,
         "kernel": status,
         "raised": raised.read_text(encoding="utf-8")[:TAIL] if raised.exists() else "",
-        "log": (folder / "log").read_bytes()[-TAIL:].decode(errors="replace").strip(),
+        "log": log.read_bytes()[-TAIL:].decode(errors="replace").strip() if log.exists() else "",
         "notebook": kept(folder / "executed.ipynb", task["keep"]),
         "seconds": round(time.monotonic() - began, 3),
     }

@@ -60,6 +60,9 @@ if what == "its worker":
     psutil.Process().parents()[2].kill()
 if what == "exits":
     os._exit(3)
+if what == "deletes":
+    import shutil
+    shutil.rmtree(os.path.dirname(os.readlink(f"/proc/{os.getppid()}/fd/1")))  # of papermill's log
 if what == "memory":
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
@@ -165,7 +168,7 @@ def shown(path):
 
 
 def test_each_way_to_end_costs_one_point_at_most(place):
-    ways = "raise, fine, killed, exits, twice, leaves, half, memory, long, its parent, much"
+    ways = "raise, fine, killed, exits, twice, leaves, half, memory, long, its parent, much, deletes"
     sweep = sweeps.run(written(f"notebook: odd.py\ngrid: {{what: [{ways}]}}\nworkers: 3"), progress=False)
     assert list(sweep.table.what) == ["fine", "much"] and list(sweep.table.result) == [0, 0]
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
@@ -179,12 +182,13 @@ def test_each_way_to_end_costs_one_point_at_most(place):
         "half": f"{LEFT} all its values: record first, or raise an error that says why not",
         "twice": "'result' is recorded twice: give each value a name of its own.",
         "memory": "code cell 3: MemoryError",
+        "deletes": "FolderDeleted: its notebook deleted the temporary folder in which it runs: let it delete less",
         "its parent": "code cell 3: KernelDied: the process that ran it was killed by SIGKILL, most often for want of "
         "memory",
     }
     for failure in sweep.failures:  # each keeps its notebook, with the error where it happened
         named = [output for output in shown(failure["notebook"]) if "ename" in output]
-        assert len(named) == (failure["what"] != "twice")
+        assert len(named) == (failure["what"] not in ("twice", "deletes"))  # no executed notebook of the last
         assert all("".join(output.traceback) for output in named)
     assert sorted(Path("began").read_text().splitlines()) == sorted(ways.split(", "))  # none ran twice
     assert not sleepers(place)
