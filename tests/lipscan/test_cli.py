@@ -26,6 +26,15 @@ def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
     assert missing == (1, "", "lipnb: nowhere is no folder: give the folder that `lipnb sweep` or `lipnb scan` made.\n")
 
 
+@pytest.fixture
+def heard():
+    """Ctrl-C counts even where the tests themselves run in the background, with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_ends_the_command_wherever_it_falls(said, monkeypatch):
     def destroyed(*_, **__):
         class Late:
