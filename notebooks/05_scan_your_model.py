@@ -132,8 +132,9 @@ figures.table(beside, names=headings, digits=2, bold=beside.what == "certified b
 # %% [markdown]
 # A constant here is a mean over two windows or pictures, except in the third row and in the last three; the fourth row
 # names the layer whose mean is the largest, which another layer can exceed at one window. Rows of
-# bounds say how many times too high a bound is, as a geometric mean over layers; a dash marks a bound that is
-# not stated for such layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
+# bounds say how many times too high a bound is, as a geometric mean over layers, the bold row of certified bounds as the
+# largest of them; ratios to random weights are of the first window. A dash marks a bound that is not stated for such
+# layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
 # at the input: the norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of
 # {cite:t}`castin2024smooth` ({prf:ref}`spread-upper`) uses how far apart the tokens lie. We know of no published bound
 # for rotary positions: the two in the table are proved below. The last row is the product of the constants of whole
@@ -184,14 +185,15 @@ figures.table(found.summary, names=headings, digits=3)
 # measured.
 #
 # The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
-# $\norm J_F / \sqrt{nd}$ times as long (root mean square over directions, from a few products with random vectors). Here
-# the worst change comes out {glue:text}`usual_least:.1f` to {glue:text}`usual_most:.1f` times as long as a random one. In
-# the table below the last two columns say where the worst change lies: the token on which most of it falls, counted from
-# 0, and the share of its squared length there, at most {glue:text}`steepest_percent:.0f` %, in layer
+# $\norm{D_X f}_F / \sqrt{nd}$ times as long as it went in, for $n$ tokens of width $d$ (root mean square over directions,
+# estimated from a few products with random vectors). Here the worst change comes out {glue:text}`usual_least:.1f` to
+# {glue:text}`usual_most:.1f` times as long as a random one of the same size. In the table below the last two columns say
+# where the worst change lies: the token on which most of it falls, the *steepest* token, counted from 0 (token 0 is the
+# special token `[CLS]`), and the share of its squared length there, at most {glue:text}`steepest_percent:.1f` %, in layer
 # {glue:text}`steepest_layer:.0f`.
 
 # %% tags=["hide-input"]
-headings = {"layer": "layer", "length": "tokens n", "lipschitz": "worst change", "typical": "random change"}
+headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "typical": "factor, random change"}
 headings |= {"steepest_token": "steepest token", "steepest_share": "its share"}
 figures.table(found.summary, names=headings, digits=3)
 
@@ -206,7 +208,7 @@ glue("steepest_percent", float(100 * steepest.steepest_share), display=False)
 
 # %% tags=["hide-input"]
 ends = [table.set_index("part").lipschitz for table in whole.values()]
-glue("product_least", float(min(one.layer.prod() / one.get("layers", one.hidden) for one in ends)), display=False)
+glue("product_least", float(min(one.layer.prod() // one.get("layers", one.hidden) for one in ends)), display=False)
 rows = pd.concat([table.assign(model=name) for name, table in stored.items()])
 logs = rows.filter(like="log10_").assign(log10_certified=np.log10(rows.certified))
 logs = logs.sub(np.log10(rows.lipschitz), axis=0).rename(columns=lambda name: name.removeprefix("log10_"))
