@@ -21,13 +21,9 @@
 # (They need the extras `scan` and `weights`. *Alice* is a text that `lipnb` fetches once. Without `--text` the command
 # reads one that Python itself carries.)
 #
-# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-05-layers`). The {term}`attention`
-# layer of SmolLM2 with the largest constant can amplify a small change by a factor of up to
-# {glue:text}`smollm2_most:,.0f` at one of them and {glue:text}`smollm2_other:,.0f` at the other. In the layer with the
-# smallest constant the factor is at most {glue:text}`smollm2_least:.1f` at both. In all layers of the five models
-# below, the certified bound of this book ({doc}`62_certified_bracket`) is at most {glue:text}`certified_high:.1f` times
-# too high, wherever it was computed. None of the other bounds in the table of the five is less
-# than {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+# At 128 tokens ({numref}`fig-05-layers`) the roughest {term}`attention` layer of SmolLM2 can amplify a small change by a
+# factor of up to {glue:text}`smollm2_most:,.0f`. The certified bound of this book ({doc}`62_certified_bracket`) is at most
+# {glue:text}`certified_high:.1f` times too high in the layers of all five models below, wherever it was computed.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"
@@ -80,6 +76,11 @@ axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
+# Two {term}`windows <window>` of each length were read. The roughest layer has {glue:text}`smollm2_most:,.0f` at one of
+# those with 128 {term}`tokens <token>`, and {glue:text}`smollm2_other:,.0f` at the other; the layer with the smallest
+# constant has at most {glue:text}`smollm2_least:.1f` at both. None of the bounds in closed form in the table of the five
+# models is less than {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+#
 # ## Against random weights
 #
 # A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
