@@ -21,13 +21,9 @@
 # (They need the extras `scan` and `weights`. *Alice* is a text that `lipnb` fetches once. Without `--text` the command
 # reads one that Python itself carries.)
 #
-# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-05-layers`). The {term}`attention`
-# layer of SmolLM2 with the largest constant can amplify a small change by a factor of up to
-# {glue:text}`smollm2_most:,.0f` at one of them and {glue:text}`smollm2_other:,.0f` at the other. In the layer with the
-# smallest constant the factor is at most {glue:text}`smollm2_least:.1f` at both. In all layers of the five models
-# below, the certified bound of this book ({doc}`62_certified_bracket`) is at most {glue:text}`certified_high:.1f` times
-# too high, wherever it was computed. None of the other bounds in the table of the five is less
-# than {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+# At 128 tokens ({numref}`fig-05-layers`) the roughest {term}`attention` layer of SmolLM2 can amplify a small change by a
+# factor of up to {glue:text}`smollm2_most:,.0f`. The certified bound of this book ({doc}`62_certified_bracket`) is at most
+# {glue:text}`certified_high:.1f` times too high in the layers of all five models below, wherever it was computed.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"
@@ -80,6 +76,11 @@ axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
+# Two {term}`windows <window>` of each length were read. The roughest layer has {glue:text}`smollm2_most:,.0f` at one of
+# those with 128 {term}`tokens <token>`, and {glue:text}`smollm2_other:,.0f` at the other; the layer with the smallest
+# constant has at most {glue:text}`smollm2_least:.1f` at both. None of the bounds in closed form in the table of the five
+# models is less than {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+#
 # ## Against random weights
 #
 # A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
@@ -132,8 +133,9 @@ figures.table(beside, names=headings, digits=2, bold=beside.what == "certified b
 # %% [markdown]
 # A constant here is a mean over two windows or pictures, except in the third row and in the last three; the fourth row
 # names the layer whose mean is the largest, which another layer can exceed at one window. Rows of
-# bounds say how many times too high a bound is, as a geometric mean over layers; a dash marks a bound that is
-# not stated for such layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
+# bounds say how many times too high a bound is, as a geometric mean over layers, the bold row of certified bounds as the
+# largest of them; ratios to random weights are of the first window. A dash marks a bound that is not stated for such
+# layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
 # at the input: the norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of
 # {cite:t}`castin2024smooth` ({prf:ref}`spread-upper`) uses how far apart the tokens lie. We know of no published bound
 # for rotary positions: the two in the table are proved below. The last row is the product of the constants of whole
@@ -176,30 +178,38 @@ print(f"{int(found.summary.passed.sum())} of {len(found.summary)} layers and len
 # %% tags=["hide-input"]
 headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "certified": "certified bound"}
 headings |= {"relative": "relative constant", "over_random": "over random weights", "radius": "largest token norm"}
-headings |= {"typical": "a random change", "steepest_token": "steepest token", "steepest_share": "its share"}
 figures.table(found.summary, names=headings, digits=3)
+
+# %% [markdown]
+# Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
+# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
+# measured.
+#
+# The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
+# $\norm{D_X f}_F / \sqrt{nd}$ times as long as it went in, for $n$ tokens of width $d$ (root mean square over directions,
+# estimated from a few products with random vectors). Here the worst change comes out {glue:text}`usual_least:.1f` to
+# {glue:text}`usual_most:.1f` times as long as a random one of the same size. In the table below the last two columns say
+# where the worst change lies: the token on which most of it falls, the *steepest* token, counted from 0 (token 0 is the
+# special token `[CLS]`), and the share of its squared length there, at most {glue:text}`steepest_percent:.1f` %, in layer
+# {glue:text}`steepest_layer:.0f`.
+
+# %% tags=["hide-input"]
+headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "typical": "factor, random change"}
+headings |= {"steepest_token": "steepest token", "steepest_share": "its share"}
+figures.table(found.summary, names=headings, digits=3)
+
+# %% tags=["remove-input"]
 usual = found.summary.lipschitz / found.summary.typical
 assert (usual >= 1).all() and found.summary.steepest_share.between(0, 1).all()
 glue("usual_least", float(usual.min()), display=False)
 glue("usual_most", float(usual.max()), display=False)
-top = found.summary.loc[found.summary.steepest_share.idxmax()]
-glue("steepest_layer", int(top.layer), display=False)
-glue("steepest_percent", float(100 * top.steepest_share), display=False)
-
-# %% [markdown]
-# The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
-# $\norm J_F / \sqrt{nd}$ times as long (root mean square over directions, from a few products with random vectors). Here
-# the worst change comes out {glue:text}`usual_least:.1f` to {glue:text}`usual_most:.1f` times as long as a random one.
-# The last two columns say where the worst change lies: the token on which most of it falls, counted from 0, and the share
-# of its squared length there, at most {glue:text}`steepest_percent:.0f` %, in layer {glue:text}`steepest_layer:.0f`.
-#
-# Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
-# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
-# measured.
+steepest = found.summary.loc[found.summary.steepest_share.idxmax()]
+glue("steepest_layer", int(steepest.layer), display=False)
+glue("steepest_percent", float(100 * steepest.steepest_share), display=False)
 
 # %% tags=["hide-input"]
 ends = [table.set_index("part").lipschitz for table in whole.values()]
-glue("product_least", float(min(one.layer.prod() / one.get("layers", one.hidden) for one in ends)), display=False)
+glue("product_least", float(min(one.layer.prod() // one.get("layers", one.hidden) for one in ends)), display=False)
 rows = pd.concat([table.assign(model=name) for name, table in stored.items()])
 logs = rows.filter(like="log10_").assign(log10_certified=np.log10(rows.certified))
 logs = logs.sub(np.log10(rows.lipschitz), axis=0).rename(columns=lambda name: name.removeprefix("log10_"))

@@ -278,8 +278,8 @@ def _inputs(model, text, images):
     return torch.randn(1, *picture_shape(model.module.config), generator=torch.Generator().manual_seed(0))
 
 
-def constant(model, inputs, number):
-    """Largest singular value of a layer's own attention in a pass of the whole network, by dense reverse mode.
+def truth(model, inputs, number):
+    """What a layer's own attention receives and gives in a pass of the whole network, and its dense Jacobian.
 
     `model`: from `lipnb.models.load`. `inputs`: one window of token ids (1, n), or images.
     """
@@ -297,7 +297,12 @@ def constant(model, inputs, number):
         run(network, architecture.reads, inputs_of(model, inputs))
     (x,), y = tokens, one_call(calls, giver, wanted).given
     rows = [torch.autograd.grad(one, x, retain_graph=True)[0].flatten() for one in y.flatten()]
-    return torch.linalg.matrix_norm(torch.stack(rows).double(), 2).item()
+    return x.detach(), y.detach(), torch.stack(rows)
+
+
+def constant(model, inputs, number):
+    """Largest singular value of the Jacobian of `truth`."""
+    return torch.linalg.matrix_norm(truth(model, inputs, number)[2].double(), 2).item()
 
 
 @contextmanager

@@ -7,13 +7,18 @@ Only `run` imports heavy packages, so that the help appears at once.
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 import lipnb
-from lipscan.cli.words import Parser, Unknown, nearest
+from lipscan.cli.words import Parser, Unknown
+from lipscan.scanning.options import nearest
 
+STOPPED = "stopped; what is finished is kept, the same command continues"
 VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
 EPILOG = """examples:
@@ -56,18 +61,59 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
 
     An expected failure prints one sentence on stderr and returns 1; a name that does not exist returns 2.
     """
-    parser, choices = _parser(prog, description, package, verbs)
-    arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)
-    if arguments is None:
-        return 0
+    words = sys.argv[1:] if argv is None else argv
+    pressed: list[int] = []
     try:
-        return arguments.run(arguments) or 0
+        with _ctrl_c(pressed, last=argv is None):
+            parser, choices = _parser(prog, description, package, verbs)
+            arguments = _arguments(parser, choices, words)
+            return 0 if arguments is None else arguments.run(arguments) or 0
     except KeyboardInterrupt as stop:
-        said = str(stop) or "stopped; what is finished is kept, the same command continues"
-        print(f"{prog}: {said}", file=sys.stderr)
-        return 130
+        return _stopped(prog, str(stop))
     except Exception as error:
-        return _failed(prog, arguments.verb, error)
+        return _stopped(prog) if pressed else _failed(prog, words[0], error)
+
+
+@contextmanager
+def _ctrl_c(pressed: list[int], last: bool) -> Iterator[None]:
+    """Context in which Ctrl-C ends the command wherever it falls, and is noted in a list.
+
+    In a destructor Python would print the interrupt and go on, so it is sent again; an import may turn it into another
+    error. With `last` the process ends after the context, and what remains of it without a word if Ctrl-C is pressed.
+    """
+    before, report = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def press(number, frame):
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    def lost(found):
+        if found.exc_type is not KeyboardInterrupt:
+            return report(found)
+        main = threading.main_thread().ident
+        again = threading.Timer(0.05, lambda: ended or signal.pthread_kill(main, signal.SIGINT))
+        again.daemon = True
+        return again.start()
+
+    ended: list[bool] = []
+    signal.signal(signal.SIGINT, press)
+    sys.unraisablehook = lost
+    try:
+        yield
+    finally:
+        ended.append(True)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if last else before)
+        sys.unraisablehook = report
+
+
+def _stopped(prog, said=""):
+    """Print that the command was stopped; returns the exit code."""
+    exec("")  # else CPython ends by the signal where this fell into code that it ran from a string
+    print(f"{prog}: {said or STOPPED}", file=sys.stderr)
+    return 130
 
 
 def _failed(prog, verb, error):

@@ -213,14 +213,14 @@ def _check_folders(arguments, sides, folder):
 
 def _begun(arguments, options, sides):
     """What each side would measure, where that has to be known before: for a comparison and for a plan."""
-    from lipscan.scanning.run import Planned, begin, beside
+    from lipscan.scanning.run import begin, beside
 
     found = []
     for side in sides:
         needed = side.stored is None and (len(sides) > 1 or arguments.dry_run)
-        plan = Planned(begin(side.place, arguments.text, options)) if needed else None
+        plan = begin(side.place, arguments.text, options) if needed else None
         if plan is not None and not arguments.again:  # names damage before the other model is measured
-            plan = beside(side.folder, plan.begun, arguments.text, options)
+            plan = beside(side.folder, plan, arguments.text, options)
         found.append(plan)
     return found
 
@@ -236,7 +236,7 @@ def _check_comparable(sides, begun):
     if None not in stored:
         compare(*stored)
     settings = [
-        one.begun.settings if side.stored is None else side.stored.about["settings"]
+        one.settings if side.stored is None else side.stored.about["settings"]
         for side, one in zip(sides, begun, strict=True)
     ]
     check_alike(*settings)
@@ -250,19 +250,20 @@ def _show_plans(sides, begun, again):
     from lipscan.scanning import terminal
     from lipscan.scanning.folder import state
     from lipscan.scanning.planning import planned
+    from lipscan.scanning.run import ended
 
     for side, one in zip(sides, begun, strict=True):
         if side.stored is not None:
             continue
         if not again and (held := state(side.folder)) is not None:
             print(f"{side.folder} holds {held}")
-        if one.ended:
+        if ended(one):
             print("Nothing would be measured again (--again does).")
             continue
         if one.said:
             print(one.said)
-        lengths = ", ".join(map(str, one.begun.settings["lengths"]))
-        terminal.show_plan(planned(one.begun), f"A whole scan of {side.place} at length {lengths}")
+        lengths = ", ".join(map(str, one.settings["lengths"]))
+        terminal.show_plan(planned(one), f"A whole scan of {side.place} at length {lengths}")
 
 
 def _asked(arguments):

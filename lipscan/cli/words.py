@@ -2,10 +2,10 @@
 
 import argparse
 import re
-from difflib import get_close_matches
 from pathlib import Path
 
 from lipscan.scanning import options
+from lipscan.scanning.options import nearest
 
 
 class Unknown(ValueError):
@@ -14,12 +14,6 @@ class Unknown(ValueError):
 
 class Stopped(KeyboardInterrupt):
     """The command was stopped by Ctrl-C; the message tells what is kept. Exit code 130."""
-
-
-def nearest(word, words):
-    """``: did you mean ...?`` with the names nearest to `word`, or a list of all `words` if none is near."""
-    near = get_close_matches(word, words, n=3, cutoff=0.6)
-    return f": did you mean {' or '.join(near)}?" if near else f": choose from {', '.join(words)}"
 
 
 def known(what, asked, names, every=False):

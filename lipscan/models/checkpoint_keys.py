@@ -197,7 +197,7 @@ def _refuse_more_layers(inside, network, layers, name):
     if numbers and max(numbers) >= described:
         raise ValueError(
             f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
-            f"describes {described}."
+            f"describes {described}: give the config.json that they were saved with."
         )
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,14 +83,17 @@ class Steps(TorchFunctionMode):
 
 
 @contextmanager
-def passed_on(refusal: str, mend: str) -> Iterator[None]:
-    """Context in which an error of a library becomes one sentence, a ValueError: what it refuses, why, the way out."""
+def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
+    """Context in which an error of a library becomes one sentence, a ValueError: what it refuses, why, the way out.
+
+    What `odd_sizes` says of `config`, a configuration or its entries, is told too.
+    """
     try:
         yield
     except Changed:
         raise
     except Exception as error:  # libraries raise many kinds of errors
-        raise ValueError(f"{refusal} ({reason(error)}): {mend}.") from error
+        raise ValueError(f"{refusal} ({reason(error)}{odd_sizes(config)}): {mend}.") from error
 
 
 def reason(error: BaseException) -> str:
@@ -99,6 +102,30 @@ def reason(error: BaseException) -> str:
     said = said if len(said) <= 250 else f"{said[:250]} ..."
     said = "a table of embeddings is read beyond its last row" if said == "index out of range in self" else said
     return f"{kind}: {said}" if isinstance(error, KeyError) else said or kind
+
+
+def odd_sizes(config: Any) -> str:
+    """What is odd in the sizes of a configuration, or of its entries, in words; "" if nothing is.
+
+    Sizes that are zero or negative and positive by default, and numbers of heads that cannot share their keys.
+    """
+    from transformers import CONFIG_MAPPING
+
+    found = []
+    with suppress(Exception):  # a type without defaults
+        entries = config if isinstance(config, dict) else config.to_dict()
+        todo = [(entries, CONFIG_MAPPING[entries["model_type"]]().to_dict())]
+        for here, usual in todo:
+            heads, groups = here.get("num_attention_heads"), here.get("num_key_value_heads")
+            if type(heads) is type(groups) is int and 0 < groups and heads % groups:
+                found.append(f"num_key_value_heads = {groups} does not divide num_attention_heads = {heads}")
+            for key in here.keys() & usual:
+                value, own = here[key], usual[key]
+                if isinstance(value, dict) and isinstance(own, dict):
+                    todo.append((value, own))
+                elif type(value) is type(own) is int and value <= 0 < own and not key.endswith("_id"):
+                    found.append(f"{key} = {value}, by default {own}")
+    return "".join(f"; {one}" for one in sorted(found)[:3])
 
 
 def json_of(path: Path, name: str) -> dict:
@@ -143,16 +170,16 @@ def check_entries(entries: dict, name: str) -> None:
             todo += [(place, key, one) for one in value]
 
 
-def check_size(count: int, itemsize: int, name: str) -> None:
-    """Refuse a network larger than the memory of this machine, before any of it is allocated."""
+def check_size(count: int, size: int, name: str) -> None:
+    """Refuse a network of `size` bytes, more than the memory of this machine, before any of it is allocated."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # the system does not tell its memory: skip the check
         return
-    if count * itemsize > memory:
+    if size > memory:
         raise ValueError(
-            f"{name!r} has {count:,} numbers, which take {count * itemsize / 1e9:,.0f} GB; this machine "
-            f"has {memory / 1e9:,.0f} GB."
+            f"{name!r} has {count:,} numbers, which take {size / 1e9:,.0f} GB; this machine has "
+            f"{memory / 1e9:,.0f} GB: take a larger one, or mend the sizes in {settings(name)}."
         )
 
 
@@ -169,7 +196,7 @@ def shards_of(index: Path, name: str) -> list[str]:
         if not re.fullmatch(r"[^./\\\0][^/\\\0]*\.safetensors", file):
             raise ValueError(
                 f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder: it "
-                "is not opened."
+                "is not opened; download or copy the model again."
             )
     return files
 
@@ -215,8 +242,8 @@ def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
                 )
             if key.endswith(".weight") and part.get_dtype() not in FLOATS:
                 raise ValueError(
-                    f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or damaged; weights are "
-                    f"read as {', '.join(FLOATS)}."
+                    f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or damaged; take the "
+                    f"checkpoint with weights in {', '.join(FLOATS)}."
                 )
             there[key] = Held(folder / file, tuple(part.get_shape()))
     return there
@@ -268,7 +295,8 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
         longest = LONGEST_CONFIG if path.name == "config.json" else LONGEST
         if path.suffix in TEXTS and path.is_file() and path.stat().st_size > longest:
             raise ValueError(
-                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not read."
+                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not "
+                "read; copy it again."
             )
         if path.name in ADAPTERS:  # transformers would load the model that it names
             raise ValueError(

@@ -9,14 +9,13 @@ from inspect import signature
 
 import torch
 
-from lipscan.models.families import ARCHITECTURES
+from lipscan.models.families import ARCHITECTURES, EXACT
 from lipscan.models.hooks import capture
 from lipscan.models.images import picture_shape
 from lipscan.models.layers import Architecture, reads_other_keys
 from lipscan.models.network import ROUNDING, run, some_inputs, vocabulary
 from lipscan.models.self_check import causal_layers, leak
 
-EXACT = {"experts_implementation": "eager"}  # the fast sums over experts do not support float64
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 UNSAID = 2048  # default number of tokens, if a configuration has none of `LENGTHS`
 

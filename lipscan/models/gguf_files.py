@@ -75,7 +75,8 @@ def unpack_gguf(path: Path, folder: Path, name: str) -> None:
     held = {own: tensor for own, tensor in held.items() if not own.startswith(BEHIND)}
     config = _config(entries, held, None if divided is None else dequantize(divided.data, divided.tensor_type), name)
     check_entries(config, name)
-    check_size(sum(int(tensor.n_elements) for tensor in held.values()), 4, name)
+    count = sum(int(tensor.n_elements) for tensor in held.values())
+    check_size(count, 4 * count, name)
     tensors = {}
     for own, tensor in held.items():
         try:

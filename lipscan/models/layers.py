@@ -151,11 +151,13 @@ class Architecture:
 
         `Model.attention` explains `object` and `n`. ValueError if the attention has a feature that `Attention` lacks.
         """
-        if self.matrices is None:
+        beyond = self.reach is not None and n is not None and n > self.reach
+        if self.matrices is None or beyond:
             if object != "heads+output":
+                where = f" beyond {self.reach} tokens" if beyond else ""
                 raise ValueError(
-                    f"the attention of {self.title} is known by automatic differentiation of its own module alone, "
-                    f"which has no object={object!r}: take 'heads+output' (--object)."
+                    f"the attention of {self.title}{where} is known by automatic differentiation of its own module "
+                    f"alone, which has no object={object!r}: take 'heads+output' (--object)."
                 )
             return self.own_attention(network, number)
         if self.found and object == "block":
@@ -168,13 +170,6 @@ class Architecture:
                 f"the closed form of {self.title}, found by trial, holds up to {self.reach} tokens, and beyond its own "
                 "modules alone: say how many tokens are meant, model.attention(layer, n=...)."
             )
-        if self.reach is not None and n is not None and n > self.reach:
-            if object != "heads+output":
-                raise ValueError(
-                    f"the closed form of {self.title}, found by trial, holds up to {self.reach} tokens, and its own "
-                    f"modules have no object={object!r}: take 'heads+output' (--object), or a shorter text."
-                )
-            return self.own_attention(network, number)
         layer = self.layers_of(network)[number]
         given = arguments(self.matrices(layer), self.rotation(network, number, n))
         if self.relative is not None:

@@ -19,6 +19,7 @@ from lipscan.models.config_checks import (
     check_entries,
     check_size,
     check_weights,
+    odd_sizes,
     passed_on,
     settings,
 )
@@ -29,7 +30,7 @@ from lipscan.models.generic import LENGTHS as POSITIONS
 from lipscan.models.generic import counted, located, own_mask, unknown_family
 from lipscan.models.gguf_files import gguf_folder
 from lipscan.models.lm_head import Source
-from lipscan.models.memory import deleted_on_failure, deleted_with, in_memory, written
+from lipscan.models.memory import deleted_on_failure, deleted_with, in_memory, refuse_module, written
 from lipscan.models.model import Model
 from lipscan.models.network import vocabulary
 from lipscan.models.self_check import assert_causality, check_maps
@@ -154,13 +155,20 @@ def load(
         empty = _on_meta(config, architecture, name)
         if architecture.matrices is None:
             architecture = located(empty, architecture, name)
-        if not architecture.attending(architecture.network_of(empty)):
-            raise ValueError(f"{name!r} has no layer that holds attention: there is nothing to measure.")
+        with _building(config, name):
+            attending = architecture.attending(architecture.network_of(empty))
+        if not attending:
+            raise ValueError(
+                f"{name!r} has no layer that holds attention{odd_sizes(config)}: there is nothing to measure."
+            )
+        _check_memory(empty, 4 if random else dtype.itemsize, name)
         _check_positions(entries, architecture, architecture.network_of(empty).config, name)
         most = vocabulary(architecture.network_of(empty)) if architecture.reads == "input_ids" else None
+        if most is not None and most < 1:
+            raise ValueError(f"{settings(name)} has vocab_size = {most}: it must be a positive whole number.")
         found = (None, None) if most is None else find_tokenizer(tokenizer, name, folder, on_hub, most, random)
         network = (
-            _draw(config, architecture, seed, name, _numbers(empty))
+            _draw(config, architecture, seed, name)
             if random
             else _read(folder, config, architecture, dtype, name, held, empty)
         )
@@ -193,13 +201,11 @@ def load(
 def name_of(name_or_path: str | os.PathLike) -> str:
     """The name or path as text; ValueError for anything else, such as a module of one's own."""
     if isinstance(name_or_path, torch.nn.Module):
-        kind = type(name_or_path).__name__
-        raise ValueError(
-            f"this {kind} is no model of transformers, and others are not read: measure a module of your own with "
-            "lipnb.local_lipschitz(module.eval(), x)."
-        )
+        refuse_module(name_or_path)
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
-        raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")
+        raise ValueError(
+            f"the model (name_or_path) must be a name, a folder or a network of transformers, got {name_or_path!r:.60}."
+        )
     return os.fspath(name_or_path)
 
 
@@ -339,20 +345,27 @@ def _mask(architecture, entries, masked, name):
 
 def _check_positions(entries, architecture, config, name):
     """Refuse a number of positions that is none; the library checks those that its own networks need, not all."""
-    with suppress(TypeError):
-        if architecture.reads != "input_ids" or type(architecture.longest(config)) is int:
-            return
-    known = (*POSITIONS, "pad_token_id")  # RoBERTa counts its positions from there
-    said = next((entry for entry in known if entry in entries and type(entries[entry]) is not int), POSITIONS[0])
+    try:
+        longest = architecture.longest(config)
+    except TypeError:
+        longest = None
+    except ValueError as error:  # of a size of pictures
+        raise ValueError(f"{settings(name)} is not read: {error}") from None
+    if type(longest) is int and longest > 0:
+        return
+    sizes = dict.fromkeys((*POSITIONS, "max_source_positions"), 1) | {"pad_token_id": 0}  # RoBERTa counts from there
+    known = {key: entries[key] for key in sizes if key in entries}
+    wrong = [key for key, size in known.items() if type(size) is not int or size < sizes[key]] or [*known]
+    said = "".join(f" ({key} = {json.dumps(known[key])[:60]})" for key in wrong[:1])
     raise ValueError(
-        f"{settings(name)} has {said} = {json.dumps(entries.get(said))[:60]}: it must be a whole number; how many "
-        "tokens a text may have follows from it."
+        f"{settings(name)} leaves no positions for tokens{said}: give a whole number that leaves 1 or more."
     )
 
 
 def _configuration(entries, folder, architecture, masked, name):
-    options = {"return_dict": True, **architecture.settings}
-    with quiet(), _building(name):
+    # a feed-forward part that reads a text in pieces is the same map, at lengths that its pieces divide
+    options = {"return_dict": True, "chunk_size_feed_forward": 0, **architecture.settings}
+    with quiet(), _building(entries, name):
         from transformers import AutoConfig
 
         config = (
@@ -382,10 +395,9 @@ def _one_side(config):
                     setattr(inner, entry, sides[0])
 
 
-def _draw(config, architecture, seed, name, described):
-    """A network with random weights; `described` is the number of weights in its configuration."""
-    check_size(described, 4, name)
-    with quiet(), _building(name):
+def _draw(config, architecture, seed, name):
+    """A network with random weights."""
+    with quiet(), _building(config, name):
         from transformers import AutoModel
 
         # only the CPU generator: torch.manual_seed would also reseed accelerators, permanently
@@ -398,15 +410,22 @@ def _draw(config, architecture, seed, name, described):
 
 def _on_meta(config, architecture, name):
     """The network of a configuration on the meta device, without data."""
-    with quiet(), _building(name):
+    with quiet(), _building(config, name):
         from transformers import AutoModel
 
         with torch.device("meta"), Steps():  # missing weights would be drawn at random, in any amount: count first
             return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
 
 
-def _building(name):
-    return passed_on(f"transformers builds no network from {settings(name)}", "mend that file or copy it again")
+def _building(config, name):
+    return passed_on(f"transformers builds no network from {settings(name)}", "mend that file or copy it again", config)
+
+
+def _check_memory(empty, itemsize, name):
+    """Refuse a network, here on the meta device, whose parameters and tables (buffers) this machine cannot hold."""
+    held = [*empty.parameters(), *empty.buffers()]
+    sizes = [one.numel() * (itemsize if one.is_floating_point() else one.itemsize) for one in held]
+    check_size(sum(one.numel() for one in held), sum(sizes), name)
 
 
 def _numbers(network):
@@ -419,13 +438,12 @@ def _read(folder, config, architecture, dtype, name, held, empty):
     with quiet():
         from transformers import AutoModel
 
-        check_size(_numbers(empty), dtype.itemsize, name)
         # for an encoder-decoder, only the encoder has to be present
         described, there = _numbers(architecture.network_of(empty)), sum(math.prod(one.shape) for one in held.values())
         if described > 2 * there:
             raise ValueError(
                 f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
-                f"they hold {there:,}."
+                f"they hold {there:,}: give the config.json that they were saved with."
             )
         assigned, names = renamed(empty, held, name)
         refuse_left_over(assigned, empty, architecture, held, name)
@@ -455,7 +473,7 @@ def _read(folder, config, architecture, dtype, name, held, empty):
     if missing:  # the library would fill them with random numbers
         raise ValueError(
             f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
-            f"config.json are missing, such as {missing[0]}."
+            f"config.json are missing, such as {missing[0]}: download or copy the model again."
         )
     return network
 

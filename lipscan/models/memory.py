@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from weakref import finalize
 
 import torch
@@ -50,7 +50,7 @@ def written(model: Any, tokenizer: Any) -> Written:
     """
     folder = mkdtemp(prefix="lipnb-")
     with deleted_on_failure(folder):
-        return Written(folder, *(_place(thing, Path(folder)) for thing in (model, tokenizer)))
+        return Written(folder, _place(model, Path(folder), False), _place(tokenizer, Path(folder), True))
 
 
 @contextmanager
@@ -70,15 +70,48 @@ def deleted_with(model: Any, folder: str) -> None:
 
 def _unwrapped(thing):
     """The network inside of one that is compiled or runs in parallel."""
-    thing = thing.module if isinstance(thing, WRAPPERS) else thing
-    return getattr(thing, "_orig_mod", thing)
+    while (inner := thing.module if isinstance(thing, WRAPPERS) else getattr(thing, "_orig_mod", thing)) is not thing:
+        thing = inner
+    return thing
 
 
-def _place(thing, folder):
+def refuse_module(module: torch.nn.Module) -> NoReturn:
+    """Refuse a module that is not a network of transformers; a network inside it is named."""
+    inside = (path for path, one in module.named_modules() if path and in_memory(one))
+    mend = "measure a module of your own with lipnb.local_lipschitz(module.eval(), x)"
+    mend = f"give the one in it, model.get_submodule({path!r})" if (path := next(inside, "")) else mend
+    raise ValueError(f"this {type(module).__name__} is not a network of transformers, and others are not read: {mend}.")
+
+
+def _check_kind(thing, tokenizer):
+    """Refuse what transformers can save but is not a network or, for `tokenizer`, not a tokenizer."""
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    kind, noun = type(thing).__name__, "tokenizer" if tokenizer else "model"
+    wanted = PreTrainedTokenizerBase if tokenizer else PreTrainedModel
+    if isinstance(thing, wanted):
+        if not tokenizer and any(one.is_meta for one in thing.parameters()):
+            raise ValueError(f"this {kind} lies on the meta device and holds no numbers: load its weights first.")
+        return
+    if callable(getattr(thing, "merge_and_unload", None)):
+        mend = "merge its adapter into the weights, and give what merge_and_unload() returns"
+    elif isinstance(getattr(thing, noun, None), wanted):
+        mend = f"give its .{noun}"
+    elif tokenizer:
+        mend = "give a tokenizer, or the name or folder of one"
+    elif isinstance(thing, torch.nn.Module):
+        refuse_module(thing)
+    else:
+        mend = "give the network, or the name or folder of a model; a tokenizer is given as tokenizer="
+    raise ValueError(f"this {kind} is not a {noun} of transformers: {mend}.")
+
+
+def _place(thing, folder, tokenizer):
     """The folder in which a thing in memory was written, named for its class; other things as they are."""
     if not in_memory(thing):
         return thing
     thing = _unwrapped(thing)
+    _check_kind(thing, tokenizer)
     kind, config = type(thing).__name__, getattr(thing, "config", None)
     before = dict(vars(config)) if config is not None else {}
     try:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.threads import turn
 from lipscan.models.changes import Changed, Draws
-from lipscan.models.config_checks import passed_on, reason, settings
+from lipscan.models.config_checks import odd_sizes, passed_on, reason
 from lipscan.models.hooks import capture
 from lipscan.models.module_attention import Depends
 from lipscan.models.network import (
@@ -42,14 +42,14 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     attending = architecture.attending(network)
     windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
-    n = min(n, longest := architecture.longest(network.config))
-    if n < 1:
-        raise ValueError(f"{settings(name)} leaves {longest} positions for tokens: it must leave 1 or more.")
+    n = min(n, architecture.longest(network.config))
     inputs = some_inputs(network, architecture.reads, n, seed=0, sides=architecture.small_sides(network.config))
     places = [(architecture.attention_of(network, number), architecture.giver(network, number)) for number in attending]
     with (
         passed_on(
-            f"the network of {name!r} cannot be run{_on_text(architecture.reads, inputs)}", "see its config.json"
+            f"the network of {name!r} cannot be run{_on_text(architecture.reads, inputs)}",
+            "see its config.json",
+            network.config,
         ),
         capture(*(module for both in places for module in both)) as calls,
     ):
@@ -82,9 +82,8 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         except Depends as error:
             raise ValueError(f"{place} is not known here: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{place} is not known here: {reason(error) if type(error) is IndexError else error}"
-            ) from error
+            why = reason(error) if type(error) is IndexError else str(error).rstrip(".")
+            raise ValueError(f"{place} is not known here: {why}{odd_sizes(network.config)}.") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
             raise ValueError(
@@ -178,7 +177,7 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     pair, draws = pair.to(network.device), Draws()
     mend = "see its config.json" if network.dtype == torch.float32 else "load it in float32, or see its config.json"
     refusal = f"the network of {name!r} cannot be run{_on_text(reads, pair)}"
-    with passed_on(refusal, mend):  # entries that only a forward pass refuses
+    with passed_on(refusal, mend, config):  # entries that only a forward pass refuses
         states = getattr(run(network, reads, pair, draws), "last_hidden_state", None)
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
@@ -191,8 +190,9 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     states = states[:, :same].double()
     if not torch.isfinite(states).all() or not states.any():
         raise ValueError(
-            f"the outputs of {name!r} are NaN, infinite or all zero: its weights or its config.json are damaged, or "
-            f"{network.dtype} is too narrow for them."
+            f"the outputs of {name!r} are NaN, infinite or all zero: its weights or its config.json are damaged"
+            f"{odd_sizes(config)}, or {network.dtype} is too narrow for them: copy "
+            "the model again, or take a wider dtype."
         )
     return ((states[1] - states[0]).norm() / states[0].norm()).item()
 
@@ -220,8 +220,8 @@ def assert_causality(
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
         raise RuntimeError(
             f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
-            f"{change:.1e} (relative). Its weights or its config.json are damaged, or this version of transformers "
-            "treats masks differently; report it."
+            f"{change:.1e} (relative). Its weights or its config.json are damaged"
+            f"{odd_sizes(network.config)}, or this version of transformers treats masks differently; report it."
         )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from lipscan.recording.table import DIGITS
 from lipscan.scanning.options import in_words
 from lipscan.scanning.words import Finding, finding
 
@@ -20,7 +21,8 @@ SAME = {  # what must be equal, or nothing is compared: the reason in words
     "masked": "only earlier tokens are seen (a causal mask): {one} in the first, {other} in the second; --masked makes "
     "a BERT causal",
 }
-ROUNDING = 1e-6  # of a constant in float32, relative; added to what the solver leaves open
+# relative error of a constant besides what the solver leaves open: of float32, and half a unit of the last stored digit
+ROUNDING = 1e-6 + 0.5 * 10.0 ** (1 - DIGITS)
 
 
 def compare(before: Any, after: Any) -> pd.DataFrame:
@@ -35,9 +37,9 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
     -------
     DataFrame
         One row for each layer and length that both have: `before`, `after` (mean constants), `ratio` (after / before,
-        mean over windows), `error` (largest relative width of what the solver leaves open, of both), `relative_before`
-        and `relative_after`, and `differs`: "higher" or "lower" where the intervals from constant to probable bound of
-        the two scans lie apart in every window, the same way each time; else "".
+        mean over windows; a constant of 0 has none), `error` (largest relative width of what the solver leaves open, of
+        both), `relative_before` and `relative_after`, and `differs`: "higher" or "lower" where the intervals from
+        constant to probable bound of the two scans lie apart in every window, the same way each time; else "".
 
     Raises
     ------
@@ -55,12 +57,13 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
             "these scans cannot be compared: they have no layer and length in common that passed and were measured."
         )
     both = both.assign(
-        ratio=both.lipschitz_after / both.lipschitz_before,
+        ratio=both.lipschitz_after / both.lipschitz_before.where(both.lipschitz_before > 0),
         higher=both.lipschitz_after * (1 - ROUNDING) > both.probable_before * (1 + ROUNDING),
         lower=both.probable_after * (1 + ROUNDING) < both.lipschitz_before * (1 - ROUNDING),
     )
     for when in ("before", "after"):
-        both[f"error_{when}"] = both[f"probable_{when}"] / both[f"lipschitz_{when}"] - 1
+        constant = both[f"lipschitz_{when}"]
+        both[f"error_{when}"] = both[f"probable_{when}"] / constant.where(constant > 0) - 1
     rows = []
     for (layer, length), group in both.groupby(["layer", "length"]):
         row = {
@@ -103,12 +106,13 @@ def compared(table: pd.DataFrame) -> list[Finding]:
     told = table[table.differs != ""]
     if not len(told):
         return [finding("same")]
-    far = told.loc[told.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
+    zero = (told.before == 0) | (told.after == 0)  # no ratio, or one of 0: none is farther
+    far = told.loc[zero.idxmax() if zero.any() else told.ratio.map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
     at = {"layer": far.layer, "length": far.length, "before": far.before, "after": far.after}
     counts = {word: int((table.differs == word).sum()) for word in ("higher", "lower")}
     counts["others"] = len(table) - len(told)
     said = [finding(key, count, rows=len(table)) for key, count in counts.items() if count]
-    return [finding("farthest", far.ratio, **at), *said]
+    return [finding("farthest_zero", **at) if zero.any() else finding("farthest", far.ratio, **at), *said]
 
 
 def unpaired(before: Any, after: Any) -> list[Finding]:

@@ -67,7 +67,9 @@ def _plain(value, place=None):
 
 
 def _by_layer(ax, rows, ylabel="local Lipschitz constant", **look):
-    """Axes with a tick at each layer, or at a selection of many."""
+    """Axes with a tick at each layer, or at a selection of many; linear if nothing on them is positive."""
+    if not np.isfinite(ax.dataLim.minposy):
+        look.pop("yscale", None)
     ax.set(xlabel="layer", ylabel=ylabel, **look)
     ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
     if ax.get_yscale() == "log":
@@ -130,7 +132,7 @@ def growth(summary, *, ax=None):
         label = f"layer {layer}" if len(found) <= 8 or place % (1 + len(found) // 8) == 0 else None
         ax.plot(rows.length, rows.lipschitz, marker="o", color=colour, lw=1.4, label=label)
     lengths = np.array(sorted(good.length.unique()), dtype=float)
-    slope = good.lipschitz.min() * 0.8 * np.sqrt(lengths / lengths[0])
+    slope = good.lipschitz[good.lipschitz > 0].min() * 0.8 * np.sqrt(lengths / lengths[0])
     ax.plot(lengths, slope, color=NOT_CONVERGED, ls=":", label="slope 1/2")
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
     ax.set_xticks(lengths, [f"{length:.0f}" for length in lengths])

@@ -24,15 +24,17 @@ def short(value: float | None, digits: int = 3) -> str:
     return f"{said:.{digits}g}".replace("e+0", "e").replace("e+", "e")
 
 
-def factor(value: float) -> str:
-    """A ratio in three digits, or in as many (up to seven) as distinguish it from 1.
+def factor(value: float | None) -> str:
+    """A ratio in three digits, or in as many as distinguish it from 1; 1 if that is within what stored numbers tell.
 
     Examples
     --------
-    >>> factor(2.3456), factor(0.9997), factor(1.00012), factor(1.0)
+    >>> factor(2.3456), factor(0.9997), factor(1.00012), factor(1.000004)
     ('2.35', '0.9997', '1.0001', '1')
     """
-    return next((said for digits in range(3, 8) if (said := short(value, digits)) != "1"), "1")
+    if value is not None and abs(value - 1) < 1e-5:  # stored numbers have six digits
+        return "1"
+    return next(said for digits in range(3, 7) if (said := short(value, digits)) != "1")
 
 
 def small(value: float | None) -> str:

@@ -1,10 +1,16 @@
 """Options of a scan: one record, from which its command and its settings come."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
 from numbers import Integral, Real
 from operator import index
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _option(default: Any, about: str = "", **argument: Any) -> Any:
@@ -99,6 +105,26 @@ class ScanOptions:
     def recorded(self) -> dict[str, Any]:
         """Options recorded in the settings of a table as requested; the others are recorded as resolved."""
         return {name: getattr(self, name) for name in ("windows", "object", "rtol", "seed", "upper_work")}
+
+
+def named(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of the same signature that refuses unknown keyword arguments with the nearest of its own."""
+    known = [*signature(function).parameters]
+
+    @wraps(function)
+    def call(*given: P.args, **options: P.kwargs) -> R:
+        for name in options:
+            if name not in known:
+                raise TypeError(f"lipnb.{function.__name__} has no option {name!r}{nearest(name, known)}.")
+        return function(*given, **options)
+
+    return call
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """``: did you mean ...?`` with the names nearest to `word`, or a list of all `words` if none is near."""
+    near = get_close_matches(word, [*words], n=3, cutoff=0.6)
+    return f": did you mean {' or '.join(near)}?" if near else f": choose from {', '.join(words)}"
 
 
 def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:

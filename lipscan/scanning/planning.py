@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lipscan.scanning.folder import Scan
 from lipscan.scanning.inputs import Reader
 from lipscan.scanning.words import finding
 
@@ -20,10 +21,12 @@ LONG = 300  # seconds from which a scan suggests how to shorten it
 
 
 class Begun(NamedTuple):
-    """A scan before measurement: the network on its inputs, and the settings of its tables."""
+    """A scan before measurement: the network on its inputs, the settings of its tables, and what its folder holds."""
 
     reader: Reader
     settings: dict[str, Any]
+    held: Scan | None = None  # a finished scan
+    said: str = ""  # of the two
 
 
 class Planned(NamedTuple):

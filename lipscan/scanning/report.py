@@ -14,7 +14,7 @@ from lipscan.scanning.catalogue import SCANNED, SOURCES, TITLES
 from lipscan.scanning.comparison import compare, compared, unpaired
 from lipscan.scanning.findings import findings, gaps, left_out, moving, roughest, steepest, still, weights_of
 from lipscan.scanning.summary import COLUMNS, TABLES, closest, first_window, measured
-from lipscan.scanning.words import ENDS, PAGES, QUESTIONS
+from lipscan.scanning.words import ENDS, PAGES, QUESTIONS, TABLE
 
 MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # beside those that come closest somewhere
@@ -40,7 +40,7 @@ CAPTIONS = {
     "constant, in units of token norms, by which layers compare.",
     "heads": "Each head alone, with its part of the output matrix, at length {length}, logarithmic colours.",
     "moves": "How far each token moves the outputs of the others at length {length}, over the most in its layer; "
-    "logarithmic colours, white where it moves none.",
+    "logarithmic colours, empty where it moves none.",
     "in_steepest": "How much of each layer's steepest change lies on each token at length {length}, over the most in "
     "its layer; logarithmic colours.",
     "against": "Every layer at length {length}, before and after, logarithmic scale.",
@@ -100,6 +100,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         gaps=gaps(found.gaps),
         pages={page: title for page, title in PAGES.items() if page in {one.page for one in said}},
         ends=ENDS,
+        keys={name: words.replace("x ", "× ") if words.startswith("x ") else words for name, words in TABLE.items()},
         top=roughest(good) if len(good) and not still(good) else None,
         skipped=left_out(found.about, summary),
         passed=int(summary.passed.sum()),

@@ -6,11 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -38,7 +38,7 @@ from lipscan.scanning.folder import (
 )
 from lipscan.scanning.inputs import chosen_layers, prepare
 from lipscan.scanning.measure import PAIRS, block_work, closed_form_work, heads, layer, measure, network, tokens, tried
-from lipscan.scanning.options import ScanOptions, in_words
+from lipscan.scanning.options import ScanOptions, in_words, named
 from lipscan.scanning.planning import Begun, shorter
 from lipscan.scanning.words import ENDS
 
@@ -46,13 +46,15 @@ __all__ = ["remeasure", "scan"]
 
 EXPLAIN = (
     "attention",
+    "config",
+    "config_defaults",
     "left_out",
     "no_logits",
     "no_norms",
     "pixels_sha256",
     "reasons",
     "token_ids",
-)  # settings on which no number depends
+)  # settings on which no number depends, and those that are compared by themselves
 NO_NORMS = (
     "How far each token moves the others was not measured: by automatic differentiation that is a pass for each number "
     "that a layer gives; of each layer's steepest change tokens.csv has the part that lies on each token."
@@ -82,7 +84,7 @@ STATE = ("gradient_checkpointing", "max_seq_len_cached", "training")  # numbers 
 INPUTS = ("token_ids", "pixels_sha256")  # settings with the windows of each length
 KEYS = {  # settings of a scan, in words
     "weights_sha256": "weights and rotary frequencies (SHA-256)",
-    "config_sha256": "configuration of the network (SHA-256)",
+    "modules_sha256": "numbers that the modules of the network keep, in this version of transformers (SHA-256)",
     "text_sha256": "text (SHA-256)",
     "special": "special tokens",
     "masked": "causal mask",
@@ -91,6 +93,7 @@ KEYS = {  # settings of a scan, in words
 }
 
 
+@named
 def scan(
     model: str | os.PathLike | Model | torch.nn.Module,
     text: str | os.PathLike = "python_reference",
@@ -202,45 +205,35 @@ def scan(
         refuse_foreign(Path(output))
         if not again:
             refuse_old(Path(output))
-    plan = Planned(begin(model, text, asked))
-    output = folder_of(plan.begun.reader.model.name, asked.part) if output is None else Path(output)
+    begun = begin(model, text, asked)
+    output = folder_of(begun.reader.model.name, asked.part) if output is None else Path(output)
     refuse_foreign(output)
     if again:
-        clear(output, bool(_others(output, plan.begun.settings)))
+        clear(output, bool(_others(output, begun.settings)))
     else:
-        plan = beside(output, plan.begun, text, asked)
-    if progress and plan.said:
-        print(plan.said, file=sys.stderr)
-    if plan.held is not None and plan.ended:
+        begun = beside(output, begun, text, asked)
+    if begun.held is not None and ended(begun):
+        if progress and begun.said:
+            print(begun.said, file=sys.stderr)
         if not (output / SUMMARY).is_file():
-            write_summary(output, plan.held.table)
-        return plan.held
+            write_summary(output, begun.held.table)
+        return begun.held
     if progress:
-        for sentence in shorter(plan.begun):
+        for sentence in filter(None, [begun.said, *shorter(begun)]):
             print(sentence, file=sys.stderr)
-    _fill(plan.begun, plan.held, output, progress)
+    _fill(begun, output, progress)
     found = load(output)
     write_summary(output, found.table)
     return found
 
 
-class Planned(NamedTuple):
-    """A scan to be made: what it measures, the finished scan in its folder, and a sentence on the two."""
-
-    begun: Begun
-    held: Scan | None = None
-    said: str = ""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing is left to measure."""
-        held = self.held
-        return (
-            held is not None and held.gaps.empty and _numbers(held.about["settings"]) == _numbers(self.begun.settings)
-        )
+def ended(begun: Begun) -> bool:
+    """Whether nothing is left to measure of a scan from `beside`."""
+    held = begun.held
+    return held is not None and held.gaps.empty and _numbers(held.about["settings"]) == _numbers(begun.settings)
 
 
-def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOptions) -> Planned:
+def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOptions) -> Begun:
     """A scan that was requested together with the one that a folder holds.
 
     Parameters
@@ -254,8 +247,8 @@ def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOpt
 
     Returns
     -------
-    Planned
-        With the layers and lengths of both.
+    Begun
+        With the layers and lengths of both, the finished scan and a sentence on the two.
 
     Raises
     ------
@@ -267,7 +260,7 @@ def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOpt
     try:
         held = load(folder)
     except FileNotFoundError:
-        return Planned(begun)
+        return begun
     old, new = held.about["settings"], begun.settings
     added = {name: [one for one in new[name] if one not in old[name]] for name in GROWS}
     more = any(one not in new[name] for name in GROWS for one in old[name])
@@ -279,18 +272,18 @@ def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOpt
     words = [f"{option} {in_words(name, added[name])}" for name, option in GROWS.items() if added[name]]
     words += ["the close look"] * close
     if words:
-        said = f"Added to what the folder {folder.name!r} holds: {' and '.join(words)}."
+        said = f"New in the folder {folder.name!r}: {' and '.join(words)}."
         if None is not old["close"] != begun.settings["close"]:
             said += f" The close look is made anew, at n = {begun.settings['close']}."
     else:
         holds = " and ".join(f"{option} {in_words(name, old[name])}" for name, option in GROWS.items())
         said = f"The folder {folder.name!r} holds more, {holds}: all of it is shown." if more else ""
-    return Planned(begun, held, said)
+    return begun._replace(held=held, said=said)
 
 
-def _fill(begun, held, output, progress):
+def _fill(begun, output, progress):
     """Measure what the folder lacks, then write the tables; scan.json, which says that it is finished, comes last."""
-    settings, title = begun.settings, begun.reader.model.name
+    settings, held, title = begun.settings, begun.held, begun.reader.model.name
     units = {
         table: some
         for table, some in _units(begun.reader, settings).items()
@@ -362,7 +355,8 @@ def _others(folder, settings):
 
 def _alike(one, other):
     """Whether two scans differ in nothing but layers, lengths and the close look."""
-    return _fixed(one) == _fixed(other) and _inputs(one, other) == _inputs(other, one)
+    same = _fixed(one) == _fixed(other) and not _reconfigured(one, other)
+    return same and _inputs(one, other) == _inputs(other, one)
 
 
 def _fixed(settings):
@@ -390,8 +384,7 @@ def begin(model, text, options):
         **options.recorded,
         **read,
         "layout": LAYOUT,
-        "weights_sha256": _fingerprint(model),
-        "config_sha256": _configuration(model),
+        **_identity(model),
         "layers_scanned": wanted,
         "lengths": lengths,
         "baselines": reader.baselines,
@@ -521,9 +514,10 @@ def remeasure(
         random=settings["weights"] == "random",
     )
     reader, read = prepare(model, text, options)
-    read |= {"weights_sha256": _fingerprint(reader.model), "config_sha256": _configuration(reader.model)}
-    names = ("text_sha256", "weights_sha256", "config_sha256")  # tables of 0.3 lack the last
-    if any(read[name] != settings.get(name, read[name]) for name in names):
+    read |= _identity(reader.model)
+    names = ("text_sha256", "weights_sha256", "modules_sha256")  # tables of 0.3 lack the last, and the configuration
+    other = any(read[name] != settings.get(name, read[name]) for name in names)
+    if other or ("config" in settings and _reconfigured(settings, read)):
         raise ValueError(
             "the text, the weights or the configuration here are another edition than those of the table: no row can "
             "be compared."
@@ -550,26 +544,53 @@ def _fingerprint(model):
     return digest.hexdigest()[:12]
 
 
-def _configuration(model):
-    """First 12 hexadecimal digits of the SHA-256 of a network's configuration and of the numbers that its modules hold.
+def _identity(model):
+    """Settings that tell a network from another: its weights, what its modules keep, and its configuration.
 
     Equal weights compute something else with another activation, window, scale or epsilon.
     """
-    parts = [_computing(model.module.config.to_dict())]
-    for name, module in model.module.named_modules():
-        held = {key: value for key, value in vars(module).items() if isinstance(value, int | float)}
-        held = {key: value for key, value in held.items() if not key.startswith("_") and key not in STATE}
-        parts.append([name, type(module).__name__, held])
-    text = json.dumps(parts, sort_keys=True, default=lambda other: type(other).__name__)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    kept = [(name, type(module).__name__, _kept_in(module)) for name, module in model.module.named_modules()]
+    config = model.module.config
+    entries, usual = _entries(config.to_dict()), {}
+    with suppress(Exception):  # of a class that has no defaults every entry is one that was given
+        usual = _entries(type(config)().to_dict())
+    return {
+        "weights_sha256": _fingerprint(model),
+        "modules_sha256": hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12],
+        "config": entries,
+        "config_defaults": [key for key in entries if key in usual and usual[key] == entries[key]],
+    }
 
 
-def _computing(config):
-    """Entries of a configuration on which what the network computes may depend, in nested configurations too."""
-    if isinstance(config, dict):
-        kept = {str(key): value for key, value in config.items() if str(key) not in NAMES}
-        return {key: _computing(value) for key, value in kept.items()}
-    return [_computing(one) for one in config] if isinstance(config, list | tuple) else config
+def _kept_in(module):
+    """Numbers that a module keeps as attributes."""
+    held = {key: value for key, value in vars(module).items() if isinstance(value, int | float)}
+    return {key: value for key, value in held.items() if not key.startswith("_") and key not in STATE}
+
+
+def _entries(config, prefix=""):
+    """Entries of a configuration on which what the network computes may depend; nested ones as ``outer.inner``."""
+    found = {}
+    for key, value in config.items():
+        if key in NAMES:
+            continue
+        if isinstance(value, dict) and value:
+            found |= _entries(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = json.loads(json.dumps(value, default=lambda other: type(other).__name__))
+    return found
+
+
+def _reconfigured(old, new):
+    """Entries in which the configurations of two scans differ.
+
+    Versions of transformers write different entries: one that the other scan lacks must only be at its default.
+    """
+    one, other = (settings.get("config", {}) for settings in (old, new))
+    apart = [key for key in one if key in other and str(one[key]) != str(other[key])]  # as texts: NaN is like NaN
+    for mine, theirs, settings in ((one, other, old), (other, one, new)):
+        apart += [key for key in mine if key not in theirs and key not in settings["config_defaults"]]
+    return apart
 
 
 def _numbers(settings):
@@ -579,9 +600,12 @@ def _numbers(settings):
 
 def _difference(old, new):
     """First difference between two scans, in words."""
-    if _fixed(old) == _fixed(new):
+    one, other, apart = _fixed(old), _fixed(new), _reconfigured(old, new)
+    differ = [key for key in (*ASKED, *other, *one) if one.get(key) != other.get(key)]
+    if apart and (not differ or differ[0] not in ASKED):
+        was, now = (in_words(apart[0], settings["config"].get(apart[0])) for settings in (old, new))
+        return f"configuration: {apart[0]} {was}, not {now}"
+    if not differ:
         return "other windows of the text"
-    old, new = _fixed(old), _fixed(new)
-    keys = [*(key for key in ASKED if key in new), *new]
-    key = next((key for key in keys if old.get(key) != new[key]), "settings")
-    return f"{KEYS.get(key, key)} {in_words(key, old.get(key))}, not {in_words(key, new.get(key))}"
+    key = differ[0]
+    return f"{KEYS.get(key, key)} {in_words(key, one.get(key))}, not {in_words(key, other.get(key))}"

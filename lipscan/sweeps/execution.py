@@ -31,7 +31,8 @@ LIMITS = {
         "stopped when little memory was left and it held more than {gigabytes:.1f} GB, its share of this machine: use "
         "fewer workers, or a machine with more",
     ),
-    "stopped": ("Stopped", "the sweep was stopped"),
+    "deleted": ("FolderDeleted", "its notebook deleted the temporary folder in which it runs: let it delete less"),
+    "stopped": ("Stopped", "the sweep, or the process that ran it, was told to stop"),
 }
 
 

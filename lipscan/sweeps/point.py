@@ -37,7 +37,7 @@ LOOK = 0.25  # seconds between two looks at limits and memory
 SAVING = 5  # seconds that papermill may take to save the executed part, once its kernel is killed at the time limit
 LEAVING = 60  # seconds that killed processes may take to end; the system cannot end one that waits for a device
 OUTPUT = 500_000_000  # bytes of memory of papermill, which holds all that the notebook prints
-SCARCE = 0.1  # part of the memory: where less is left, a point that holds more than its share is ended
+FULL = 90  # per cent of the memory of the machine; above, a point that holds more than its share is ended
 KEPT = 10_000_000  # characters of an executed notebook; a larger one loses its largest outputs
 ERROR = 20_000  # characters that are kept of an error in such a notebook
 TAIL = 2000  # bytes that are kept of what papermill and the kernel wrote outside the notebook
@@ -91,13 +91,15 @@ def run(folder, task, stopped):
         papermill.kill()
     code = papermill.wait()
     end_descendants()
-    raised = folder / "raised"
+    raised, log = folder / "raised", folder / "log"
+    if why is None and not log.exists():
+        why = "deleted"
     return {
         "why": why,
         "code": code,
         "kernel": status,
         "raised": raised.read_text(encoding="utf-8")[:TAIL] if raised.exists() else "",
-        "log": (folder / "log").read_bytes()[-TAIL:].decode(errors="replace").strip(),
+        "log": log.read_bytes()[-TAIL:].decode(errors="replace").strip() if log.exists() else "",
         "notebook": kept(folder / "executed.ipynb", task["keep"]),
         "seconds": round(time.monotonic() - began, 3),
     }
@@ -112,13 +114,7 @@ def reason(task, papermill, seconds, stopped):
     with suppress(psutil.Error):
         if papermill.memory_info().rss > OUTPUT:
             return "output"
-    return "memory" if memory_left() < SCARCE and memory_held() > task["share"] else None
-
-
-def memory_left():
-    """Part of the memory of this machine that is free."""
-    memory = psutil.virtual_memory()
-    return memory.available / memory.total
+    return "memory" if psutil.virtual_memory().percent > FULL and memory_held() > task["share"] else None
 
 
 def memory_held():

@@ -203,7 +203,7 @@ def run(
         now = plan(spec, **options)
         try:
             ran = _run(now, folder, scheduler, progress, say)
-        except KeyboardInterrupt:
+        except BaseException:
             with suppress(OSError):
                 _tables(now, folder)
             raise
@@ -432,6 +432,8 @@ def _outcomes(now, client, workers, stopped, say):
         while todo or waiting:
             if stopped():
                 raise KeyboardInterrupt
+            if client.status not in ("running", "connecting"):
+                raise RuntimeError(_away(client))
             places = pool.look() if pool else {}
             yield from ((point, places[future.key]) for future, (point, _) in waiting.items() if future.key in places)
             while todo and (free if pool is None else len(waiting) < pool.size):
@@ -444,8 +446,6 @@ def _outcomes(now, client, workers, stopped, say):
                 yield point, (platform.node() if pool is None else "") + (f", GPU {device}" if device else "")
             with suppress(Empty):
                 ended.get(timeout=LOOK)
-            if client.status not in ("running", "connecting"):
-                raise RuntimeError(_away(client))
             for future in [future for future in waiting if future.done()]:
                 try:
                     outcome = future.result(timeout=CONNECT)
@@ -454,8 +454,8 @@ def _outcomes(now, client, workers, stopped, say):
                 except CancelledError:
                     raise RuntimeError(_away(client)) from None
                 except Exception as error:
-                    if isinstance(error, TimeoutError) and future.status != "error":
-                        continue  # lost with its worker before it came here: Dask makes it again
+                    if isinstance(error, OSError) and future.status != "error":
+                        continue  # lost before it came here: Dask makes it again, or the scheduler is lost too
                     raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}") from error
                 point, own = waiting.pop(future)
                 if free is not None:
@@ -471,7 +471,7 @@ def _outcomes(now, client, workers, stopped, say):
 
 
 def _away(client):
-    return f"the scheduler {client.scheduler.address} went away: start it again, then give the same command."
+    return f"the scheduler {client.scheduler.address} went away: start it and its workers, then give the same command."
 
 
 class _Pool:
@@ -494,7 +494,11 @@ class _Pool:
         now = time.monotonic()
         if now - self._looked < EVERY or self._client.status != "running":
             return {}
-        self._looked, before, self._there = now, self._there, self._client.nthreads()
+        try:
+            there, processing = self._client.nthreads(), self._client.processing()
+        except OSError:  # the scheduler went away, of which the client will hear too
+            return {}
+        self._looked, before, self._there = now, self._there, there
         for worker in before.keys() - self._there.keys():
             self._say(f"the worker {worker} is gone: what it had in work goes to another one")
             self._last = worker
@@ -507,6 +511,6 @@ class _Pool:
                 + ". What is finished is kept: see what ended them (memory, time limit), start some with "
                 f"`dask worker {self._address}`, then give the same command again."
             )
-        given = {key: worker for worker, keys in self._client.processing().items() for key in keys}
+        given = {key: worker for worker, keys in processing.items() for key in keys}
         news, self._given = dict(given.items() - self._given.items()), given
         return news

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 import sweeping
-import torch
 from hub import WORDS as VOCABULARY
-from hub import tiny_bert, tiny_gpt2
+from hub import small_model, tiny_bert, tiny_gpt2
 from scans import BRIEF, WORDS, scanned, small
 from sweeping import NOTEBOOK
 
 import lipnb
-from lipscan.models import files
 from lipscan.models.demo.fetching import SOURCES
 from lipscan.sweeps import running
 
@@ -73,60 +71,49 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_pos
 
 
 FAMILIES = {
-    "bert": (None, {}),
-    "gpt2": (None, {}),
-    "roberta": ("Roberta", dict(TEXT, pad_token_id=1)),
-    "xlm-roberta": ("XLMRoberta", dict(TEXT, pad_token_id=1)),
+    "roberta": ("roberta", dict(TEXT, pad_token_id=1)),
+    "xlm-roberta": ("xlm-roberta", dict(TEXT, pad_token_id=1)),
     "distilbert": (
-        "DistilBert",
+        "distilbert",
         dict(vocab_size=len(VOCABULARY), dim=32, n_layers=2, n_heads=4, hidden_dim=48, max_position_embeddings=40),
     ),
-    "vit": ("ViT", dict(image_size=16, patch_size=4, **SIZES)),
-    "llama": ("Llama", dict(LLAMA, num_key_value_heads=2)),
-    "llama biased": ("Llama", dict(LLAMA, num_key_value_heads=1, attention_bias=True, rope_theta=100.0)),
-    "llama yarn": ("Llama", dict(LLAMA, num_key_value_heads=2, rope_parameters=YARN)),
-    "mistral": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=16)),
-    "qwen2": ("Qwen2", dict(LLAMA, num_key_value_heads=4)),
+    "vit": ("vit", dict(image_size=16, patch_size=4, **SIZES)),
+    "llama": ("llama", dict(LLAMA, num_key_value_heads=2)),
+    "llama biased": ("llama", dict(LLAMA, num_key_value_heads=1, attention_bias=True, rope_theta=100.0)),
+    "llama yarn": ("llama", dict(LLAMA, num_key_value_heads=2, rope_parameters=YARN)),
+    "mistral": ("mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=16)),
+    "qwen2": ("qwen2", dict(LLAMA, num_key_value_heads=4)),
 }
-
-
-def written(folder, kind, settings):
-    """A random network of one kind, saved."""
-    import transformers
-
-    network = getattr(transformers, f"{kind}Model")
-    with files.quiet(), torch.random.fork_rng():
-        network = network(getattr(transformers, f"{kind}Config")(**settings))
-        generator = torch.Generator().manual_seed(1)
-        for key, parameter in network.named_parameters():
-            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
-            parameter.data = noise + (1 if "norm" in key.lower() and key.endswith("weight") else 0)
-        network.save_pretrained(folder)
+WITHOUT_WORDS = {
+    "llama": dict(LLAMA, vocab_size=70, num_key_value_heads=2, max_position_embeddings=64),
+    "t5": dict(vocab_size=70, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4),
+    "bloom": dict(vocab_size=70, hidden_size=32, n_layer=2, n_head=4),
+    "mpt": dict(vocab_size=70, d_model=32, n_layers=2, n_heads=4, max_seq_len=64),
+}
 
 
 @pytest.fixture(scope="session")
 def families(tmp_path_factory):
-    root = tmp_path_factory.mktemp("families")
-    for name, (kind, settings) in FAMILIES.items():
-        if kind is None:
-            {"bert": tiny_bert, "gpt2": tiny_gpt2}[name](root / name)
-            continue
-        written(root / name, kind, settings)
-        if kind != "ViT":
-            from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    """Folders of small random networks; those of texts have a tokenizer."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-            words = AutoTokenizer.from_pretrained(root / "bert").backend_tokenizer
+    root = tmp_path_factory.mktemp("families")
+    tiny_gpt2(root / "gpt2")
+    words = AutoTokenizer.from_pretrained(tiny_bert(root / "bert")).backend_tokenizer
+    for name, (kind, settings) in FAMILIES.items():
+        small_model(root / name, kind, settings)
+        if kind != "vit":
             PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(root / name)
     return root
 
 
 @pytest.fixture(scope="session")
-def checkpoints(tmp_path_factory):
+def checkpoints(families, tmp_path_factory):
     """Folders in Hugging Face format, with random biases."""
     root = tmp_path_factory.mktemp("checkpoints")
-    tiny_bert(root / "bert")
+    for name in ("bert", "gpt2"):
+        (root / name).symlink_to(families / name)
     tiny_bert(root / "decoder", is_decoder=True)
-    tiny_gpt2(root / "gpt2")
     tiny_gpt2(root / "gpt2 layer scaled", scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True)
     tiny_gpt2(root / "gpt2 unscaled", scale_attn_weights=False)
     return root
@@ -175,27 +162,12 @@ def wheel(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def sound(tmp_path_factory):
-    import transformers
-    from transformers import LlamaConfig, LlamaModel
-
+def sound(families, tmp_path_factory):
     root = tmp_path_factory.mktemp("sound")
-    tiny_bert(root / "bert")
-    tiny_gpt2(root / "gpt2")
-    sizes = dict(vocab_size=70, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
-    heads = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
-    with torch.random.fork_rng():
-        LlamaModel(LlamaConfig(**sizes, **heads, bos_token_id=0, eos_token_id=0)).save_pretrained(root / "llama")
-    kinds = {
-        "t5": ("T5Encoder", "T5", dict(vocab_size=70, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)),
-        "roberta": ("Roberta", "Roberta", dict(TEXT, pad_token_id=1)),
-        "bloom": ("Bloom", "Bloom", dict(vocab_size=70, hidden_size=32, n_layer=2, n_head=4)),
-        "mpt": ("Mpt", "Mpt", dict(vocab_size=70, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)),
-    }
-    with torch.random.fork_rng():
-        for kind, (network, config, settings) in kinds.items():
-            config = getattr(transformers, f"{config}Config")(**settings)
-            getattr(transformers, f"{network}Model")(config).save_pretrained(root / kind)
+    for name in ("bert", "gpt2", "roberta"):
+        (root / name).symlink_to(families / name)
+    for kind, settings in WITHOUT_WORDS.items():
+        small_model(root / kind, kind, settings)
     return root
 
 

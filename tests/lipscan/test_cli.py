@@ -1,8 +1,10 @@
 """The command `lipnb`: interrupts, failures and missing extras, each with its exit code and sentence."""
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,54 @@ def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
     assert code == 130 and error == STOPPED
     missing = said(cli, "status", "nowhere")
     assert missing == (1, "", "lipnb: nowhere is no folder: give the folder that `lipnb sweep` or `lipnb scan` made.\n")
+
+
+@pytest.fixture
+def heard():
+    """Ctrl-C counts even where the tests themselves run in the background, with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
+def test_ctrl_c_ends_the_command_wherever_it_falls(said, monkeypatch):
+    def destroyed(*_, **__):
+        class Late:
+            def __del__(self):
+                raise KeyboardInterrupt
+
+        Late()
+        time.sleep(20)
+
+    def another(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("a module that was not whole") from None
+
+    for run in (destroyed, another):
+        monkeypatch.setattr(sweeps, "run", run, raising=False)
+        before, begun = signal.getsignal(signal.SIGINT), time.monotonic()
+        assert said(cli, "sweep", "any.yml") == (130, "", STOPPED) and time.monotonic() - begun < 10
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def stopped(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "import_module", stopped)
+    assert said(cli, "sweep", "any.yml") == (130, "", STOPPED)
+
+
+def test_ctrl_c_in_code_from_a_string_is_an_exit_code_and_no_signal(tmp_path):
+    code = """import sys
+from lipscan import cli
+cli.import_module = lambda name: exec("raise KeyboardInterrupt")  # as named tuples and dataclasses are made
+sys.exit(cli.main())"""
+    (tmp_path / "ended.py").write_text(code)
+    command = [sys.executable, "-m", "ended", "status", "x"]  # a module: there CPython looks for the signal
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (130, STOPPED)
 
 
 @pytest.mark.parametrize(

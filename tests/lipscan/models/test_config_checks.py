@@ -7,6 +7,7 @@ import shutil
 import struct
 import traceback
 
+import model_types
 import pytest
 import torch
 from hub import given
@@ -21,7 +22,7 @@ KEY = "encoder.layer.1.attention.self.query.weight"
 # the gates: our table of rules, the library as it reads the entries and builds the network on the meta device, the
 # memory, the tensors in the files, the library as it fills the network, and the first passes of it
 RULES, CONFIG, META, SIZE, TENSORS = "check_entries", "_configuration", "_on_meta", "check_size", "check_weights"
-FILL, RUN, CAUSAL, MAPS = "_read", "leak", "assert_causality", "check_maps"
+FILL, RUN, CAUSAL, MAPS, PLACES = "_read", "leak", "assert_causality", "check_maps", "_check_positions"
 
 
 def refused(place, sentence, gate=None, **options):
@@ -77,7 +78,7 @@ ENTRIES = {
         ({"hidden_act": ["gelu"]}, CONFIG, TYPE),
         ({"rope_scaling": "linear"}, CONFIG, BUILT),
         ({"dtype": "float999"}, CONFIG, BUILT),
-        ({"num_attention_heads": 0}, META, BUILT),
+        ({"num_attention_heads": 0}, META, f"{BUILT} .*; num_attention_heads = 0, by default 12.: mend"),
         ({"num_attention_heads": 5}, META, "32. is not a multiple of the number of attention heads .5"),
         ({"vocab_size": 0}, META, BUILT),
         ({"type_vocab_size": -1}, META, BUILT),
@@ -89,9 +90,8 @@ ENTRIES = {
         ({"hidden_size": 10**9}, SIZE, "which take .* GB; this machine has"),
         ({"num_hidden_layers": 1}, FILL, "they hold 2 layers, it describes 1"),
         ({"hidden_size": 64}, FILL, f"{FIT}: it describes .* numbers, they hold"),
-        ({"max_position_embeddings": 0}, FILL, f"{FIT}.*shapes differ"),
+        ({"max_position_embeddings": 0}, PLACES, "no positions for tokens .max_position_embeddings = 0"),
         ({"intermediate_size": 10**7}, FILL, f"{FIT}: it describes .* numbers, they hold"),
-        ({"chunk_size_feed_forward": "x"}, RUN, "the network of 'model' cannot be run .*: see its config.json"),
         ({"layer_norm_eps": NAN}, RUN, DAMAGED),
         ({"layer_norm_eps": -100.0}, RUN, DAMAGED),
         ({"layer_norm_eps": INF}, CAUSAL, DAMAGED),
@@ -101,11 +101,12 @@ ENTRIES = {
         (rotary(rope_type="evil"), "_architecture", "rope_type = 'evil', which is not supported"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, META, BUILT),
         (rotary(rope_type="llama3", factor=8), CONFIG, BUILT),
+        (rotary(rope_type="longrope", factor=2.0), CONFIG, f"{BUILT} .*short_factor"),
         ({"layer_types": ["sliding_attention"]}, CONFIG, BUILT),
         ({"head_dim": -8}, META, BUILT),
         ({"head_dim": 7}, CONFIG, BUILT),
         ({"num_key_value_heads": 3}, FILL, f"{FIT}.*shapes differ"),
-        ({"max_position_embeddings": -1}, MAPS, "config.json of 'model' leaves -1 positions for tokens"),
+        ({"max_position_embeddings": -1}, PLACES, "no positions for tokens .max_position_embeddings = -1"),
         (rotary(rope_type="linear", factor=0.0), RUN, DAMAGED),
         (rotary(rope_type="default", rope_theta=NAN), RUN, DAMAGED),
         (rotary(rope_type="yarn", factor=2.0, attention_factor=NAN), RUN, DAMAGED),
@@ -113,17 +114,18 @@ ENTRIES = {
     **{
         kind: [
             ({entry: 2_000_000}, RULES, f"{entry} = 2000000: it must be at most 1,000,000"),
-            *(({entry: size}, "_check_positions", f"{entry} = {said}: it must be a whole") for size, said in sizes),
+            *(({entry: size}, PLACES, f"no positions for tokens .{entry} = {said}") for size, said in sizes),
+            *(({entry: size}, PLACES, f"no positions for tokens .{entry} = {size}") for size in (0, -3)),
         ]
         for kind, entry, sizes in (
             ("bloom", "seq_length", [(None, "null"), ("long", '"long"'), (9.5, "9.5")]),
             ("mpt", "max_seq_len", []),
         )
     },
-    "roberta": [({"pad_token_id": None}, "_check_positions", "has pad_token_id = null: it must be a whole number")],
+    "roberta": [({"pad_token_id": None}, PLACES, "no positions for tokens .pad_token_id = null.: give a whole")],
     "t5": [
         ({"n_positions": 2_000_000}, RULES, "n_positions = 2000000: it must be at most 1,000,000"),
-        ({"n_positions": None}, "_check_positions", "has n_positions = null: it must be a whole number"),
+        ({"n_positions": None}, PLACES, "no positions for tokens .n_positions = null.: give a whole"),
         ({"relative_attention_max_distance": 4}, MAPS, "relative_attention_max_distance = 4 .* larger than a quarter"),
     ],
     "gpt2": [({"n_head": 5}, META, f"{BUILT} .*divisible"), ({"n_layer": 10**9}, RULES, MOST)],
@@ -160,7 +162,7 @@ RANDOM = [
     ("bert", {"initializer_range": NAN}, BUILT),
     ("bert", {"layer_norm_eps": INF}, "all zero"),
     ("bert", {"type_vocab_size": 0}, "cannot be run"),
-    ("llama", {"num_key_value_heads": 3}, "cannot be run"),
+    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide num_attention_heads = 4"),
 ]
 
 
@@ -169,12 +171,33 @@ def test_an_entry_that_only_drawn_weights_meet_is_refused(kind, entries, sentenc
     refused(configured(shutil.copytree(sound / kind, tmp_path / "model"), **entries), sentence, random=True)
 
 
+SIZES = [  # of a mask of all pairs of positions, which is no weight; and sizes that are none
+    *((kind, {entry: 10**6}, "numbers, which take .* GB; this machine has .* GB: take a larger one, or mend")
+      for kind, entry in (("gpt_neo", "max_position_embeddings"), ("gpt_bigcode", "n_positions"))),
+    *((kind, {entry: size}, f"{entry} = {size}") for kind, entry, size in (
+        ("albert", "num_hidden_groups", 0), ("albert", "num_hidden_groups", -1), ("gpt2", "vocab_size", 0),
+        ("llama", "hidden_size", 0), ("gemma2", "sliding_window", 0), ("gpt_neo", "window_size", 0),
+        ("mpt", "n_layers", 0), ("distilbert", "max_position_embeddings", 0),
+    )),
+    ("vit", {"image_size": 0}, "is not read: its image_size must be a whole number or two, .* got 0"),
+    *(("vit", {"image_size": sides}, f"{BUILT}|or two, height") for sides in ([16, 0], [16, 24, 16], [[16, 16]], "16")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "entries", "sentence"), SIZES, ids=str)
+def test_a_size_that_is_none_or_fills_the_memory_is_named(kind, entries, sentence, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(model_types.small(kind).to_dict() | entries))
+    refused(tmp_path, sentence, random=True)
+
+
 def test_a_network_of_more_parts_than_any_is_not_laid_out(folder, monkeypatch):
     monkeypatch.setattr(config_checks.Steps, "left", 50)
     refused(folder, f"{BUILT} .*is not laid out in .* steps: one of its sizes is too large", META)
 
 
 HARMLESS = [
+    {"chunk_size_feed_forward": 3},
+    {"chunk_size_feed_forward": "x"},
     {"return_dict": False, "output_attentions": True, "is_encoder_decoder": True},
     {"quantization_config": {}, "compression_config": None},
     {"layer_norm_eps": -1e-12, "initializer_range": NAN, "num_labels": -1, "dequantized_from": {"a": 1}},

@@ -1,6 +1,5 @@
 """Small networks of a few families, and what is theirs alone; all maps are compared in tests/lab."""
 
-import json
 from functools import cache
 
 import pytest
@@ -47,16 +46,3 @@ def test_a_vit_reads_images_of_its_size(families):
     for wrong in (torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 16, 16, dtype=torch.long), torch.zeros(3, 16, 16)):
         with pytest.raises(ValueError, match=r"vit reads images: .* \(b, 3, 16, 16\)"):
             model.activations(wrong, 0)
-
-
-def test_what_is_not_known_is_refused(families, tmp_path):
-    config = json.loads((families / "llama" / "config.json").read_text()) | {"rope_parameters": None}
-    spiral = {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4, "factor": 2.0}}
-    for entries, sentence in (
-        (spiral, "rope_type = 'spiral'"),
-        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "transformers builds no network .*short_factor"),
-        ({"model_type": "mamba"}, "is a mamba model, which is not supported: no list of layers was found in it"),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps(config | entries))
-        with pytest.raises(ValueError, match=sentence):
-            models.load(tmp_path, random=True)

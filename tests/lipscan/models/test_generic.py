@@ -20,6 +20,7 @@ SAMPLE = {
     "t5gemma": "right",  # a mask made of padding tokens
     "granite_docling": "right",  # the language model of one that reads images too
     "mra": "autograd finds no way",  # measured nowhere, and its report says why
+    "mamba": "no list of layers was found in it",
     "jamba": "no layer that holds attention",  # of so few layers
     "fsmt": "it maps no sequence of tokens",
     "pegasus_x": "receive 512 tokens where it reads 9",

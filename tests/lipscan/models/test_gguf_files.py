@@ -115,6 +115,16 @@ def write(path, network, *, kind="F32", entries=(), leave=(), more=()):
     return path
 
 
+def assert_same(model, made):
+    """The model gives what the network gives that its file was made of, and its map what its attention gives."""
+    ids = torch.arange(50)[None]
+    with torch.no_grad():
+        expected = made.model(ids).last_hidden_state
+    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
+    x, y = given(model, ids, 1)
+    torch.testing.assert_close(model.attention(1)(x), y, rtol=1e-4, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     return write(tmp_path_factory.mktemp("sound") / "tiny.gguf", network("llama"))
@@ -128,12 +138,7 @@ def test_a_file_holds_the_network_it_was_made_of(family, tmp_path):
     held = model.module.state_dict()
     assert held.keys() == made.model.state_dict().keys()
     assert all(torch.equal(held[key], value) for key, value in made.model.state_dict().items())
-    ids = torch.arange(12)[None]
-    with torch.no_grad():
-        expected = made.model(ids).last_hidden_state
-    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
-    x, y = given(model, ids, 1)
-    torch.testing.assert_close(model.attention(1)(x), y)
+    assert_same(model, made)
 
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -176,22 +181,12 @@ ROTATIONS = {  # entries, tensors more, what the network they were made of has
 def test_rotations_are_those_of_the_network_a_file_was_made_of(kind, tmp_path):
     family, entries, more, settings = ROTATIONS[kind]
     made = network(family, **settings)
-    model = models.load(write(tmp_path / "tiny.gguf", made, entries=entries, more=more))
-    ids = torch.arange(50)[None]
-    with torch.no_grad():
-        expected = made.model(ids).last_hidden_state
-    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
-    x, y = given(model, ids, 1)
-    torch.testing.assert_close(model.attention(1)(x), y, rtol=1e-4, atol=1e-5)
+    assert_same(models.load(write(tmp_path / "tiny.gguf", made, entries=entries, more=more)), made)
 
 
 def test_without_a_width_of_heads_the_width_is_shared_among_them(tmp_path):
     made = network("qwen3", head_dim=SIZES["hidden_size"] // SIZES["num_attention_heads"])
-    model = models.load(write(tmp_path / "tiny.gguf", made, leave=("attention.key_length",)))
-    ids = torch.arange(50)[None]
-    with torch.no_grad():
-        expected = made.model(ids).last_hidden_state
-    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
+    assert_same(models.load(write(tmp_path / "tiny.gguf", made, leave=("attention.key_length",))), made)
 
 
 def test_a_file_of_attention_in_both_directions(tmp_path):
@@ -222,6 +217,8 @@ def test_a_folder_is_made_once(sound, monkeypatch):
     monkeypatch.setattr("lipscan.models.gguf_files.unpack_gguf", None)
     models.load(sound)
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    config = json.loads((folder / "config.json").read_text())
+    assert config["model_type"] == "llama" and config["vocab_size"] == 72 and config["tie_word_embeddings"]
 
 
 def refused(path, sentence, kept=False):
@@ -344,10 +341,3 @@ def test_a_path_without_a_file_is_answered(tmp_path):
     refused(tmp_path / "folder.gguf", "there is no file")
     (tmp_path / "some.gguf").touch()
     refused(tmp_path, "holds no config.json: pass its file folder.gguf")
-
-
-def test_the_settings_of_a_folder_are_plain_json(sound):
-    models.load(sound)
-    [folder] = (cache_folder() / "models").iterdir()
-    config = json.loads((folder / "config.json").read_text())
-    assert config["model_type"] == "llama" and config["vocab_size"] == 72 and config["tie_word_embeddings"]

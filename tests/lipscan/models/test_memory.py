@@ -2,6 +2,7 @@
 
 import gc
 import os
+from copy import deepcopy
 
 import numpy as np
 import pandas as pd
@@ -78,7 +79,7 @@ def test_what_in_memory_is_no_network_of_transformers_is_refused(bert, tmp_path,
 def test_a_network_that_transformers_does_not_write_is_refused_with_all_it_says(bert):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    network = small(bert).module
+    network = deepcopy(small(bert).module)
     first, second = (layer.attention.self.query for layer in network.encoder.layer[:2])
     second.weight = first.weight
     with pytest.raises(ValueError, match=r"transformers does not write it \(.*shared tensors .*\): mend that, until"):
@@ -91,3 +92,71 @@ def test_a_network_that_transformers_does_not_write_is_refused_with_all_it_says(
     ) as said:
         models.load(network)
     assert len(str(said.value).splitlines()) == 1 and "make room" not in str(said.value)
+
+
+def test_what_stands_beside_a_network_is_not_taken_for_one(bert):
+    import transformers
+
+    network, tokenizer = (kind.from_pretrained(bert) for kind in (transformers.BertModel, transformers.AutoTokenizer))
+
+    class Adapted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = network
+
+        def save_pretrained(self, folder):
+            pass
+
+        def merge_and_unload(self):
+            return network
+
+    class Head(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = network
+
+    pipeline = transformers.pipeline("feature-extraction", model=network, tokenizer=tokenizer)
+    with torch.device("meta"):
+        empty = transformers.BertModel(network.config)
+    for given, sentence in (
+        (
+            {"name_or_path": tokenizer},
+            "this BertTokenizer is not a model of transformers: give the network, or .*; a to",
+        ),
+        ({"name_or_path": network.config}, "this BertConfig is not a model of transformers: give the network, or the"),
+        ({"name_or_path": pipeline}, r"Pipeline is not a model of transformers: give its \.model\."),
+        (
+            {"name_or_path": Adapted()},
+            r"this Adapted is not .*: merge its adapter .* what merge_and_unload\(\) returns",
+        ),
+        ({"name_or_path": Head()}, r"this Head is not .*: give the one in it, model.get_submodule\('encoder'\)\."),
+        (
+            {"name_or_path": empty},
+            "this BertModel lies on the meta device and holds no numbers: load its weights first",
+        ),
+        ({"name_or_path": 3}, "must be a name, a folder or a network of transformers, got 3"),
+        (
+            {"name_or_path": network, "tokenizer": network},
+            "this BertModel is not a tokenizer of transformers: give a to",
+        ),
+        (
+            {"name_or_path": network, "tokenizer": pipeline},
+            r"is not a tokenizer of transformers: give its \.tokenizer\.",
+        ),
+    ):
+        with pytest.raises(ValueError, match=sentence) as caught:
+            models.load(**given)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_wrapped_half_and_in_training_it_is_the_network_that_was_saved(bert):
+    from transformers import BertModel
+
+    network = BertModel.from_pretrained(bert)
+    ids = torch.arange(5, 12)[None]
+    x = models.load(bert).activations(ids, 1)
+    expected = models.load(bert).attention(1)(x)
+    wrapped = torch.compile(torch.nn.DataParallel(torch.compile(network.train())))
+    assert torch.equal(models.load(wrapped).attention(1)(x), expected) and network.training
+    half = models.load(network.half()).attention(1)
+    assert half.query.dtype == torch.float32 and torch.allclose(half(x), expected, atol=1e-2)

@@ -13,7 +13,6 @@ from hub import WORDS
 from safetensors.torch import load_file, save_file
 
 from lipscan import models
-from lipscan.models.loading import assert_causality
 
 TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do."
 
@@ -207,13 +206,6 @@ def test_tensor_names_of_the_well_known_checkpoints_are_understood(checkpoints, 
         expected = loaded(checkpoints, name, torch.float32).module.state_dict()
         for key, tensor in models.load(folder).module.state_dict().items():
             assert torch.equal(tensor, expected[key]), key
-
-
-def test_causality_is_asserted_on_the_network(checkpoints):
-    with pytest.raises(RuntimeError, match="'bert' is not causal although masked=True"):
-        assert_causality(loaded(checkpoints, "bert", torch.float32).module, True, "bert")
-    with pytest.raises(RuntimeError, match="'gpt2' is causal although masked=False"):
-        assert_causality(loaded(checkpoints, "gpt2", torch.float32).module, False, "gpt2")
 
 
 def test_a_model_survives_a_pickle(checkpoints):

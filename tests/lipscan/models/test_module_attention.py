@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import model_types
 import pytest
 import torch
-import transformers
 from cases import normal, relative
+from hub import small_model
 
 from lipnb import local_lipschitz, scan
 from lipscan import models
-from lipscan.models import files
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import some_inputs
 from lipscan.scanning.measure import self_check, tried
@@ -44,14 +43,9 @@ RANKS = dict(q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=8, qk_nope_head_dim
 
 def loaded(folder, kind, **settings):
     """A small random model of one kind, float64."""
-    with files.quiet(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = getattr(transformers, f"{kind}Config")(**SIZES | {"max_position_embeddings": 128} | settings)
-        network = getattr(transformers, f"{kind}Model")(config)
-        for parameter in network.parameters():
-            parameter.data = 0.3 * torch.randn(parameter.shape)
-        network.save_pretrained(folder)
-        return models.load(folder, dtype=torch.float64)
+    return models.load(
+        small_model(folder, kind, SIZES | {"max_position_embeddings": 128} | settings), dtype=torch.float64
+    )
 
 
 def texts(model, n):
@@ -62,7 +56,7 @@ def sparse(folder, most, layers=2):
     """A model whose second layer attends to what the first one chose, `most` tokens for each."""
     chosen = {"index_topk": most, "index_n_heads": 2, "index_head_dim": 8, "num_hidden_layers": layers}
     kinds = {"indexer_types": ["full", "shared"][:layers], "first_k_dense_replace": 1, "n_shared_experts": 1}
-    return loaded(folder, "GlmMoeDsa", **RANKS, **EXPERTS, **chosen, **kinds)
+    return loaded(folder, "glm_moe_dsa", **RANKS, **EXPERTS, **chosen, **kinds)
 
 
 def test_a_layer_that_takes_what_an_earlier_one_chose_is_refused_from_the_length_where_there_is_a_choice(tmp_path):
@@ -166,7 +160,7 @@ def test_each_length_is_tried_once(monkeypatch):
 
 
 def test_a_closed_form_is_held_against_the_network_at_each_length_of_activations(tmp_path):
-    model = loaded(tmp_path, "Mistral", sliding_window=70, num_hidden_layers=2)
+    model = loaded(tmp_path, "mistral", sliding_window=70, num_hidden_layers=2)
     assert model.activations(texts(model, 100), 1).shape == (2, 100, 16)
     model = models.load(tmp_path)
     model = replace(model, architecture=replace(model.architecture, window=lambda config, layer, number: None))
@@ -178,7 +172,7 @@ def test_a_closed_form_is_held_against_the_network_at_each_length_of_activations
 
 
 def test_activations_read_once_more_at_a_new_length_alone(tmp_path):
-    model, passes = loaded(tmp_path, "Llama", num_hidden_layers=2), []
+    model, passes = loaded(tmp_path, "llama", num_hidden_layers=2), []
     model.module.register_forward_pre_hook(lambda *given: passes.append(1))
     for n, expected in ((5, 2), (5, 1), (6, 2), (5, 1)):
         passes.clear()
@@ -187,7 +181,7 @@ def test_activations_read_once_more_at_a_new_length_alone(tmp_path):
 
 
 def test_a_network_that_looks_at_token_ids_again_is_refused_without_them(tmp_path):
-    model = loaded(tmp_path, "Llama", num_hidden_layers=2)
+    model = loaded(tmp_path, "llama", num_hidden_layers=2)
     ids = texts(model, 6)[:1]
     x, read = models.readings(model, ids)[0].stream, {}
     assert model.network()(x).shape == x.shape
@@ -204,7 +198,7 @@ def test_a_network_that_looks_at_token_ids_again_is_refused_without_them(tmp_pat
 def test_a_map_of_more_tokens_than_a_model_has_positions_is_refused(tmp_path):
     """Dynamic rotary positions: the network turns longer texts by another table."""
     rotary = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
-    model = loaded(tmp_path, "Llama", num_hidden_layers=1, max_position_embeddings=16, rope_parameters=rotary)
+    model = loaded(tmp_path, "llama", num_hidden_layers=1, max_position_embeddings=16, rope_parameters=rotary)
     assert model.attention(0, n=16).heads == 2
     with pytest.raises(ValueError, match="has 16 positions, got n = 17"):
         model.attention(0, n=17)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-import transformers
 from cases import relative
+from hub import small_model
 from scans import WORDS, small
 
 from lipnb import AutodiffJacobian, local_lipschitz
@@ -45,15 +45,10 @@ def loaded(folder):
         "Albert": TEXT | {"embedding_size": 8},
         "Starcoder2": TEXT | {"num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 1},
     }
-    found = {}
-    with files.quiet(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        for kind, settings in kinds.items():
-            network = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**settings))
-            for parameter in network.parameters():
-                parameter.data = 0.3 * torch.randn(parameter.shape)
-            network.save_pretrained(folder / kind)
-            found[kind] = models.load(folder / kind, dtype=torch.float64)
+    found = {
+        kind: models.load(small_model(folder / kind, kind.lower(), settings), dtype=torch.float64)
+        for kind, settings in kinds.items()
+    }
     for kind in ("Albert", "Starcoder2"):
         whole = found[kind]
         found[f"{kind} by its module"] = replace(whole, architecture=replace(whole.architecture, matrices=None))

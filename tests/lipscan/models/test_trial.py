@@ -12,9 +12,8 @@ from transformers.models.starcoder2 import modeling_starcoder2
 from lipnb import Attention, certify, local_lipschitz, scan
 from lipnb.jacobian import AttentionJacobian
 from lipscan import models
-from lipscan.models.hooks import capture
 from lipscan.models.module_attention import OwnAttention
-from lipscan.models.network import one_call, some_inputs
+from lipscan.models.network import some_inputs
 from lipscan.scanning.findings import left_out
 
 LOCAL = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
@@ -43,28 +42,11 @@ def load(folder, model_type, changes, **options):
     return models.load(folder, **{"dtype": torch.float64, **options})
 
 
-def truth(model, layer, ids):
-    """What one attention receives and gives in a pass of the whole network, and its dense Jacobian, by autograd."""
-    architecture, network, tokens = model.architecture, model.module, []
-    module, giver = architecture.attention_of(network, layer), architecture.giver(network, layer)
-
-    def replaced(call):
-        if call.module is not module:
-            return None
-        tokens.append(call.tokens.detach().clone().requires_grad_())
-        return call.with_tokens(tokens[0])
-
-    with model_types.exactly(), capture(module, giver, change=replaced) as calls:
-        network(ids, use_cache=False)
-    (x,), y = tokens, one_call(calls, giver, 0).given
-    rows = [torch.autograd.grad(one, x, retain_graph=True)[0].flatten() for one in y.flatten()]
-    return x.detach(), y.detach(), torch.stack(rows)
-
-
 def assert_the_networks_own(model, n, tolerance=1e-10):
     """Outputs, Jacobians and certified brackets of a model's layers against its own modules, by dense autograd."""
     for layer in model.attending:
-        x, y, J = truth(model, layer, some_inputs(model.module, "input_ids", n, seed=3))
+        with model_types.exactly():
+            x, y, J = model_types.truth(model, some_inputs(model.module, "input_ids", n, seed=3), layer)
         f, constant = model.attention(layer, n=n), torch.linalg.matrix_norm(J, 2).item()
         assert isinstance(f, Attention) and relative(f(x), y) < tolerance
         assert relative(AttentionJacobian(f, x).dense()[0], J) < 10 * tolerance
@@ -112,7 +94,7 @@ def test_beyond_a_length_from_which_the_map_is_another_its_own_module_goes_on(tm
             assert error < 1e-6 and type(f) is kind
         with pytest.raises(ValueError, match="holds up to 29 tokens, .*: say how many tokens are meant"):
             model.attention(0)
-        with pytest.raises(ValueError, match="holds up to 29 tokens, and its own modules have no object='heads'"):
+        with pytest.raises(ValueError, match="beyond 29 tokens is known by .* no object='heads'"):
             model.attention(0, "heads", 40)
 
 

@@ -2,14 +2,17 @@
 
 import re
 import shutil
+from io import StringIO
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from lipscan import scanning
 from lipscan.cli import main
-from lipscan.scanning import comparison, report, run
+from lipscan.recording.table import FLOAT_FORMAT, outward
+from lipscan.scanning import comparison, figures, report, run, terminal
 
 
 def test_scans_are_compared(bert, story, tmp_path, capsys, monkeypatch):
@@ -115,6 +118,49 @@ def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_err
         said = [one.key for one in comparison.compared(pd.DataFrame([row]))]
         assert said == (["farthest", differs] if differs else ["same"])
         assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
+
+
+def stored(constants, over=0.0):
+    """Scans of one window for each constant, each a layer, as their tables are written: to six digits."""
+    rows = {"layer": range(len(constants)), "length": 8, "window": 0, "passed": True, "relative": 1.0}
+    table = pd.DataFrame(rows).assign(
+        lipschitz=[float(FLOAT_FORMAT % one) for one in constants],
+        probable=[outward(one * (1 + over), up=True) for one in constants],
+    )
+    return SimpleNamespace(table=table, about={"settings": dict.fromkeys(comparison.SAME)})
+
+
+def test_no_difference_is_told_that_the_rounding_of_stored_numbers_may_have_made():
+    """Constants were taken to be exact to 1e-6, and are stored to six digits: off by up to 5e-6."""
+    generator = np.random.default_rng(0)
+    before = 10 ** generator.uniform(-3, 5, 300)
+    after = before * (1 + generator.uniform(-3e-5, 3e-5, len(before)))
+    after[:2], before[:2] = (1.0000051, 1.0000149), (1.0000049, 1.0000151)
+    told = scanning.compare(stored(before), stored(after)).differs.to_numpy()
+    assert (after > before)[told == "higher"].all() and (after < before)[told == "lower"].all()
+    assert (told == "higher").mean() > 0.1 < (told == "lower").mean()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("before", "after", "keys"),
+    [
+        ((0.0, 2.0), (3.0, 4.0), ["farthest_zero", "higher"]),
+        ((3.0, 2.0), (0.0, 4.0), ["farthest_zero", "higher", "lower"]),
+        ((0.0, 2.0), (0.0, 4.0), ["farthest", "higher", "others"]),
+        ((0.0, 0.0), (0.0, 0.0), ["same"]),
+    ],
+)
+def test_a_constant_of_zero_has_no_ratio(before, after, keys):
+    """It was infinite, or not a number, and warned."""
+    table = scanning.compare(stored(before), stored(after))
+    assert np.isfinite(table.ratio).tolist() == [one > 0 for one in before]
+    said = comparison.compared(table)
+    assert [one.key for one in said] == keys and not any(word in str(said[0]) for word in ("inf", "nan"))
+    out = StringIO()
+    terminal.show_comparison(table, "a", "b", file=out)
+    assert "inf" not in out.getvalue() and "nan" not in out.getvalue()
+    figures.in_report(figures.comparison, table, ("a", "b"))
 
 
 def test_the_farthest_layer_is_the_farthest_either_way():

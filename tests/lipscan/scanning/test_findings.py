@@ -144,6 +144,17 @@ def test_attention_that_gives_zero_is_told_in_one_sentence(families, story, tmp_
     assert str(kinds(findings.findings(scan))["zero"]) in page
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_layer_that_gives_zero_beside_others_that_do_not_is_no_warning(families, story, tmp_path, capsys):
+    model = models.load(families / "llama")
+    model.module.layers[0].self_attn.o_proj.weight.data.zero_()
+    scan = lipnb.scan(model, story, lengths=[4, 9], output=tmp_path / "out", progress=False)
+    assert (scan.summary.lipschitz == 0).tolist() == [True, True, False, False]
+    terminal.show(scan)
+    said = capsys.readouterr().out + report.html(scan)
+    assert not re.search(r"\b(inf|nan)\b", said.replace("no calculation", ""), re.IGNORECASE)
+
+
 @pytest.mark.parametrize(
     ("random", "shuffled", "expected"),
     [

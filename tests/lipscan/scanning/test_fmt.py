@@ -28,3 +28,4 @@ def test_a_factor_near_one_is_told_from_one():
     row = {"layer": 1, "length": 8, "before": 0.967, "after": 0.9667, "ratio": 0.99969, "differs": "lower"}
     assert str(comparison.compared(pd.DataFrame([row]))[0]).endswith("a factor of 0.9997.")
     assert [fmt.factor(one) for one in (1.0, 2.3456, 1.00012)] == ["1", "2.35", "1.0001"]
+    assert [fmt.factor(one) for one in (1.000013, 0.999987, 1.000009, None)] == ["1.00001", "0.99999", "1", ""]

@@ -35,8 +35,11 @@ def test_the_signature_of_a_scan_shows_its_options_with_their_defaults():
         one.name: one.default for one in fields(options.ScanOptions)
     }
     assert all(one.kind is not one.VAR_KEYWORD and one.annotation is not one.empty for one in given.values())
-    with pytest.raises(TypeError, match=r"scan\(\) got an unexpected keyword argument 'length'"):
-        lipnb.scan("minilm", length=8)
+    for wrong, near in (("length", "lengths"), ("layer", "layers"), ("no_upper", "upper"), ("folder", None)):
+        near = f"did you mean {near}" if near else "choose from model, text, layers, "
+        with pytest.raises(TypeError) as refused:
+            lipnb.scan("no such model", **{wrong: 8})
+        assert str(refused.value).startswith(f"lipnb.scan has no option {wrong!r}: {near}")
 
 
 @pytest.mark.parametrize("package", [lipnb, scanning])

@@ -85,7 +85,7 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
     with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
         scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
     small_model(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
-    with pytest.raises(ValueError, match="none' has no layer that holds attention: there is nothing to measure"):
+    with pytest.raises(ValueError, match="none' has no layer that holds attention.*: there is nothing to measure"):
         models.load(tmp_path / "none")
 
 
@@ -174,7 +174,7 @@ def test_a_scan_is_lengthened_and_answers_a_shorter_request(bert, tmp_path, text
         grown, told = scanned(model, text, tmp_path, **asked, **look), capsys.readouterr().err
         assert calls == new
         all_of_it = "The folder 'out' holds more, layers 0,1 and lengths 4,5,9: all of it is shown."
-        assert (f"Added to what the folder 'out' holds: {said}" if said else all_of_it) in told
+        assert (f"New in the folder 'out': {said}" if said else all_of_it) in told
     monkeypatch.undo()
     once = scanned(model, text, tmp_path / "once", lengths=[4, 5, 9], close=True, upper=False)
     for name in ("table", "summary", "heads", "tokens", "whole"):
@@ -227,13 +227,13 @@ def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, tex
     assert set(found.table.window) == {0} and found.heads.empty and not (where / "heads.csv").exists()
 
 
-def test_other_rotary_frequencies_are_not_called_other_weights_alone(families, tmp_path, text):
+def test_other_rotary_frequencies_are_named(families, tmp_path, text):
     folder = shutil.copytree(families / "llama", tmp_path / "llama")
     scanned(folder, text, tmp_path, **BRIEF)
     settings = json.loads((folder / "config.json").read_text())
     settings.pop("rope_parameters", None)
     (folder / "config.json").write_text(json.dumps({**settings, "rope_theta": 77.0}))
-    with pytest.raises(ValueError, match=r"another scan \(weights and rotary frequencies \(SHA-256\) "):
+    with pytest.raises(ValueError, match=r"configuration: rope_parameters.rope_theta 10000.0, not 77.0\)"):
         scanned(folder, text, tmp_path, **BRIEF)
 
 
@@ -259,10 +259,36 @@ def test_another_configuration_of_the_same_weights_is_another_scan(families, tmp
     (folder / "config.json").write_text(json.dumps(settings | {"transformers_version": "1", "architectures": None}))
     scanned(folder, text, tmp_path, **BRIEF)  # in these nothing is computed
     (folder / "config.json").write_text(json.dumps(settings | changed))
-    with pytest.raises(ValueError, match=r"another scan \(configuration of the network \(SHA-256\) "):
+    [(key, value)] = changed.items()
+    with pytest.raises(ValueError, match=rf"another scan \(configuration: {key} .*, not {value}\): name "):
         scanned(folder, text, tmp_path, **BRIEF)
     with pytest.raises(ValueError, match="the configuration here are another edition"):
         scanning.remeasure(found.table, found.about["settings"], folder, text)
+
+
+def test_an_entry_that_a_version_of_transformers_lacks_and_another_has_by_default_changes_nothing(
+    families, tmp_path, text, monkeypatch
+):
+    """Versions write more entries into a configuration: the folder of the earlier one read as another scan."""
+    folder, where = shutil.copytree(families / "llama", tmp_path / "llama"), tmp_path / "out" / "scan.json"
+    scanned(folder, text, tmp_path, **BRIEF)
+    calls, about = counted(monkeypatch), json.loads(where.read_text())
+    entries, usual = (about["settings"][name] for name in ("config", "config_defaults"))
+    assert {"attention_bias", "model_type"} <= {*usual} <= {*entries} and "hidden_size" not in usual
+    fewer, more = {key: entries[key] for key in entries if key != "attention_bias"}, entries | {"gate": 2}
+    for known, default, said in (
+        (fewer, usual, None),
+        (more, [*usual, "gate"], None),
+        (more, usual, "gate 2, not none"),
+        ({key: entries[key] for key in entries if key != "hidden_size"}, usual, "hidden_size none, not 32"),
+    ):
+        settings = about["settings"] | {"config": known, "config_defaults": default}
+        where.write_text(json.dumps(about | {"settings": settings}))
+        if said is None:
+            assert len(scanned(folder, text, tmp_path, **BRIEF).table) == 2 and not calls
+            continue
+        with pytest.raises(ValueError, match=rf"another scan \(configuration: {said}\)"):
+            scanned(folder, text, tmp_path, **BRIEF)
 
 
 def test_a_number_changed_in_a_module_in_memory_is_another_scan(families, tmp_path, text):
@@ -271,7 +297,7 @@ def test_a_number_changed_in_a_module_in_memory_is_another_scan(families, tmp_pa
     models.readings(model, torch.tensor([[3, 4, 5, 6, 7]]))
     scanned(model, text, tmp_path, **BRIEF)  # nothing that is changed by use
     model.module.layers[1].input_layernorm.variance_epsilon = 0.5
-    with pytest.raises(ValueError, match=r"another scan \(configuration of the network "):
+    with pytest.raises(ValueError, match=r"another scan \(numbers that the modules of the network keep, in this "):
         scanned(model, text, tmp_path, **BRIEF)
 
 

@@ -22,21 +22,20 @@ TASK = {"worker": os.getppid(), "timeout": 10, "share": 100}
         ({"timeout": None}, 1e9, None),
         ({"worker": 1 - os.getppid()}, 1, "stopped"),  # the worker is gone
         ({"rss": point.OUTPUT + 1}, 1, "output"),
-        ({"left": 0.05, "held": 101}, 1, "memory"),
-        ({"left": 0.05, "held": 99}, 1, None),  # another one holds the memory
-        ({"left": 0.5, "held": 101}, 1, None),  # there is enough
+        ({"full": 95, "held": 101}, 1, "memory"),
+        ({"full": 95, "held": 99}, 1, None),  # another one holds the memory
+        ({"full": 50, "held": 101}, 1, None),  # there is enough
     ],
 )
 def test_why_a_point_must_end(monkeypatch, change, seconds, expected):
-    monkeypatch.setattr(point, "memory_left", lambda: change.get("left", 1))
+    monkeypatch.setattr(point.psutil, "virtual_memory", lambda: SimpleNamespace(percent=change.get("full", 0)))
     monkeypatch.setattr(point, "memory_held", lambda: change.get("held", 0))
     papermill = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=change.get("rss", 0)))
     assert point.reason(TASK | change, papermill, seconds, []) == expected
     assert point.reason(TASK | change, papermill, seconds, [True]) == "stopped"
 
 
-def test_the_memory_that_is_left_and_held():
-    assert 0 < point.memory_left() <= 1
+def test_the_memory_that_descendants_hold():
     with subprocess.Popen(
         [sys.executable, "-c", "x = bytes(range(256)) * 200_000; print(flush=True); input()"],
         stdin=subprocess.PIPE,

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import nbformat
 import psutil
@@ -59,6 +60,9 @@ if what == "its worker":
     psutil.Process().parents()[2].kill()
 if what == "exits":
     os._exit(3)
+if what == "deletes":
+    import shutil
+    shutil.rmtree(os.path.dirname(os.readlink(f"/proc/{os.getppid()}/fd/1")))  # of papermill's log
 if what == "memory":
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
@@ -164,7 +168,7 @@ def shown(path):
 
 
 def test_each_way_to_end_costs_one_point_at_most(place):
-    ways = "raise, fine, killed, exits, twice, leaves, half, memory, long, its parent, much"
+    ways = "raise, fine, killed, exits, twice, leaves, half, memory, long, its parent, much, deletes"
     sweep = sweeps.run(written(f"notebook: odd.py\ngrid: {{what: [{ways}]}}\nworkers: 3"), progress=False)
     assert list(sweep.table.what) == ["fine", "much"] and list(sweep.table.result) == [0, 0]
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
@@ -177,13 +181,14 @@ def test_each_way_to_end_costs_one_point_at_most(place):
         "leaves": f"{LEFT} a value: record first, or raise an error that says why not",
         "half": f"{LEFT} all its values: record first, or raise an error that says why not",
         "twice": "'result' is recorded twice: give each value a name of its own.",
-        "memory": "code cell 3: MemoryError:",
+        "memory": "code cell 3: MemoryError",
+        "deletes": "FolderDeleted: its notebook deleted the temporary folder in which it runs: let it delete less",
         "its parent": "code cell 3: KernelDied: the process that ran it was killed by SIGKILL, most often for want of "
         "memory",
     }
     for failure in sweep.failures:  # each keeps its notebook, with the error where it happened
         named = [output for output in shown(failure["notebook"]) if "ename" in output]
-        assert len(named) == (failure["what"] != "twice")
+        assert len(named) == (failure["what"] not in ("twice", "deletes"))  # no executed notebook of the last
         assert all("".join(output.traceback) for output in named)
     assert sorted(Path("began").read_text().splitlines()) == sorted(ways.split(", "))  # none ran twice
     assert not sleepers(place)
@@ -306,27 +311,19 @@ def test_a_killed_command_leaves_no_process_and_loses_nothing(place):
     assert list(sweep.table.n) == [*range(6)] and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
 
 
-@contextmanager
-def started(**shape):
-    """A cluster on this machine, as somebody would start one, of workers that are started again however often."""
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers of one thread, as somebody would start them, who are started again however often."""
     import dask
     from distributed import LocalCluster
 
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
     with (  # 15 s after a loss Dask ends a worker that it finds lost again
+        pytest.MonkeyPatch.context() as patch,
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
-        LocalCluster(dashboard_address="127.0.0.1:0", **shape) as cluster,
     ):
-        yield cluster
-    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Two workers of one thread."""
-    with started(n_workers=2, threads_per_worker=1) as cluster:
-        yield cluster
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with LocalCluster(dashboard_address="127.0.0.1:0", n_workers=2, threads_per_worker=1) as cluster:
+            yield cluster
 
 
 def machine(address, home):
@@ -424,6 +421,40 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     assert len(Path("began").read_text().split()) == 3
 
 
+def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):
+    words = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", "its.json", "--no-dashboard"]
+    scheduler = subprocess.Popen([sys.executable, "-m", "dask", *words], stderr=subprocess.DEVNULL)
+    until(Path("its.json").exists)
+    address = json.loads(Path("its.json").read_text())["address"]
+    worker = machine(address, place)
+    run = command(written(GATED), "--scheduler", address)
+    until(ended)
+    scheduler.kill()
+    _, err = run.communicate(timeout=900)
+    vanish(worker)
+    assert run.returncode == 1 and scheduler.wait() == -signal.SIGKILL
+    said = f"lipnb: the scheduler {address} went away: start it and its workers, then give the same command.\n"
+    assert err.endswith(said) and "Traceback" not in err
+    assert list(sweeps.load("sweeps/odd").n) == [0] and sweeps.status("sweeps/odd").count("left") == 5
+
+
+@pytest.mark.parametrize("first", ["running", "closed"])
+def test_whatever_breaks_when_the_scheduler_goes_away_its_sentence_is_the_same(place, first):
+    """A result that was on its way was "a worker could not run its point: CommClosedError: in <TCP (closed) ...>"."""
+    from distributed import CancelledError
+    from distributed.comm import CommClosedError
+
+    ways = [CommClosedError("in <TCP>"), TimeoutError(), CancelledError("p")]
+    future = Mock(status="finished", result=Mock(side_effect=ways), add_done_callback=lambda put: put(0))
+    broken = Mock(side_effect=CommClosedError("in <TCP>"))
+    client = Mock(status=first, submit=lambda *_, **__: future, run=broken, nthreads=broken)
+    client.scheduler.address = "tcp://s:3"
+    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away: start it and its workers"):
+        list(running._outcomes(running.plan(written(GATED)), client, [{}], lambda: False, print))
+    client.status = "running"
+    assert running._Pool(client, print).size == 0
+
+
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
     monkeypatch.setattr("lipscan.sweeps.source.package", lambda: "0.0.9")
     with pytest.raises(RuntimeError, match="a worker could not run its point: .* this sweep was begun with 0.0.9"):
@@ -454,14 +485,12 @@ def test_a_cluster_that_cannot_be_is_said(place, monkeypatch, spec, sentence):
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_no_scheduler_is_said(place, monkeypatch):
+def test_what_answers_and_is_no_scheduler_is_said(monkeypatch):
     monkeypatch.setattr(running, "CONNECT", 0.5)
-    with pytest.raises(OSError, match="there is no Dask scheduler at tcp://127.0.0.1:9 "):
-        sweeps.run(written(GATED), scheduler="tcp://127.0.0.1:9", progress=False)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # something answers there, and is none
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(OSError, match=f"there is no Dask scheduler at {address} "):
-            sweeps.run(written(GATED), scheduler=address, progress=False)
+            sweeps.run("any.yml", scheduler=address)
 
 
 def test_a_pool_whose_workers_are_gone_is_named_and_not_waited_for_without_end(monkeypatch):
