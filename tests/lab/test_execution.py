@@ -75,3 +75,12 @@ def test_what_changed_since_is_asked_of_git(tmp_path):
     git("commit", "-q", "-m", "b.py")
     assert execution._changed(tmp_path, commits[0], "b.py") == "b.py changed in 2 commits since"
     assert execution._changed(tmp_path, "0123456", "a.py") == execution._changed(tmp_path, commits[0], None) == ""
+
+
+def test_a_table_is_as_young_as_the_rows_of_it_that_were_made_again(small):
+    name, stored = results.listed().index[0], small / "data" / "results"
+    stored.mkdir(parents=True)
+    (stored / f"{name}.csv").write_text("n\n1\n")
+    birth = {"finished": "2024-01-01", "rows": 1, "seconds": 1.0, "made again": [{"date": "2025-02-03"}]}
+    (stored / f"{name}.json").write_text(json.dumps(birth))
+    assert execution.gather(small, small / "notebooks", [])["tables"][name]["finished"] == "2025-02-03"
