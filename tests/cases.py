@@ -180,6 +180,11 @@ def constant(f, x, weights=None):
     return torch.linalg.matrix_norm(dense(*given) if x.ndim == 2 else torch.func.vmap(dense)(*given), 2)
 
 
+def truth_of(f, x, weights=None):
+    """The constant of one sequence in float64, as a number, whatever the type of a map."""
+    return constant(f.to(dtype=torch.float64), x.double(), None if weights is None else weights.double()).item()
+
+
 def relative(got, expected):
     """Largest error relative to the largest entry."""
     return ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-300)).item()
