@@ -5,32 +5,13 @@ import math
 
 import pytest
 import torch
-from cases import normal, random_case, relative
+from cases import function, normal, random_case, relative
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import layer_norm, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from lipnb import AutodiffJacobian, block_norms, local_lipschitz, singular_pair
 from lipnb.jacobian.autodiff import RecordedJacobian
-
-
-def function(forward, backward, jvp=None, wrap=lambda back: back):
-    """An autograd function of z: as extensions write it, without forward mode, unless `jvp` is given."""
-
-    def old(ctx, z):
-        ctx.save_for_backward(z)
-        return forward(z)
-
-    def keep(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    parts = {"forward": old, "backward": wrap(lambda ctx, w: backward(ctx.saved_tensors[0], w))}
-    if jvp:
-        parts |= {"forward": lambda z: forward(z), "setup_context": keep}
-        parts |= {"jvp": lambda ctx, u: jvp(ctx.saved_tensors[0], u)}
-    parts = {name: staticmethod(part) for name, part in parts.items()} | {"generate_vmap_rule": jvp is not None}
-    return type("Function", (torch.autograd.Function,), parts).apply
 
 
 def raises_twice(z, w):
