@@ -180,6 +180,11 @@ def constant(f, x, weights=None):
     return torch.linalg.matrix_norm(dense(*given) if x.ndim == 2 else torch.func.vmap(dense)(*given), 2)
 
 
+def truth_of(f, x, weights=None):
+    """The constant of one sequence in float64, as a number, whatever the type of a map."""
+    return constant(f.to(dtype=torch.float64), x.double(), None if weights is None else weights.double()).item()
+
+
 def relative(got, expected):
     """Largest error relative to the largest entry."""
     return ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-300)).item()
@@ -294,3 +299,22 @@ def layer_in_use(normal, d=3, *, bias=True, **rest):
     """A random layer of four heads on two of keys, of width 5."""
     biases = {"query_bias": normal(4, 5), "key_bias": normal(2, 5), "value_bias": 2 * normal(2, 2)} if bias else {}
     return Attention(normal(4, 5, d), normal(2, 5, d), normal(2, 2, d), normal(4, 3, 2), **biases, **rest)
+
+
+def function(forward, backward, jvp=None, wrap=lambda back: back):
+    """An autograd function of z: as extensions write it, without forward mode, unless `jvp` is given."""
+
+    def old(ctx, z):
+        ctx.save_for_backward(z)
+        return forward(z)
+
+    def keep(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    parts = {"forward": old, "backward": wrap(lambda ctx, w: backward(ctx.saved_tensors[0], w))}
+    if jvp:
+        parts |= {"forward": lambda z: forward(z), "setup_context": keep}
+        parts |= {"jvp": lambda ctx, u: jvp(ctx.saved_tensors[0], u)}
+    parts = {name: staticmethod(part) for name, part in parts.items()} | {"generate_vmap_rule": jvp is not None}
+    return type("Function", (torch.autograd.Function,), parts).apply

@@ -3,6 +3,8 @@
 import os
 import shutil
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 # before torch is imported: spinning threads beside a busy core make small products up to 100 times slower
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -49,6 +51,18 @@ def minilm():
     from lipscan import models
 
     return models.load("minilm")
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """Calls a function in a process that has the pretended device; what it raises is raised here."""
+    from pretend_device import begin
+    from torch.utils import backend_registration
+
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("a backend in Python alone needs PyTorch 2.9")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as pool:
+        yield lambda check, *arguments: pool.submit(check, *arguments).result()
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
-"""The names that others call: each is there, takes these arguments, and answers in these shapes on a tiny case."""
+"""The names that others call: they take these arguments, answer in these shapes. Doors: tests/lipscan/test_doors.py."""
 
 import math
 
 import pytest
 import torch
 from cases import constant, normal
-from hub import tiny_bert
 
 import lipnb
-from lipnb import bounds, corpora, models
+from lipnb import bounds
 
 A, V, X = normal(3, 3), normal(2, 3, seed=1), normal(4, 3, seed=2)
 QUERY, KEY, VALUE, OUTPUT = (normal(*shape, seed=3) for shape in ((2, 2, 3), (2, 2, 3), (2, 2, 3), (2, 3, 2)))
@@ -110,35 +109,3 @@ def test_reference_cases_are_attentions_with_their_constants():
     assert {"float64", "float32"} == case.tolerance.keys() and case.kind in ("local", "limit", "ball")
     assert case.name and case.formula and case.proof and case.source and case.weights is None
     assert lipnb.local_lipschitz(case.attention, case.x).value == pytest.approx(case.value)
-
-
-def test_a_model_gives_attention_and_what_it_receives(tmp_path):
-    model = models.load(tiny_bert(tmp_path), masked=None, random=False, device=None, dtype=torch.float64)
-    ids = model.token_ids("the alice rabbit")
-    x = model.activations(ids[None], 1)
-    assert ids.ndim == 1 and model.layers == 2 and x.shape == (1, len(ids), 32)
-    assert isinstance(model.attention(1, object="heads+output"), lipnb.Attention)
-    assert model.attention(1)(x).shape == model.attention(1, object="block")(x).shape == x.shape
-    assert model.describe()["masked"] is False
-    stream = models.readings(model, ids[None])[0].stream
-    hidden = model.network(to="hidden")(stream)
-    assert torch.allclose(hidden, model.module(input_ids=ids[None]).last_hidden_state, atol=1e-12)
-    assert lipnb.local_lipschitz(model.network(), stream).route == "autodiff"
-    with pytest.raises(ValueError, match="has no logits here"):
-        model.network(to="logits")
-
-
-def test_a_scan_is_called_and_has_its_tables(tmp_path):
-    scan = lipnb.scan(tiny_bert(tmp_path / "model"), "the alice rabbit " * 20, lengths=(6,), output=tmp_path / "scan")
-    assert {"layer", "length", "lipschitz", "certified"} <= {*scan.table.columns} and len(scan.table) == 4
-    assert len(scan.heads) and scan.report(tmp_path / "report.html").is_file()
-
-
-def test_a_text_is_cut_into_windows(tmp_path):
-    (tmp_path / "story").write_text("the alice rabbit")
-    assert corpora.read(str(tmp_path / "story")) == "the alice rabbit"
-    assert len(corpora.read("python_reference")) > 1e5
-    windows = corpora.windows(torch.arange(10), length=3, count=3)
-    assert windows.shape == (3, 3) and len(windows.unique()) == 9
-    with pytest.raises(ValueError):
-        corpora.windows(torch.arange(10), length=3, count=4)

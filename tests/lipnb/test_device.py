@@ -1,44 +1,19 @@
 """What a GPU would run, on a device that is not there: nothing may mix devices, or read values back more than needed.
 
-In a process of its own: PyTorch's free backend, once it has a name, keeps it (`tests/pretend_device.py`).
+In a process of its own, `apart`: PyTorch's free backend, once it has a name, keeps it (`tests/pretend_device.py`).
 """
 
 import math
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
-import pytest
 import torch
-from hub import tiny_bert
-from pretend_device import begin
-from torch.utils import backend_registration
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    block_norms,
-    bounds,
-    certify,
-    local_lipschitz,
-    scan,
-    singular_pair,
-    worst_case,
-)
+from lipnb import Attention, AttentionJacobian, block_norms, bounds, certify, local_lipschitz, singular_pair, worst_case
 from lipnb.jacobian.operators import operator_of
 from lipnb.worst_case import attacks
 
 N, D = 9, 8  # more unknowns than the dense method takes
 READ = 3  # values read back in a step of any method and precision; what a solve reads once comes beside them
 ONCE = 24
-
-
-@pytest.fixture(scope="module")
-def apart():
-    """Calls a function of this module in the process that has the device; what it raises is raised here."""
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        pytest.skip("a backend in Python alone needs PyTorch 2.9")
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as pool:
-        yield lambda check, *arguments: pool.submit(check, *arguments).result()
 
 
 def drawn(seed=0):
@@ -255,26 +230,3 @@ def _worst_inputs():
 
 def test_worst_inputs_are_made_where_the_map_is(apart):
     apart(_worst_inputs)
-
-
-def _scanned(folder, text, output):
-    from pretend_device import LOG, PretendDevice
-
-    options = {"lengths": [6], "windows": 2, "close": False, "progress": False}
-    here = scan(folder, text, output=output / "cpu", **options)
-    with PretendDevice():
-        LOG.clear()
-        there = scan(folder, text, output=output / "device", device="pretend", **options)
-        assert LOG["waits"] > 100, "nothing ran on the device"
-    assert there.about["settings"]["device"] == "pretend:0", there.about["settings"]["device"]
-    rounding = ["self_check", "residual"]  # what rounding leaves: another order of sums, another number
-    assert (there.summary[rounding] < 1e-4).all(axis=None), there.summary[rounding]
-    numbers = here.summary.select_dtypes("number").columns.drop(rounding)
-    assert len(here.summary) and (there.summary.passed == here.summary.passed).all()
-    gap = (there.summary[numbers] / here.summary[numbers] - 1).abs().max().max()
-    assert gap < 1e-4, gap
-
-
-def test_a_scan_computes_on_the_device_that_it_was_asked_for(apart, tmp_path):
-    folder = tiny_bert(tmp_path / "bert")
-    apart(_scanned, folder, "a b c d e f g h i j k l m n o p\n" * 40, tmp_path)

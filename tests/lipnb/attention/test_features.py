@@ -4,39 +4,18 @@ import itertools
 
 import pytest
 import torch
-from cases import constant, drawn
+from cases import drawn, truth_of
 
-from lipnb import Attention, bounds, certify, local_lipschitz
+from lipnb import Attention, certify, local_lipschitz
 
 
 def test_it_says_what_it_is_and_what_it_has_not():
     draw = drawn(0)
-    given = {"query": draw(4, 6, 5), "key": draw(2, 6, 5), "value": draw(2, 6, 5)}
-    plain = {**given, "query": given["query"][:2]}
-    f = Attention(**given, frequencies=torch.ones(3), cap=50.0, masked=True)
-    assert repr(f) == (
-        "Attention(4 heads on 2 of keys, width 5, key width 6, output width 24, masked, shared keys, rotary positions, "
-        "capped logits, float64)"
-    )
-    assert Attention(**plain).more == ()
-    x = draw(9, 5)
-    with pytest.raises(ValueError, match="yudin_upper knows plain heads only, not rotary positions, capped logits"):
-        bounds.yudin_upper(f, x)
-    for bad, sentence in (
-        ({"key": draw(3, 6, 5)}, "or fewer heads, a divisor of 4, got"),
-        ({"value": draw(4, 6, 5)}, "value must have shape"),
-        ({"frequencies": torch.ones(4)}, "frequencies must have shape .* 1 <= p <= 3"),
-        ({"frequencies": torch.ones(2).half()}, "in float32 or float64"),
-        ({"query_norm": draw(6)}, "query_norm must have shape"),
-        ({"key_norm": draw(4, 6)}, "key_norm must have shape"),
-        ({"norm_eps": -1.0}, "norm_eps must be"),
-        ({"cap": 0.0}, "cap must be None or a positive number"),
-        ({"relative": draw(4, 4)}, "relative must have shape"),
-        ({"sinks": draw(2)}, "sinks must have shape"),
-        ({"sinks": draw(4), "score": "l2"}, "cap and sinks go with dot-product scores only"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            Attention(**{**given, **bad})
+    query, key, value = draw(4, 6, 5), draw(2, 6, 5), draw(2, 6, 5)
+    said = repr(Attention(query, key, value, frequencies=torch.ones(3), cap=50.0, masked=True, window=3))
+    for part in ("4 heads on 2 of keys", "width 5", "window 3", "shared keys", "rotary", "capped", "float64"):
+        assert part in said
+    assert Attention(query[:2], key, value).more == ()
 
 
 ONE = torch.ones(1, 1, 1)
@@ -45,50 +24,38 @@ ONE = torch.ones(1, 1, 1)
 POINTS = torch.tensor([[0.1], [0.5], [-0.7], [1.2]])
 
 
-def by_autograd(f, x, weights=None):
-    """The constant by automatic differentiation in float64."""
-    return constant(f.to(dtype=torch.float64), x.double(), None if weights is None else weights.double()).item()
+ROUTES = [{"method": method, "memory": memory} for method in ("dense", "lanczos") for memory in (2**30, 1)]
 
 
-def test_equal_tokens_beside_a_sink_that_nobody_sees():
-    """The mean of equal tokens: constant 1, whatever the logits, as long as they are far above the sink."""
-    for method in ["dense", "lanczos"]:
-        for memory in [2**30, 1]:
-            for size in [1e2, 1e4, 1e6, 1e10]:
-                f, x = Attention(ONE, ONE, ONE, sinks=torch.zeros(1)), torch.full((5, 1), size**0.5)
-                answer = local_lipschitz(f, x, memory=memory, method=method)
-                assert answer.value.item() == pytest.approx(1, rel=1e-5) and answer.upper.item() >= 1
-
-
-def test_a_bias_that_changes_no_derivative_costs_no_digits():
-    for method in ["dense", "lanczos"]:
-        for memory in [2**30, 1]:
-            for bias in ["value_bias", "key_bias", "output_bias"]:
-                f = Attention(ONE, ONE, ONE)
-                truth = by_autograd(f, POINTS)
-                biased = Attention(
-                    ONE, ONE, ONE, ONE, **{bias: torch.full((1,) if bias == "output_bias" else (1, 1), 1e6)}
-                )
-                answer = local_lipschitz(biased, POINTS, memory=memory, method=method)
-                assert answer.value.item() == pytest.approx(truth, rel=1e-5)
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_changes_no_derivative_costs_no_digits(route):
+    """A sink that nobody sees beside equal tokens, whose mean has constant 1; biases of a million."""
+    for size in (1e2, 1e6, 1e10):
+        f, x = Attention(ONE, ONE, ONE, sinks=torch.zeros(1)), torch.full((5, 1), size**0.5)
+        answer = local_lipschitz(f, x, **route)
+        assert answer.value.item() == pytest.approx(1, rel=1e-5) and answer.upper.item() >= 1
+    f = Attention(ONE, ONE, ONE, ONE)
+    for bias, shape in (("value_bias", (1, 1)), ("key_bias", (1, 1)), ("output_bias", (1,))):
+        answer = local_lipschitz(f.replace(**{bias: torch.full(shape, 1e6)}), POINTS, **route)
+        assert answer.value.item() == pytest.approx(truth_of(f, POINTS), rel=1e-5)
 
 
 def test_a_key_bias_that_changes_derivatives_is_kept():
     for added in [{"score": "l2"}, {"cap": 2.0}, {"sinks": torch.zeros(1)}]:
         f = Attention(ONE, ONE, ONE, key_bias=torch.ones(1, 1), **added)
         answer = local_lipschitz(f, POINTS, memory=1)
-        assert answer.value.item() == pytest.approx(by_autograd(f, POINTS), rel=1e-5)
-        assert answer.value.item() != pytest.approx(by_autograd(f.replace(key_bias=None), POINTS), rel=1e-2)
+        assert answer.value.item() == pytest.approx(truth_of(f, POINTS), rel=1e-5)
+        assert answer.value.item() != pytest.approx(truth_of(f.replace(key_bias=None), POINTS), rel=1e-2)
 
 
 def test_sinks_that_take_nearly_all_leave_a_constant_that_is_found():
     """Squares of it underflow in float32, and it is found in float64; at 50 they are just above zero."""
     for memory in [2**30, 1]:
-        for sink in [40.0, 50.0, 55.0, 60.0, 80.0, 100.0]:
+        for sink in [40.0, 50.0, 60.0, 100.0]:
             generator = torch.Generator().manual_seed(0)
             query, key, value = (torch.randn(1, 4, 4, generator=generator) for _ in range(3))
             f, x = Attention(query / 4, key, value, sinks=torch.tensor([sink])), torch.randn(40, 4, generator=generator)
-            answer, truth = local_lipschitz(f, x, memory=memory), by_autograd(f, x)
+            answer, truth = local_lipschitz(f, x, memory=memory), truth_of(f, x)
             assert answer.value.item() == pytest.approx(truth, rel=1e-4) and answer.upper.item() >= truth * (1 - 1e-6)
             assert truth < 1e-12 and answer.precision == ("input" if sink < 50 else "float64")
 
@@ -115,7 +82,7 @@ def test_products_with_a_value_bias_beside_sinks_are_those_of_autograd():
         f = Attention(A / scale, eye.repeat(2, 1, 1) * scale, A, value_bias=b, sinks=sinks)
         if scale > 1:
             f = f.replace(query_bias=1e-3 * b / scale, key_bias=1e9 * torch.ones(2, 3).double())
-        truth = by_autograd(f, x)
+        truth = truth_of(f, x)
         for memory in (2**30, 1):
             answer = local_lipschitz(f, x, memory=memory, rtol=1e-6)
             assert answer.value.item() == pytest.approx(truth, rel=2e-6 if scale == 1 else 1e-3)

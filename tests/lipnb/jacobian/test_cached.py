@@ -5,27 +5,29 @@ import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
-from cases import normal, parts_of_a_map, random_case, relative
+from cases import drawn, normal, parts_of_a_map, random_case, relative, weighted
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz, singular_pair
 from lipnb.jacobian.cached import CachedGram
+from lipnb.jacobian.streamed import StreamedGram
 
 
-def test_part_of_a_batch_gives_the_same_products():
-    for weighted in [False, True]:
-        case = random_case(4, n=7)
-        x = normal(5, 7, case.x.shape[-1])
-        weights = torch.rand(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
-        products = AttentionJacobian(case.attention, x, weights if weighted else None).operator()
-        u = normal(5, x[0].numel(), seed=2)
-        whole = products.gram(u).clone()
-        for chosen in ([0, 1, 2, 3, 4], [1, 2, 4], [4], [0, 3], [2]):  # each of the original, after another was used
-            index = torch.tensor(chosen)
-            assert relative(products.restrict(index).gram(u[index]), whole[index]) < 1e-13
-        again = products.restrict(torch.tensor([1, 3, 4])).restrict(torch.tensor([0, 2]))
-        assert relative(again.gram(u[[1, 4]]), whole[[1, 4]]) < 1e-13
-        assert relative(products.gram(u), whole) < 1e-13
+@pytest.mark.parametrize("kind", ["cached", "streamed"])
+@pytest.mark.parametrize("seed", [4, 5, 10])
+def test_part_of_a_batch_gives_the_same_products(seed, kind):
+    f, x, weights = random_case(seed, n=7)
+    x = torch.cat([x, x.flip(1), x[:1] + 1])
+    weights = None if weights is None else torch.cat([weights, weights.flip(1), weights[:1] ** 2])
+    made = AttentionJacobian(f, x, weights).operator() if kind == "cached" else StreamedGram(f, x, weights, rows=4)
+    u = normal(5, x[0].numel(), seed=2)
+    whole = made.gram(u).clone()
+    for chosen in ([0, 1, 2, 3, 4], [1, 2, 4], [4], [0, 3], [2]):  # each of the original, after another was used
+        index = torch.tensor(chosen)
+        assert relative(made.restrict(index).gram(u[index]), whole[index]) < 1e-13
+    again = made.restrict(torch.tensor([1, 3, 4])).restrict(torch.tensor([0, 2]))
+    assert relative(again.gram(u[[1, 4]]), whole[[1, 4]]) < 1e-13 and relative(made.gram(u), whole) < 1e-13
 
 
 def test_answers_of_jvp_vjp_and_gram_are_not_overwritten():
@@ -58,37 +60,25 @@ def test_heads_that_cancel_keep_what_is_left():
         assert relative(AttentionJacobian(both, x).jvp(pair.input).norm(), pair.value) < 1e-3
 
 
-def test_likely_is_the_top_vector_where_attention_is_uniform():
+@pytest.mark.parametrize("output", [False, True])
+@pytest.mark.parametrize("heavy", [False, True])
+@pytest.mark.parametrize("shared", [1, 2])
+def test_likely_is_the_top_vector_where_attention_is_uniform(shared, heavy, output):
     """With A = 0 the Jacobian is the mean, times the values: its top pair is known, and `likely` must be it."""
-    for output in [False, True]:
-        for weighted in [False, True]:
-            for shared in [1, 2]:
-                n, d, h, k, v = 5, 12, 4, 3, 3
-                draw = torch.Generator().manual_seed(3)
-                value = torch.randn(h // shared, v, d, generator=draw, dtype=torch.float64)
-                value[..., 0] *= 40  # one direction stands out
-                mix = torch.randn(h, 6, v, generator=draw, dtype=torch.float64) if output else None
-                zero = torch.zeros(h, k, d, dtype=torch.float64)
-                attention = Attention(zero, zero[: h // shared], value, mix)
-                x = torch.randn(2, n, d, generator=draw, dtype=torch.float64)
-                weights = torch.rand(2, n, generator=draw, dtype=torch.float64) + 0.1 if weighted else None
-                jacobian = AttentionJacobian(attention, x, weights)
-                dense = jacobian.dense()
-                if weighted:
-                    root = weights.sqrt()
-                    rows = root.repeat_interleave(dense.shape[-2] // n, dim=1)
-                    dense = rows[..., None] * dense / root.repeat_interleave(d, dim=1)[:, None]
-                top = torch.linalg.svd(dense)[2][:, 0]
-                likely = jacobian.operator().heuristic_start()
-                assert torch.allclose(likely.norm(dim=1), torch.ones(2, dtype=torch.float64))
-                assert ((top * likely).sum(1).abs() > 1 - 1e-6).all()
-                # float32 reads it too, and half of the start stays random
-                estimate = local_lipschitz(attention, x, weights=weights, confidence=None)
-                certified = local_lipschitz(attention, x, weights=weights)
-                assert (
-                    torch.allclose(estimate.value, certified.value, rtol=1e-4)
-                    and (estimate.steps < certified.steps).all()
-                )
+    draw, zero = drawn(3), torch.zeros(4, 3, 12, dtype=torch.float64)
+    value = draw(4 // shared, 3, 12)
+    value[..., 0] *= 40  # one direction stands out
+    f, x = Attention(zero, zero[: 4 // shared], value, draw(4, 6, 3) if output else None), draw(2, 5, 12)
+    weights = draw(2, 5).exp() if heavy else None
+    J = AttentionJacobian(f, x, weights)
+    top = torch.linalg.svd(weighted(J.dense(), x, weights))[2][:, 0]
+    likely = J.operator().heuristic_start()
+    assert torch.allclose(likely.norm(dim=1), torch.ones(2, dtype=torch.float64))
+    assert ((top * likely).sum(1).abs() > 1 - 1e-6).all()
+    # float32 reads it too, and half of the start stays random
+    estimate = local_lipschitz(f, x, weights=weights, confidence=None)
+    certified = local_lipschitz(f, x, weights=weights)
+    assert torch.allclose(estimate.value, certified.value, rtol=1e-4) and (estimate.steps < certified.steps).all()
 
 
 def test_many_threads_multiply_with_one_jacobian(monkeypatch):

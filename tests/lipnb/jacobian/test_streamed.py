@@ -1,8 +1,8 @@
-"""Streamed products equal the cached ones whatever the tiles."""
+"""Which tiles there are; that their products are right is in test_closed_form.py, parts of them in test_cached.py."""
 
 import pytest
 import torch
-from cases import normal, random_case, relative
+from cases import random_case
 
 from lipnb import Attention, local_lipschitz
 from lipnb.jacobian.streamed import StreamedGram
@@ -17,10 +17,6 @@ def test_streamed_rows_of_logits_of_a_trillion_sum_to_one():
     assert streamed.value.item() == pytest.approx(cached.value.item(), rel=1e-3)
 
 
-def vectors(x, seed=0):
-    return normal(*x.flatten(1).shape, seed=seed)
-
-
 def test_tiles_hold_no_column_that_none_of_their_rows_sees():
     case = random_case(7, n=10)
 
@@ -31,19 +27,3 @@ def test_tiles_hold_no_column_that_none_of_their_rows_sees():
     assert case.attention.masked and tiles() == [(0, 4, 0, 4), (4, 8, 0, 8), (8, 10, 0, 10)]
     assert tiles(window=3) == [(0, 4, 0, 4), (4, 8, 2, 8), (8, 10, 6, 10)]
     assert tiles(masked=False) == [(0, 4, 0, 10), (4, 8, 0, 10), (8, 10, 0, 10)]
-
-
-def test_part_of_a_batch_gives_the_same_streamed_products():
-    for seed in [5, 6, 7, 10]:
-        case = random_case(seed, n=6)
-        x = torch.cat([case.x, case.x.flip(1), case.x + 1])
-        weights = None if case.weights is None else torch.cat([case.weights, case.weights.flip(1), case.weights**2])
-        streamed, u = StreamedGram(case.attention, x, weights, rows=4), vectors(x)
-        whole = streamed.gram(u)
-        for chosen in ([1, 2, 5], [4], [0, 3]):
-            index = torch.tensor(chosen)
-            part = streamed.restrict(index)
-            assert relative(part.gram(u[index]), whole[index]) < 1e-13
-            assert (
-                relative(part.restrict(torch.tensor([len(chosen) - 1])).gram(u[index[-1:]]), whole[index[-1:]]) < 1e-13
-            )
