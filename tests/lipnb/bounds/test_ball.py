@@ -5,9 +5,12 @@ import math
 
 import pytest
 import torch
-from cases import constant, windowed
+from cases import constant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import quickly, seeds
 
-from lipnb import Attention, bounds, local_lipschitz
+from lipnb import Attention, local_lipschitz
 from lipnb.bounds import (
     ball_upper,
     general_upper_optimal,
@@ -41,26 +44,26 @@ def in_ball(normal, *shape):
     return y / y.norm(dim=-1, keepdim=True) * normal(*shape[:-1], 1).abs().clamp_max(1) ** 0.5
 
 
-def test_no_input_exceeds_it():
-    for mask in MASKS:
-        for bias in [False, True]:
-            for h in [1, 2, 4]:
-                normal = gaussian(100 * h + 10 * bias + len(mask))
-                for case in range(6):
-                    n, d, R = (1, 2, 3, 5, 8, 12)[case], 2 + case % 3, (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)[(case + h) % 6]
-                    f = layer(normal, h, d, bias=bias, side_by_side=case == 4, **MASKS[mask])
-                    x = R * in_ball(normal, 30, n, d)
-                    found = constant(f, x)
-                    start = x[found.topk(2).indices]
-                    best = climb(f, start, R, steps=25)[1].max()
-                    assert max(found.max(), best) <= ball_upper(f, n, R)
+@given(
+    seed=seeds, n=st.integers(1, 12), R=st.floats(0.1, 8), h=st.integers(1, 4), mask=st.sampled_from(sorted(MASKS)),
+    bias=st.booleans(), side_by_side=st.booleans(),
+)  # fmt: skip
+@settings(quickly, max_examples=20)
+def test_no_input_exceeds_it(seed, n, R, h, mask, bias, side_by_side):
+    """Among random ones and what ascents from the best of them find."""
+    normal, d = gaussian(seed), 2 + seed % 3
+    f = layer(normal, h, d, bias=bias, side_by_side=side_by_side, **MASKS[mask])
+    x = R * in_ball(normal, 30, n, d)
+    found = constant(f, x)
+    best = climb(f, x[found.topk(2).indices], R, steps=20)[1].max()
+    assert max(found.max(), best) <= ball_upper(f, n, R)
 
 
 def test_no_fork_exceeds_it_and_some_come_near():
     for mask in MASKS:
         normal, ratios = gaussian(len(mask)), []
-        for case in range(8):
-            n, d, R = 10 * (case + 1), 2 + case % 3, (1.0, 2.0, 3.0, 5.0)[case % 4]
+        for case in range(4):
+            n, d, R = 20 * (case + 1), 2 + case % 3, (1.0, 2.0, 3.0, 5.0)[case % 4]
             A, V = normal(d, d), normal(2, d)
             if case % 2:
                 A, V = -A @ A.mT - torch.eye(d), torch.eye(d).double()
@@ -83,8 +86,8 @@ def test_several_heads_of_one_fork_come_near():
 def test_no_output_of_a_layer_norm_exceeds_it():
     for both in [False, True]:
         normal = gaussian(5)
-        for case in range(8):
-            d, n, h = 3 + case % 2, 2 + case, 1 + case % 3
+        for case in range(4):
+            d, n, h = 3 + case % 2, 2 + 2 * case, 1 + case % 3
             gain, shift = normal(d).exp(), normal(d)
             f = layer(normal, h, d, bias=case % 2 == 1, masked=case % 3 == 0)
             G = math.sqrt(d) * gain[:, None] * (torch.eye(d).double() - 1 / d)
@@ -106,39 +109,31 @@ def test_no_output_of_a_layer_norm_exceeds_it():
             assert upper <= ball_upper(f, n, min(R, reach * (1 + 1e-9))) * (1 + 1e-9)
 
 
-def test_it_is_never_above_the_bounds_of_the_heads():
-    for masked in [False, True]:
-        normal = gaussian(3)
-        for case in range(60):
-            h, d, n = 1 + case % 4, 1 + case % 3, (1, 2, 5, 40, 10**6, 10**12)[case % 6]
-            R = (0.0, 1e-3, 0.3, 1.0, 4.0, 30.0, 1e4)[case % 7]
-            f = layer(normal, h, d, bias=case % 2 == 1, masked=masked)
-            others = heads_on_ball(head_norms(f), n, R, masked).values()
-            assert ball_upper(f, n, R, log=True) <= min(others) + 1e-8
+@given(
+    seed=seeds, h=st.integers(1, 4), d=st.integers(1, 4), masked=st.booleans(), bias=st.booleans(),
+    n=st.sampled_from([1, 2, 5, 40, 10**6, 10**12]), R=st.sampled_from([0.0, 1e-3, 0.3, 1.0, 4.0, 30.0, 1e4]),
+)  # fmt: skip
+@quickly
+def test_it_is_never_above_the_bounds_of_the_heads(seed, n, R, h, d, masked, bias):
+    """Nor, for one head, above the closed formula, and that not above the older."""
+    normal = gaussian(seed)
+    f = layer(normal, h, d, bias=bias, masked=masked)
+    assert ball_upper(f, n, R, log=True) <= min(heads_on_ball(head_norms(f), n, R, masked).values()) + 1e-8
+    A, V = normal(d, d), normal(h, d)
+    optimal = general_upper_optimal(A, V, n, R)
+    assert ball_upper(Attention.from_matrices(A, V), n, R) <= optimal * (1 + 1e-7)
+    assert optimal <= general_upper_sharp(A, V, n, R)
 
 
 def test_layers_with_orthogonal_weights_have_a_bound():
     """Their blocks' largest singular values are alike, and LAPACK, asked for the last pair alone, returned none."""
-    for heads, width, scale, seed in itertools.product((2, 4, 8), (32, 48, 96), (1.0, 0.1, 0.01), (0, 1)):
-        normal, k, R = gaussian(seed), width // heads, math.sqrt(width)
+    for heads, width, scale in itertools.product((2, 8), (32, 96), (1.0, 0.01)):
+        normal, k, R = gaussian(0), width // heads, math.sqrt(width)
         turns = [scale * torch.linalg.qr(normal(width, width)).Q for _ in range(4)]
         query, key, value = (turn.view(heads, k, width) for turn in turns[:3])
         f = Attention(query, key, value, turns[3].view(width, heads, k).movedim(1, 0), scale=1 / k)
-        upper, others = ball_upper(f, 6, R, log=True), heads_on_ball(head_norms(f), 6, R, False)
-        assert upper <= min(others.values()) + 1e-8
-        if width == 32:
-            x = R * in_ball(normal, 1, 6, width)
-            assert local_lipschitz(f, x).value.log().max() <= upper
-
-
-def test_one_head_is_below_the_closed_formula_and_that_below_the_older():
-    normal = gaussian(4)
-    for case in range(200):
-        d, n, R = 1 + case % 4, 1 + case % 60, 10 ** (case % 9 / 2 - 2)
-        A, V = normal(d, d), normal(1 + case % 3, d)
-        optimal = general_upper_optimal(A, V, n, R)
-        assert ball_upper(Attention.from_matrices(A, V), n, R) <= optimal * (1 + 1e-7)
-        assert optimal <= general_upper_sharp(A, V, n, R)
+        others = heads_on_ball(head_norms(f), 6, R, False)
+        assert ball_upper(f, 6, R, log=True) <= min(others.values()) + 1e-8
 
 
 def test_long_forks_reach_the_leading_constant():
@@ -189,8 +184,8 @@ def test_one_token_and_no_radius_are_exact():
     for mask in MASKS:
         for h in [1, 3]:
             normal = gaussian(h + len(mask))
-            for case in range(8):
-                n, d = 2 + case, 2 + case % 3
+            for case in range(4):
+                n, d = 2 + 2 * case, 2 + case % 3
                 f = layer(normal, h, d, bias=case % 2 == 0, side_by_side=case == 3, **MASKS[mask])
                 M = torch.linalg.matrix_norm(summed(f), 2).item()
                 assert M * (1 - 1e-12) <= ball_upper(f, 1, 7.0) <= M * (1 + 1e-7)
@@ -242,15 +237,6 @@ def test_behind_a_window_the_second_token_is_seen_most():
         assert exact <= ball_upper(f, n, R) <= 1.6 * exact  # without the row of one more: 0.93 to 0.98 of it
 
 
-def test_what_is_no_number_is_refused_by_name():
-    for n, R in [("4", 1.0), (None, 1.0), (torch.ones(2), 1.0), (True, 1.0), (4, "3"), (4, 1j)]:
-        f = Attention.from_matrices(torch.eye(2), torch.eye(2))
-        with pytest.raises(TypeError, match="^[nR] must be a number, got "):
-            ball_upper(f, n, R)
-        with pytest.raises(ValueError, match="^gain must be a real floating point tensor"):
-            ball_upper(f, 4, 1.0, ellipsoid=(torch.ones(2).long(), torch.zeros(2)))
-
-
 def test_heads_of_their_own_directions_cost_no_more_than_one():
     h, n, R = 4, 400, 5.0
     blocks = torch.eye(3 * h).double().unflatten(0, (h, 3))
@@ -297,29 +283,9 @@ def test_rows_of_a_long_mask_are_counted_once():
         assert rows.times.sum() == n and rows.column.sum() == min(n, window or n) and rows.seen[0] == 1
 
 
-def test_it_leaves_no_number_unsaid():
+def test_beyond_the_largest_float_its_logarithm_is_known():
     f = Attention.from_matrices(EYE, EYE)
-    for call, sentence in (
-        (lambda: ball_upper(Attention.l2(EYE[None], EYE[None]), 3, 1.0), "dot-product scores only"),
-        (lambda: ball_upper(f, 3, math.inf), "R must be"),
-        (lambda: ball_upper(f, 3, -1.0), "R must be"),
-        (lambda: ball_upper(f, 0, 1.0), "n must be"),
-        (lambda: ball_upper(f, 3, 1.0, ellipsoid=torch.ones(3)), r"ellipsoid must be \(gain, shift\)"),
-        (lambda: ball_upper(f, 3, 1.0, ellipsoid=(torch.ones(4), torch.ones(4))), "width of the layer"),
-        (lambda: ball_upper(f, 3, 1.0, ellipsoid=(torch.ones(3), torch.ones(4))), "one shape"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            call()
-    with pytest.raises(OverflowError, match="log=True"):
-        ball_upper(f, 3, 1e200)
     assert ball_upper(f, 3, 1e200, log=True) == pytest.approx(math.log(1e200) * 2 + 0.767, abs=1e-3)
-
-
-def test_it_is_homogeneous_in_the_values():
-    f = layer(gaussian(11), 3, 4, bias=True)
-    assert ball_upper(f.replace(value=1e-3 * f.value), 60, 5.0) == pytest.approx(
-        1e-3 * ball_upper(f, 60, 5.0), rel=1e-3
-    )
 
 
 def test_logits_of_a_row_differ_by_no_more_than_the_spread():
@@ -356,16 +322,6 @@ def test_large_biases_and_small_radii_have_a_bound():
         assert ball_upper(f, 3, R, log=True) >= 0
 
 
-def test_what_is_no_layer_or_no_ball_is_refused_in_a_sentence():
-    f = Attention.from_matrices(torch.eye(2), torch.eye(2))
-    with pytest.raises(
-        ValueError, match="a lipnb.Attention, .* got Identity: .* lipnb.local_lipschitz measures any other"
-    ):
-        ball_upper(torch.nn.Identity(), 3, 1.0)
-    with pytest.raises(ValueError, match="or ellipsoid=.gain, shift. must be given"):
-        ball_upper(f, 3, math.inf)
-
-
 def test_parameters_of_several_heads_are_read_without_their_gradients():
     plain = layer(gaussian(5), 2, 3, bias=True)
     asking = plain.replace(**{name: torch.nn.Parameter(part.clone()) for name, part in plain.tensors().items()})
@@ -375,14 +331,5 @@ def test_parameters_of_several_heads_are_read_without_their_gradients():
 def test_lengths_beyond_whole_numbers_of_64_bits():
     for mask in MASKS.values():
         f = layer(gaussian(6), 2, 3, bias=False, **mask)
-        bounds = [ball_upper(f, n, 0.5, log=True) for n in (10**15, 10**30, 10**300)]
-        assert bounds == pytest.approx([bounds[0]] * 3)  # of the mean-field bounds, or of the window, alone
-        with pytest.raises(ValueError, match="n must be a positive integer"):
-            ball_upper(f, 10**400, 0.5)
-
-
-def test_a_window_on_both_sides_is_said_and_has_no_bound_on_a_ball():
-    f = windowed(2).replace(masked=False)
-    assert "window 2" in repr(f) and f.replace(window=None).more == ()
-    with pytest.raises(ValueError, match="a window on both sides"):
-        bounds.ball_upper(f, 8, 1.0)
+        found = [ball_upper(f, n, 0.5, log=True) for n in (10**15, 10**30, 10**300)]
+        assert found == pytest.approx([found[0]] * 3)  # of the mean-field bounds, or of the window, alone

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from cases import ADDED, layer_in_use, normal, relative, windowed
+from cases import ADDED, constant, layer_in_use, normal, relative, windowed
 
-from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
+from lipnb import Attention, bounds, local_lipschitz
 from lipnb.bounds import chosen_tokens, large_radius_limit
 from lipnb.worst_case import gaussian
 
@@ -18,7 +18,7 @@ def norm(matrix):
 def test_the_limit_of_large_radius_is_approached_at_the_explicit_rate():
     for masked in [False, True]:
         for near in [False, True]:
-            for seed in range(8):
+            for seed in range(4):
                 (A, V), x, n = normal(2, 3, 3, seed=seed), normal(6, 3, seed=50 + seed), 6
                 if near:
                     x[4] = x[1] + 1e-3 * normal(3, seed=90 + seed)  # two tokens that later ones can hardly tell apart
@@ -33,15 +33,6 @@ def test_the_limit_of_large_radius_is_approached_at_the_explicit_rate():
                     t = norm(A) * y.square().sum(1).max().item()
                     allowed = norm(V) * (4 * t * (1 + math.sqrt(n)) + math.sqrt(2 * n)) * (n - 1) * math.exp(-u)
                     assert abs(local_lipschitz(f, y, method="dense").value.item() - limit) <= allowed
-
-
-def test_large_tokens_choose_one_each():
-    for added in ["rotary", "relative"]:
-        normal = gaussian(7)
-        f, x = layer_in_use(normal, **ADDED[added](normal), masked=True), normal(5, 3)
-        assert local_lipschitz(f, 1e4 * x).value.item() == pytest.approx(
-            bounds.large_radius_limit(f, x).item(), rel=1e-5
-        )
 
 
 EYE = torch.eye(2, dtype=torch.float64)
@@ -64,7 +55,7 @@ def case_of_heads(seed, *, masked):
 
 def test_the_limit_is_that_of_scaled_tokens():
     for masked in [False, True]:
-        for seed in range(40):
+        for seed in range(12):
             f, x, gap = case_of_heads(10 * seed, masked=masked)
             limit = large_radius_limit(f, x).item()
             far = local_lipschitz(f, math.sqrt(60 / gap) * x, method="dense").value.item()
@@ -83,8 +74,6 @@ def test_one_head_counts_followers():
         size = torch.linalg.matrix_norm(V, 2).item()
         limit = large_radius_limit(f, x).item()
         assert limit == pytest.approx(size * math.sqrt(followers), rel=1e-12)
-        f = Attention.from_matrices(A, V, masked=True)
-        assert (chosen_tokens(f, x)[0] <= torch.arange(n)).all()
 
 
 def test_biases_do_not_matter_in_the_limit():
@@ -102,23 +91,23 @@ def test_ties_are_refused():
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).double()
     with pytest.raises(ValueError, match="token 0 has its largest logit at more than one token"):
         large_radius_limit(f, x)
-    with pytest.raises(ValueError, match="at more than one token"):
-        chosen_tokens(Attention.from_matrices(0 * EYE, EYE), x[:2])
     assert large_radius_limit(f, x[:2]).item() == pytest.approx(1.0)
     assert large_radius_limit(f, x[:1]).item() == pytest.approx(1.0)  # one token has no rival
     # the mask hides the second of the two
     assert chosen_tokens(Attention.from_matrices(EYE, EYE, masked=True), x[:2]).tolist() == [[0, 1]]
 
 
-def test_the_limit_at_large_radius():
-    for w in [1, 2, 4, 8]:
+def test_the_limit_is_that_of_large_tokens_with_positions_and_windows():
+    for added in ("rotary", "relative"):
+        draw = gaussian(7)
+        f, x = layer_in_use(draw, **ADDED[added](draw), masked=True), draw(5, 3)
+        assert relative(constant(f, 1e4 * x), large_radius_limit(f, x)) < 1e-5
+    for w in (1, 2, 4, 8):
         f, x = windowed(w, seed=3, h=1, d=3).replace(query_bias=None), normal(8, 3, seed=40 + w)
         chosen = bounds.chosen_tokens(f, x)
         place = torch.arange(8)
         assert ((chosen <= place) & (chosen > place - w)).all()
-        for far in (1e3, 1e4):
-            measured = torch.linalg.matrix_norm(AttentionJacobian(f, far * x).dense(), 2)
-            assert relative(measured, bounds.large_radius_limit(f, x)) < 1e-6
+        assert relative(constant(f, 1e4 * x), large_radius_limit(f, x)) < 1e-6
         if w < 4:
             assert (
                 relative(bounds.large_radius_limit(f, x), bounds.large_radius_limit(f.replace(window=None), x)) > 1e-3

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import constant, normal, normals
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from cases import normal, normals
 from scipy.integrate import quad
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, measures
@@ -71,28 +69,13 @@ def test_it_is_never_above_the_older_bound():
 
 
 def test_its_ends():
-    for p in EXPONENTS[:-1]:
-        assert upper(0.0, p) == pytest.approx(p / (p - 1), rel=1e-13)  # Hardy's constant
+    for p in (1 + 7.328e-9, 1 + 1e-6, *EXPONENTS, 1e6):
+        assert upper(0.0, p) == pytest.approx(1.0 if math.isinf(p) else p / (p - 1), rel=1e-12)  # Hardy's constant
     for t in HEATS:
         assert upper(t, math.inf) == pytest.approx(t + math.hypot(1, t), rel=1e-12)
     large = masked_mean_field_upper_sharp(ONE, ONE, 1e3, log=True)
     assert large == pytest.approx(1e6 + math.log(1e6 * 2.12108), abs=1e-4)  # 2.121 t e^t
-    with pytest.raises(OverflowError, match=r"the bound is exp\(.*\), beyond the largest float: use log=True"):
-        masked_mean_field_upper_sharp(ONE, ONE, 1e3)
     assert masked_mean_field_upper_sharp(ONE, 0 * ONE, 1e3) == 0
-
-
-def test_no_bound_at_one():
-    for p in [1, 0.5, math.nan]:
-        with pytest.raises(ValueError, match="p must be more than 1"):
-            masked_mean_field_upper_sharp(ONE, ONE, 1.0, p=p)
-
-
-def test_bad_matrices_and_radii():
-    for A, V, R, sentence in ((ONE[:0], ONE, 1.0, "A must be square"), (ONE, torch.nan * ONE, 1.0, "NaN"),
-                              (ONE, ONE, -1.0, "R must be")):  # fmt: skip
-        with pytest.raises(ValueError, match=sentence):
-            masked_mean_field_upper_sharp(A, V, R)
 
 
 def test_step_one_of_the_proof_no_set_receives_more():
@@ -148,19 +131,6 @@ def test_step_three_of_the_proof_averages_over_the_past():
     assert 0.5 < worst <= 1
 
 
-def test_random_measures_stay_below():
-    for t in [0.0, 0.05, 0.5, 2.0, 10.0, 30.0]:
-        for seed in range(25):
-            g = torch.Generator().manual_seed(seed)
-            n, d = 1 + seed % 6, 1 + seed % 3
-            A, V, x = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((d, d), (2, d), (n, d)))
-            A = t * A / torch.linalg.matrix_norm(A, 2)
-            x = torch.nn.functional.normalize(x, dim=1)
-            a = (4 * torch.randn(n, generator=g, dtype=torch.float64)).softmax(0)
-            slow = constant(Attention.from_matrices(A, V, masked=True), x, a)
-            assert slow <= masked_mean_field_upper_sharp(A, V, 1.0) * (1 + 1e-9)
-
-
 def test_in_other_orders_moves_of_tokens_do_not_pass_it():
     """Weighted tokens and their velocities climb on the ratio of the velocities' norms in L^p."""
     for p in [1.3, 4.0]:
@@ -210,44 +180,17 @@ def test_beyond_0_29_the_recalled_form_holds():
     assert plain < mean_field_upper(0.43 * ONE, ONE, 1.0)
 
 
-def test_without_logits_it_is_the_constant_of_averages():
-    for p in [1 + 7.328e-9, 1 + 1e-6, 1.05, 2.0, 1e6, math.inf]:
-        eye = torch.eye(2).double()
-        known = 1.0 if math.isinf(p) else p / (p - 1)
-        assert masked_mean_field_upper_sharp(0 * eye, eye, 1.0, p=p) == pytest.approx(known, rel=1e-12)
-
-
 EYE = torch.eye(2, dtype=torch.float64)
 
 
 def averaging(n):
-    """The masked map without scores on n tokens of width one."""
-    zero = torch.zeros(1, 1, dtype=torch.float64)
-    return local_lipschitz(
-        Attention.from_matrices(zero, zero + 1, masked=True), torch.zeros(n, 1).double(), rtol=1e-8
-    ).value.item()
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 7), d=st.integers(1, 4), heat=st.floats(-3, 2), close=st.booleans())
-def test_masked_bounds_are_never_below_the_constant(seed, n, d, heat, close):
-    A, V, x = normals(seed, (d, d), (3, d), (n, d))
-    A = 10**heat * A
-    x = x[:1] + 1e-3 * x if close else x
-    R = x.norm(dim=1).max().item()
-    f = Attention.from_matrices(A, V, masked=True)
-    J = AttentionJacobian(f, x).dense()
-    norm = torch.linalg.matrix_norm(J, 2).item()
-    local = bounds.column_upper(A, V, x, masked=True).item()
-    assert norm <= local * (1 + 1e-9)
-    assert local <= bounds.general_upper_sharp(A, V, n, R) * (1 + 1e-9)
-    assert bounds.general_upper_sharp(A, V, n, R) <= bounds.general_upper(A, V, n, R) * (1 + 1e-9)
-    assert math.log(norm) <= bounds.masked_mean_field_upper(A, V, R, log=True) + 1e-9
-    rows = torch.linalg.matrix_norm(J.view(n, 3, n, d), 2, dim=(1, 3)).sum(1).max().item()
-    assert math.log(rows) <= bounds.masked_mean_field_upper(A, V, R, p=math.inf, log=True) + 1e-9
+    """The masked map on n equal tokens of width one."""
+    f = Attention.from_matrices(3 * ONE, ONE, masked=True)
+    return local_lipschitz(f, ONE.expand(n, 1), rtol=1e-8).value.item()
 
 
 def test_averages_over_the_past_refute_the_recalled_form():
+    """Equal tokens average, whatever the scores are."""
     zero = torch.zeros(1, 1, dtype=torch.float64)
     recalled = bounds.mean_field_upper(zero, zero + 1, 1.0)
     assert recalled == pytest.approx(1)
@@ -258,34 +201,17 @@ def test_averages_over_the_past_refute_the_recalled_form():
         assert n == 1 or norm > 1.14 * recalled
 
 
-def test_equal_tokens_average_whatever_the_scores_are():
-    A = normal(3, 3)
-    f = Attention.from_matrices(A, torch.eye(3).double(), masked=True)
-    x = torch.ones(10, 3, dtype=torch.float64)
-    assert local_lipschitz(f, x).value.item() == pytest.approx(averaging(10), rel=1e-6)
-
-
 def test_the_factor_of_p_enters_once():
-    A = 0.3 * EYE
-    bound = {p: bounds.masked_mean_field_upper(A, EYE, 1.0, p=p) for p in (1.5, 2, 3, math.inf)}
-    core = (1 + 0.6) * math.exp(0.6)
-    for p, value in bound.items():
+    for p in (1.5, 2, 3, math.inf):
         hardy = 1 if math.isinf(p) else p / (p - 1)
-        assert value == pytest.approx(0.3 + hardy * core, rel=1e-6)
-    for p in (1, 0.5, -1):
-        with pytest.raises(ValueError, match="p must be more than 1"):
-            bounds.masked_mean_field_upper(A, EYE, 1.0, p=p)
-    assert bounds.masked_mean_field_upper(1e4 * EYE, EYE, 1.0, log=True) == pytest.approx(2e4 + math.log(4e4 + 2), 1e-3)
-    with pytest.raises(OverflowError, match="log=True"):
-        bounds.masked_mean_field_upper(1e4 * EYE, EYE, 1.0)
+        found = masked_mean_field_upper(0.3 * EYE, EYE, 1.0, p=p)
+        assert found == pytest.approx(0.3 + hardy * (1 + 0.6) * math.exp(0.6), rel=1e-6)
 
 
 def test_small_moves_cost_what_the_masked_jacobian_says():
-    for seed in range(6):
-        generator = torch.Generator().manual_seed(seed)
-        A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (2, 2), (5, 2)))
-        f = Attention.from_matrices(A, V, masked=True)
-        s = torch.rand(5, generator=generator, dtype=torch.float64).sort().values
+    for seed in range(3):
+        A, V, x, s = normals(seed, (2, 2), (2, 2), (5, 2), (5,))
+        f, s = Attention.from_matrices(A, V, masked=True), s.sort().values
         _, sigma, Vh = torch.linalg.svd(AttentionJacobian(f, x).dense())
         y = x + 1e-6 * Vh[0].view_as(x)
         quotient = measures.conditional_wasserstein(s, f(x), s, f(y)) / measures.conditional_wasserstein(s, x, s, y)
@@ -311,52 +237,17 @@ def averaging_in_lp(p):
     return ((weights * averages**p).sum() / (weights * g**p).sum()) ** (1 / p)
 
 
-def test_the_corrected_bound_is_sharp_without_scores():
+def test_averages_in_lp_reach_the_corrected_bound_and_refute_the_recalled_form_near_one():
     """Averages over the past of s^(-b) are s^(-b) / (1 - b): the norm in l^p tends to p / (p - 1)."""
-    zero = torch.zeros(1, 1, dtype=torch.float64)
     for p in (1.2, 2.0, 5.0):
-        assert 0.85 < averaging_in_lp(p) / bounds.masked_mean_field_upper(zero, zero + 1, 1.0, p=p) <= 1
-
-
-def test_near_one_equal_tokens_refute_the_recalled_form_at_larger_scores():
-    one = torch.ones(1, 1, dtype=torch.float64)
+        assert 0.85 < averaging_in_lp(p) / masked_mean_field_upper(0 * ONE, ONE, 1.0, p=p) <= 1
     for t, p in ((0.3, 1.2), (0.5, 1.1), (0.7, 1.05)):  # equal tokens: averages, whatever the scores
-        assert averaging_in_lp(p) > bounds.mean_field_upper(t * one, one, 1.0)
-        assert averaging_in_lp(p) <= bounds.masked_mean_field_upper(t * one, one, 1.0, p=p)
-
-
-UPPER = [mean_field_upper, mean_field_upper_sharp]
-
-
-quickly = settings(derandomize=True, deadline=None, max_examples=60)
-
-
-seeds = st.integers(0, 10**6)
+        assert mean_field_upper(t * ONE, ONE, 1.0) < averaging_in_lp(p)
+        assert averaging_in_lp(p) <= masked_mean_field_upper(t * ONE, ONE, 1.0, p=p)
 
 
 def constant_of(A, V, x, a):
     return local_lipschitz(Attention.from_matrices(A, V), x, weights=a, method="dense").value.item()
-
-
-def largest_norm(x):
-    return x.norm(dim=-1).max().item()
-
-
-@given(seed=seeds, n=st.integers(1, 6), d=st.integers(1, 4), size=st.sampled_from([0.0, 0.01, 0.3, 1.0, 4.0]))
-@quickly
-def test_upper_bounds_hold_for_any_measure(seed, n, d, size):
-    A, V, x = size * normal(d, d, seed=seed), normal(3, d, seed=seed + 1), normal(n, d, seed=seed + 2)
-    a = (3 * normal(n, seed=seed + 3)).softmax(0)
-    measured = math.log(constant_of(A, V, x, a))
-    sharp, printed = (bound(A, V, largest_norm(x), log=True) for bound in reversed(UPPER))
-    assert measured <= sharp + 1e-9 and sharp <= printed + 1e-9
-
-
-def test_upper_bounds_are_reached_where_nothing_is_attended():
-    V, x, a = normal(3, 2, seed=0), normal(5, 2, seed=1), normal(5, seed=2).softmax(0)
-    exact = constant_of(0 * EYE, V, x, a)
-    for bound in UPPER:
-        assert bound(0 * EYE, V, 1.7) == pytest.approx(exact, rel=1e-7)
 
 
 MATRICES = [
@@ -369,18 +260,21 @@ MATRICES = [
 
 
 def test_two_diracs_are_above_the_lower_bound_and_below_the_upper():
-    for case in range(len(MATRICES)):
-        for s in [0.1, 0.5, 2.0, 10.0, 100.0, 300.0]:
-            A = MATRICES[case]
+    """The lower bound with its factor theta, and times |V u| for another value matrix."""
+    for case, A in enumerate(MATRICES):
+        _, u = eigenvector(A)
+        V = normal(3, 2, seed=case)
+        for s in (0.1, 0.5, 2.0, 10.0, 300.0):
             R = math.sqrt(s / growth_rate(A))
             x, a = two_diracs(A, R)
-            assert largest_norm(x) <= R * (1 + 1e-12) and a.sum() == pytest.approx(1)
+            assert x.norm(dim=-1).max() <= R * (1 + 1e-12) and a.sum() == pytest.approx(1)
             measured, lower = math.log(constant_of(A, EYE, x, a)), mean_field_lower(A, R, log=True)
             r = 1 / (2 * math.exp(2 * s) - 1)
             assert measured >= lower + math.log(math.sqrt(1 - r**2) * (1 + 1 / s - r)) - 1e-9  # theta, above 1
             assert measured <= mean_field_upper_sharp(A, EYE, R, log=True) + 1e-9
             if s >= 10:
                 assert measured == pytest.approx(lower + math.log1p(1 / s), abs=1e-6)
+            assert math.log(constant_of(A, V, x, a)) >= lower + math.log((V @ u).norm().item())
 
 
 def test_a_third_of_the_weight_is_best():
@@ -395,76 +289,23 @@ def test_a_third_of_the_weight_is_best():
     assert mean_field_upper_sharp(-EYE, EYE, 10.0) / best == pytest.approx(8 / (3 * math.sqrt(3)), rel=0.01)
 
 
-def test_the_formulas():
-    for R in [0.0, 0.5, 1.0, 3.0]:
+def test_the_formulas_and_their_logarithms():
+    for R in (0.0, 0.5, 1.0, 3.0):
         A, V = torch.diag(torch.tensor([1.5, -0.5])).double(), 2 * EYE
         t = 1.5 * R**2
-        assert mean_field_upper(A, V, R) == pytest.approx(2 * (1 + 3 * t) * math.exp(2 * t), rel=1e-6)
-        assert mean_field_upper_sharp(A, V, R) == pytest.approx(2 * (t + (1 + t) * math.exp(t)), rel=1e-6)
-        assert masked_mean_field_upper(A, V, R) == pytest.approx(2 * (t + 2 * (1 + 2 * t) * math.exp(2 * t)), rel=1e-6)
+        for bound, value in (
+            (mean_field_upper, 2 * (1 + 3 * t) * math.exp(2 * t)),
+            (mean_field_upper_sharp, 2 * (t + (1 + t) * math.exp(t))),
+            (masked_mean_field_upper, 2 * (t + 2 * (1 + 2 * t) * math.exp(2 * t))),
+        ):
+            assert bound(A, V, R) == pytest.approx(value, rel=1e-6)
+            assert bound(A, V, R, log=True) == pytest.approx(math.log(value), abs=1e-6)
         assert mean_field_lower(A, R) == pytest.approx(0.25 * R**2 * math.exp(0.5 * R**2), rel=1e-12)
-
-
-def test_logarithms_agree_with_plain_numbers():
-    for bound in [*UPPER, masked_mean_field_upper]:
-        for R in [0.0, 0.1, 1.0, 5.0, 12.0]:
-            assert bound(EYE, EYE, R, log=True) == pytest.approx(math.log(bound(EYE, EYE, R)), abs=1e-9)
-            if R > 0:
-                assert mean_field_lower(-EYE, R, log=True) == pytest.approx(
-                    math.log(mean_field_lower(-EYE, R)), abs=1e-9
-                )
-
-
-def test_logarithms_are_finite_where_numbers_are_not():
-    for t in [800.0, 5e3, 1e6]:
+    for t in (800.0, 1e6):  # where plain numbers are not finite
         R = math.sqrt(t)
-        expected = {
-            mean_field_upper: math.log(1 + 3 * t) + 2 * t,
-            mean_field_upper_sharp: math.log(1 + t) + t,
-            masked_mean_field_upper: math.log(2 + 4 * t) + 2 * t,
-        }
-        for bound, logarithm in expected.items():
-            assert bound(EYE, EYE, R, log=True) == pytest.approx(logarithm, rel=1e-6)
-            with pytest.raises(OverflowError, match=r"the bound is exp\(.*\), beyond the largest float: use log=True"):
-                bound(EYE, EYE, R)
+        assert mean_field_upper(EYE, EYE, R, log=True) == pytest.approx(math.log1p(3 * t) + 2 * t, rel=1e-6)
+        assert mean_field_upper_sharp(EYE, EYE, R, log=True) == pytest.approx(math.log1p(t) + t, rel=1e-6)
+        assert masked_mean_field_upper(EYE, EYE, R, log=True) == pytest.approx(math.log(2 + 4 * t) + 2 * t, rel=1e-6)
         assert mean_field_lower(-EYE, R, log=True) == pytest.approx(math.log(t / 2) + t, rel=1e-12)
-        with pytest.raises(OverflowError, match="use log=True"):
-            mean_field_lower(-EYE, R)
-
-
-def test_zero_maps_have_zero_bounds():
     assert mean_field_upper(EYE, 0 * EYE, 1.0) == 0 and mean_field_upper_sharp(EYE, 0 * EYE, 1.0, log=True) == -math.inf
-    assert mean_field_lower(EYE, 0.0) == 0 and mean_field_lower(0 * EYE, 3.0) == 0
-
-
-def test_bad_input():
-    for arguments, error, sentence in [
-        ((EYE[:1], EYE, 1.0), ValueError, "A must be square"),
-        ((EYE, EYE[:, :1], 1.0), ValueError, "V of shape"),
-        ((EYE * torch.nan, EYE, 1.0), ValueError, "NaN"),
-        ((EYE, EYE, -1.0), ValueError, "R must be"),
-        ((EYE, EYE, math.nan), ValueError, "R must be"),
-    ]:
-        for bound in (*UPPER, masked_mean_field_upper):
-            with pytest.raises(error, match=sentence):
-                bound(*arguments)
-        A, _, R = arguments
-        if "V" not in sentence:
-            with pytest.raises(error, match=sentence):
-                mean_field_lower(A, R)
-
-
-def test_no_real_eigenvalue_no_lower_bound():
-    turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
-    with pytest.raises(ValueError, match="no real eigenvalue"):
-        mean_field_lower(turn, 1.0)
-
-
-def test_another_value_matrix_multiplies_the_lower_bound():
-    for case in range(len(MATRICES)):
-        A, V = MATRICES[case], normal(3, 2, seed=case)
-        _, u = eigenvector(A)
-        for s in (0.3, 3.0, 30.0):
-            R = math.sqrt(s / growth_rate(A))
-            measured = math.log(constant_of(A, V, *two_diracs(A, R)))
-            assert measured >= mean_field_lower(A, R, log=True) + math.log((V @ u).norm().item())
+    assert mean_field_lower(EYE, 0.0) == 0 == mean_field_lower(0 * EYE, 3.0)

@@ -2,20 +2,18 @@
 
 import pytest
 import torch
-from cases import normal, random_case, relative, windowed
+from cases import normal, normals, random_case, relative, windowed
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import heads, quickly
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.bounds import three_terms, without_query_bias, yudin_upper
 from lipnb.bounds.term_bounds import RoundedLinearization
 
 
-def matrices(seed, d=5, m=4):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (7, d))]
-
-
 def test_yudins_bound_is_the_formula_and_sharp_without_scores():
-    A, V, x = matrices(3)
+    A, V, x = normals(3, (5, 5), (4, 5), (7, 5))
     A = A / 8  # no row is hard: its second entry counts
     P = (x @ A.T @ x.T).softmax(-1)
     top = P.topk(2, dim=-1).values
@@ -28,13 +26,11 @@ def test_yudins_bound_is_the_formula_and_sharp_without_scores():
     assert yudin_upper(still, x).item() == pytest.approx(exact, rel=1e-7)
 
 
-def test_one_head_is_never_above_yudin():
-    for seed in range(120):
-        for masked in (False, True):
-            A, V, x = matrices(seed, d=1 + seed % 6, m=1 + seed % 4)
-            x = (0.2, 1.0, 3.0)[seed % 3] * x[: 1 + seed % 7]
-            attention = Attention.from_matrices(A, V, masked=masked)
-            assert sum(three_terms(RoundedLinearization(attention, x))) <= yudin_upper(attention, x) * (1 + 1e-7)
+@given(head=heads(), masked=st.booleans())
+@quickly
+def test_one_head_is_never_above_yudin(head, masked):
+    f = Attention.from_matrices(head.A, head.V, masked=masked)
+    assert sum(three_terms(RoundedLinearization(f, head.x))) <= yudin_upper(f, head.x) * (1 + 1e-7)
 
 
 def test_a_query_bias_is_one_more_coordinate():
@@ -43,19 +39,6 @@ def test_a_query_bias_is_one_more_coordinate():
     same, x = without_query_bias(case.attention, case.x, size=2.0)
     plain = case.attention.replace(value_bias=None, output_bias=None)
     assert torch.allclose(same(x), plain(case.x), atol=1e-12)
-    with pytest.raises(ValueError, match="size must be positive"):
-        without_query_bias(case.attention, case.x, size=0)
-
-
-EYE = torch.eye(3, dtype=torch.float64)
-
-
-def test_yudins_bound_refuses_biases():
-    x, bias = torch.ones(2, 3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="without query biases"):
-        yudin_upper(Attention(EYE[None], EYE[None], EYE[None], query_bias=bias), x)
-    with pytest.raises(ValueError, match="d = 3"):
-        yudin_upper(Attention.from_matrices(EYE, EYE), x[:, :2])
 
 
 def test_the_norm_of_the_softmax():
@@ -72,7 +55,7 @@ def test_the_norm_of_the_softmax():
 
 
 def test_a_query_bias_becomes_a_coordinate_with_a_window():
-    for seed in range(12):
+    for seed in range(5):
         f, x = windowed(1 + seed % 5, seed=10 * seed), (0.3 + seed / 4) * normal(9, 4, seed=99 + seed)
         norm = torch.linalg.matrix_norm(AttentionJacobian(f, x).dense(), 2).item()
         wider, tokens = bounds.without_query_bias(f, x, 1.0)

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
-from cases import random_case
-from hypothesis import given, settings
+from cases import constant, random_case
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import quickly, seeds
 
-from lipnb import Attention, AttentionJacobian
+from lipnb import Attention
 from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks, splitting
 from lipnb.worst_case import attacks
@@ -21,17 +22,13 @@ def one_input(seed, spread=1.0, n=None):
     return case.attention, case.x[0]
 
 
-def dense_norm(attention, x):
-    return torch.linalg.matrix_norm(AttentionJacobian(attention, x).dense(), 2).item()
-
-
 def directions(x, count, seed=0):
     return attacks.random_directions(x, count, seed=seed)
 
 
 def test_two_tokens_on_a_line_against_grid_search():
     for radius in [0.01, 0.1, 0.5, 2.0]:
-        for A, tokens in [(2.0, (1.0, -0.5)), (-1.0, (0.3, 1.2)), (0.7, (-1.0, -1.5))]:
+        for A, tokens in [(2.0, (1.0, -0.5)), (-1.0, (0.3, 1.2))]:
             f, x = Attention.from_matrices(A * ONE, ONE), torch.tensor(tokens, dtype=torch.float64)[:, None]
             angle = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)
             share = torch.linspace(0, 1, 101, dtype=torch.float64)[:, None]
@@ -45,8 +42,8 @@ def test_two_tokens_on_a_line_against_grid_search():
             assert found.max().item() == pytest.approx(attacks.change(f, x, moves).max().item(), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 500), size=st.sampled_from([None, 0.1, 0.5, 5.0]), log=st.floats(-4, 1))
+@given(seed=seeds, size=st.sampled_from([None, 0.1, 0.5, 5.0]), log=st.floats(-4, 1))
+@quickly
 def test_ascent_stays_in_the_ball_and_is_never_below_its_starts(seed, size, log):
     f, x = one_input(seed)
     radius, starts = 10**log, directions(x, 3, seed)
@@ -57,7 +54,7 @@ def test_ascent_stays_in_the_ball_and_is_never_below_its_starts(seed, size, log)
 
 
 def test_only_movable_tokens_move_and_weights_measure():
-    for seed in range(10):
+    for seed in range(5):
         f, x = one_input(seed, n=4)
         weights = torch.tensor([0.5, 2.0, 1.0, 0.5], dtype=torch.float64)
         movable = torch.tensor([True, False, True, False])
@@ -76,7 +73,7 @@ def test_only_movable_tokens_move_and_weights_measure():
 def test_the_singular_direction_attains_the_constant_to_first_order():
     for seed in range(12):
         f, x = one_input(seed)
-        top, exact = attacks.singular(f, x), dense_norm(f, x)
+        top, exact = attacks.singular(f, x), constant(f, x).item()
         assert top.value == pytest.approx(exact, rel=1e-4) and exact <= top.upper * (1 + 1e-12)
         slope = attacks.change(f, x, 1e-5 * top.direction).item() / 1e-5
         assert slope == pytest.approx(exact, rel=2e-4 + 1e-3 * (exact == 0))
@@ -104,16 +101,3 @@ def test_parting_copies_have_the_slope_of_the_criterion():
         assert attacks.length(whole, weights).item() == pytest.approx(attacks.length(same).item())
         changes = attacks.change(f, copied, whole, weights), attacks.change(f, x, same)
         assert changes[0].item() == pytest.approx(changes[1].item(), abs=1e-9)
-
-
-def test_bad_inputs_get_one_sentence():
-    for call, sentence in [
-        (lambda f, x: attacks.push(f, x, torch.zeros_like(x), 1.0), "starts must move"),
-        (lambda f, x: attacks.push(f, x, torch.ones_like(x), 0.0), "radii must be positive"),
-        (lambda f, x: nearby_upper(f, x[None], [1.0]), "one sequence"),
-        (lambda f, x: nearby_upper(f, x, [-1.0]), "radii must be finite"),
-        (lambda f, x: nearby_upper(f, x[:, :1], [1.0]), "x must have shape"),
-        (lambda f, x: attacks.singular(f, x[:, :1]), "x must have shape"),
-    ]:
-        with pytest.raises(ValueError, match=sentence):
-            call(*one_input(3, n=3))

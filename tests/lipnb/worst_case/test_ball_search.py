@@ -97,11 +97,9 @@ def test_more_effort_gives_no_less_and_often_more():
     assert gained >= 2
 
 
-def test_the_same_seed_gives_the_same_input_and_leaves_the_global_one_alone():
-    f, state = narrow_layer(0, 2), torch.get_rng_state()
-    first, second = (on_ball(f, 5, 1.0, seed=3, progress=False) for _ in range(2))
+def test_the_same_seed_gives_the_same_input():
+    first, second = (on_ball(narrow_layer(0, 2), 5, 1.0, seed=3, progress=False) for _ in range(2))
     assert torch.equal(first.x, second.x) and first.value == second.value
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_one_token_and_one_coordinate():
@@ -154,32 +152,3 @@ def test_the_bar_moves_during_the_constructions(monkeypatch):
     seen.clear()
     on_ball(narrow_layer(0, 2), 5, 1.0)
     assert sum(seen) == on_ball_module.CONSTRUCTION_STEPS + on_ball_module.POINTS[True] + on_ball_module.TOKENS
-
-
-def test_bad_input_gets_a_sentence():
-    f = narrow_layer(0)
-    for R, sentence in (
-        (0.0, "R must be positive"),
-        (math.inf, "R must be a finite number"),
-        (1e200, "a square within"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            on_ball(f, 3, R)
-    for name, wrong in (("R", "1"), ("R", None), ("n", "3"), ("n", [3])):
-        with pytest.raises(TypeError, match=f"{name} must be a number, got"):
-            on_ball(f, **({"n": 3, "R": 1.0} | {name: wrong}))
-    with pytest.raises(ValueError, match="R must be positive"):
-        on_ball(f, 3, math.nan)
-    for seed in ("0", 1.0, None):
-        with pytest.raises(TypeError, match="seed must be a whole number"):
-            on_ball(f, 3, 1.0, seed=seed)
-    for ellipsoid in (1.0, (torch.ones(5),), (torch.ones(4), torch.ones(4))):
-        with pytest.raises(ValueError, match="ellipsoid must be"):
-            on_ball(f, 3, 1.0, ellipsoid=ellipsoid)
-    for effort in (-1, 1.5, "1", None):
-        with pytest.raises(ValueError, match="effort must be 0 or more"):
-            on_ball(f, 3, 1.0, effort=effort)
-    with pytest.raises(ValueError, match="on_ball knows dot-product scores only"):
-        on_ball(f.replace(score="l2"), 3, 1.0)
-    with pytest.raises(ValueError, match="n must be"):
-        on_ball(f, 0, 1.0)

