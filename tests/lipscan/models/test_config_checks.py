@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import traceback
 
 import model_types
@@ -58,12 +57,10 @@ ENTRIES = {
         ({"eos_token_id": [1] * 100_000}, RULES, "has more than 100,000 entries up to eos_token_id, .*: mend that"),
         ({"quantization_config": {"load_in_4bit": True}}, RULES, f"load_in_4bit.*{QUANTIZED}"),
         ({"_attn_implementation": "someone/kernel"}, RULES, KERNEL),
-        ({"attn_implementation": "someone/kernel@main:run"}, RULES, KERNEL),
         ({"model_type": "evil"}, "unknown_family", "is a evil model, which is not supported: this version of transf"),
         ({"model_type": ["bert"]}, "read_config", "an entry model_type, a word"),
         ({"position_embedding_type": "relative_key"}, "_architecture", "position_embedding_type = 'relative_key'"),
         ({"num_attention_heads": True}, CONFIG, TYPE),
-        ({"hidden_size": "32"}, CONFIG, TYPE),
         ({"rope_scaling": "linear"}, CONFIG, BUILT),
         ({"num_attention_heads": 0}, META, f"{BUILT} .*; num_attention_heads = 0, by default 12.: mend"),
         ({"num_attention_heads": 5}, META, "32. is not a multiple of the number of attention heads .5"),
@@ -72,7 +69,6 @@ ENTRIES = {
         ({"pad_token_id": 10**6}, META, BUILT),
         ({"num_hidden_layers": -1}, "load", "has no layer that holds attention"),
         ({"hidden_size": 800_000, "intermediate_size": 3_000_000}, SIZE, "which take .* GB; this machine has"),
-        ({"hidden_size": 10**9}, SIZE, "which take .* GB; this machine has"),
         ({"num_hidden_layers": 1}, FILL, "they hold 2 layers, it describes 1"),
         ({"hidden_size": 64}, FILL, f"{FIT}: it describes .* numbers, they hold"),
         ({"max_position_embeddings": 0}, PLACES, "no positions for tokens .max_position_embeddings = 0"),
@@ -82,13 +78,10 @@ ENTRIES = {
     "wordless": [
         ({"quantization_config": {"quant_method": "fp8"}}, RULES, f"fp8.*{QUANTIZED}"),
         (rotary(rope_type="evil"), "_architecture", "rope_type = 'evil', which is not supported"),
-        ({"rope_scaling": {"type": "linear", "factor": "2"}}, META, BUILT),
         (rotary(rope_type="longrope", factor=2.0), CONFIG, f"{BUILT} .*short_factor"),
         ({"head_dim": 7}, CONFIG, BUILT),
         ({"num_key_value_heads": 3}, FILL, f"{FIT}.*shapes differ"),
-        ({"max_position_embeddings": -1}, PLACES, "no positions for tokens .max_position_embeddings = -1"),
         (rotary(rope_type="default", rope_theta=NAN), RUN, DAMAGED),
-        (rotary(rope_type="yarn", factor=2.0, attention_factor=NAN), RUN, DAMAGED),
     ],
     **{
         kind: [
@@ -97,7 +90,7 @@ ENTRIES = {
             *(({entry: size}, PLACES, f"no positions for tokens .{entry} = {size}") for size in (0, -3)),
         ]
         for kind, entry, sizes in (
-            ("bloom", "seq_length", [(None, "null"), ("long", '"long"'), (9.5, "9.5")]),
+            ("bloom", "seq_length", [(None, "null"), (9.5, "9.5")]),
             ("mpt", "max_seq_len", []),
         )
     },
@@ -174,7 +167,6 @@ def test_a_network_of_more_parts_than_any_is_not_laid_out(folder, monkeypatch):
 
 
 HARMLESS = [
-    {"chunk_size_feed_forward": 3},
     {"chunk_size_feed_forward": "x"},
     {"return_dict": False, "output_attentions": True, "is_encoder_decoder": True},
     {"quantization_config": {}, "compression_config": None},
@@ -234,39 +226,23 @@ def raw(change):
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def header(text, size):
-    """Bytes of a safetensors file with this header and `size` bytes of data."""
-    text = text if isinstance(text, bytes) else json.dumps(text).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(size)
-
-
-def tensor(start, end, shape=(4,), dtype="F32"):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
-
-
-TWICE = json.dumps(tensor(0, 16))
 OUTSIDE, JSON = "{} of .* is a link to a place outside its folder", "config.json of .* cannot be read as JSON in plain"
 WHOLE = "model.safetensors of .* cannot be read as safetensors .*: download or copy it again"
 FILES = {
     "config.json": [
         (written('{"model_type": "bert"}', "utf-16"), JSON),
         (written("[1]"), f"{JSON} .*no JSON object"),
-        (written(""), JSON),
         (written('{"model_type": ' * 10**5), f"{JSON} .*nested too deeply"),
         (written('{"model_type": "bert", "hidden_size": 1' + 10**4 * "0" + "}"), JSON),
         (written('{"model_type": "bert", "layer_norm_eps": 1e999, "hidden_size": 1e999}'), "hidden_size.* got float"),
         (lambda path: sparse(path, 8_000_001), "more than 8,000,000 bytes"),
         (lambda path: (path.unlink(), path.mkdir()), "holds no config.json"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "holds no config.json"),
-        (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), OUTSIDE.format("config.json")),
         (lambda path: path.unlink(), "holds no config.json: pass a folder in Hugging Face format"),
         (linked, OUTSIDE.format("config.json")),
     ],
     "model.safetensors": [
         (raw(lambda raw: raw[: len(raw) // 2]), WHOLE),
-        (raw(lambda raw: header({"a": tensor(0, 16), "b": tensor(8, 24)}, 24)), WHOLE),  # they overlap
-        (raw(lambda raw: header({"a": tensor(0, 1600, (400,))}, 16)), WHOLE),
-        (raw(lambda raw: header(f'{{"a": {TWICE}, "a": {TWICE}}}'.encode(), 16)), f"{WHOLE}|{FIT}"),
         (spoiled(lambda t: t.pop(KEY)), "not complete: 1 tensors of its config.json are missing, such as encoder"),
         (spoiled(lambda t: t.update({KEY: t[KEY][:16].contiguous()})), "shapes differ"),
         (spoiled(lambda t: t.update({KEY: t[KEY].to(torch.int8)})), "holds encoder.* as I8: it is quantized or damag"),

@@ -213,15 +213,6 @@ def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, mo
     assert told.where["token"].startswith(f"token {most.place}") and told.value == most.in_steepest**2
 
 
-def test_tokens_of_a_block_are_those_of_the_block(bert):
-    model = small(bert)
-    reader = Reader(model, {4: torch.tensor([[7, 3, 9, 4]])})
-    rows = pd.DataFrame(measure.tokens(reader, 0, 4, object="block", rtol=1e-4, seed=0))
-    x = reader.of("text", 4)[1][0].stream[0]
-    norms = lipnb.block_norms(model.attention(0, "block"), x)
-    assert np.allclose(rows.own, norms.diag(), rtol=1e-5)
-
-
 class Spelling:
     """A tokenizer of four tokens: GPT's space, SentencePiece's space, the end of a line, and half a character."""
 

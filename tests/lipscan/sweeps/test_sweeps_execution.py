@@ -143,11 +143,17 @@ def command(*words):
     )
 
 
+def end(run):
+    """How a command ended: its exit code, and what it said."""
+    out, err = run.communicate(timeout=900)
+    return run.returncode, out, err
+
+
 def until(condition, seconds=240):
     """Wait for something."""
-    end = time.monotonic() + seconds
+    last = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < last, "waited in vain"
         time.sleep(0.05)
 
 
@@ -260,21 +266,21 @@ def test_a_kernel_that_ends_before_it_answers_is_started_again(place, monkeypatc
 def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped_or_killed(place):
     run = command(written(GATED), "--workers", "2")
     until(ended)
-    _, err = (second := command("odd.yml")).communicate()
-    assert second.returncode == 1 and "another sweep is running in" in err and len(err.strip().splitlines()) == 1
+    code, _, err = end(command("odd.yml"))
+    assert code == 1 and "another sweep is running in" in err and len(err.strip().splitlines()) == 1
     now = sweeps.status("sweeps/odd")
     assert now.alive and now.run["process"] == run.pid and now.count("done") == 1 and now.count("running") >= 1
     run.send_signal(signal.SIGTERM)  # a batch system's notice
-    _, err = run.communicate()
-    assert run.returncode == 130 and "what is finished is kept" in err and "Traceback" not in err
+    code, _, err = end(run)
+    assert code == 130 and "what is finished is kept" in err and "Traceback" not in err
     assert not sleepers(place) and len(ended()) == len(sweeps.load("sweeps/odd")) == 1
     assert sweeps.status("sweeps/odd").run is None
     # and again, killed without a notice
     run = command("odd.yml", "--workers", "2")
-    until(lambda: sweeps.status("sweeps/odd").count("running") == 2)
+    until(lambda: len(kernels(psutil.Process(run.pid))) == 2 and sleepers(place))
     left = kernels(psutil.Process(run.pid))
     run.kill()
-    run.communicate()
+    end(run)
     assert not sweeps.status("sweeps/odd").alive and sweeps.status("sweeps/odd").count("left") == 5
     until(lambda: not sleepers(place) and not any(process.is_running() for process in left))
     (place / "sweeps" / "odd" / "notebooks" / ".x.ipynb.new").write_text("half a")  # as a power cut leaves it
@@ -326,16 +332,16 @@ def test_workers_can_be_killed_and_commands_stopped_and_the_table_is_the_same(cl
     vanish(far)
     psutil.Process(next(iter(cluster.workers.values())).pid).kill()  # its nanny starts another one
     Path("open").touch()
-    out, err = run.communicate()
-    assert run.returncode == 0, err
+    code, out, err = end(run)
+    assert code == 0, err
     assert "is gone: what it had in work goes to another one" in out and len(ended("lost")) == 6
     # Ctrl-C: the kernels on the workers are gone too, and the same command continues
     Path("open").unlink()
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
     until(lambda: ended("stopped"))
     run.send_signal(signal.SIGINT)
-    _, err = run.communicate()
-    assert run.returncode == 130 and "what is finished is kept" in err
+    code, _, err = end(run)
+    assert code == 130 and "what is finished is kept" in err
     until(lambda: not kernels(psutil.Process()))
     kept = len(ended("stopped"))
     Path("open").touch()
@@ -391,9 +397,9 @@ def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):
     run = command(written(GATED), "--scheduler", address)
     until(ended)
     scheduler.kill()
-    _, err = run.communicate()
+    code, _, err = end(run)
     vanish(worker)
-    assert run.returncode == 1 and scheduler.wait() == -signal.SIGKILL
+    assert code == 1 and scheduler.wait() == -signal.SIGKILL
     assert f"the scheduler {address} went away" in err and "Traceback" not in err
     assert list(sweeps.load("sweeps/odd").n) == [0] and sweeps.status("sweeps/odd").count("left") == 5
 
