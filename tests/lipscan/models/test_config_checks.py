@@ -53,6 +53,7 @@ ENTRIES = {
         ({"text_config": {"num_hidden_layers": 10**6}}, RULES, f"text_config.num_hidden_layers = 1000000: {MOST}"),
         ({"num_attention_heads": 10**5}, RULES, "num_attention_heads = 100000: it must be at most 20,000"),
         ({"vocab_size": 10**18}, RULES, "vocab_size = 1000000000000000000: it must be at most 1,000,000,000"),
+        ({"num_labels": 10**6}, RULES, "num_labels = 1000000: it must be at most 30,000"),
         ({"quantization_config": [1]}, RULES, QUANTIZED),
         ({"eos_token_id": [1] * 100_000}, RULES, "has more than 100,000 entries up to eos_token_id, .*: mend that"),
         ({"quantization_config": {"load_in_4bit": True}}, RULES, f"load_in_4bit.*{QUANTIZED}"),

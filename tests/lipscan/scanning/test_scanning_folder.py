@@ -24,10 +24,12 @@ def test_files_of_the_users_own_are_not_written_over(bert, scan_folder, tmp_path
     for given in (
         *([str(bert), *words, *measured] for words in ([], ["--again"], ["--against", str(scan_folder)])),
         *([str(scan_folder), *words] for words in ([], ["--against", str(scan_folder)])),
-        *(["no such model", *words, *measured] for words in ([], ["--again"])),  # before the model is looked for
     ):
         code, _, error = said(cli, "scan", *given, "--output", str(folder))
         assert code == 1 and own in error
+    for again in (False, True):
+        with pytest.raises(ValueError, match=own):  # before the model is looked for
+            scanned("no such model", story, tmp_path, **BRIEF, again=again)
     assert [path.name for path in folder.iterdir()] == [name] and (folder / name).read_text() == "mine"
     (folder / name).unlink()
     (folder / "notes.txt").write_text("mine")
@@ -70,14 +72,17 @@ def test_a_scan_of_an_older_edition_is_refused_with_the_way_out(bert, copied, tm
     """Finished with checksums, or begun, which its settings tell: before a model is loaded, and by every verb."""
     about = json.loads((copied / "scan.json").read_text())
     del about["settings"]["layout"]
-    begun = [{"settings": about["settings"]}, {"unit": "0/4", "seconds": 0, "rows": []}]
-    lines = [about] if left == "scan.json" else begun
     if left in ("SHA256SUMS", "nothing"):
         (copied / "SHA256SUMS").write_text("")
-    else:
-        (copied / left).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if left in ("nothing", "scan.partial.jsonl"):
+    if left == "nothing":
         (copied / "scan.json").unlink()
+    if left == "scan.json":
+        (copied / left).write_text(json.dumps(about))
+    if left == "scan.partial.jsonl":
+        for path in copied.iterdir():
+            path.unlink()
+        begun = [{"settings": about["settings"]}, {"unit": "0/4", "seconds": 0, "rows": []}]
+        (copied / left).write_text("".join(json.dumps(line) + "\n" for line in begun))
     for call in (scanning.load, lambda _: scanned("no such model", story, tmp_path)):
         with pytest.raises(ValueError, match="'out' holds a scan of edition 0.3 of lipnb, .*--output.*--again"):
             call(copied)
