@@ -72,17 +72,14 @@ def test_a_scan_of_an_older_edition_is_refused_with_the_way_out(bert, copied, tm
     """Finished with checksums, or begun, which its settings tell: before a model is loaded, and by every verb."""
     about = json.loads((copied / "scan.json").read_text())
     del about["settings"]["layout"]
+    begun = [{"settings": about["settings"]}, {"unit": "0/5", "seconds": 0, "rows": []}]
     if left in ("SHA256SUMS", "nothing"):
         (copied / "SHA256SUMS").write_text("")
-    if left == "nothing":
+    else:
+        lines = [about] if left == "scan.json" else begun
+        (copied / left).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if left in ("nothing", "scan.partial.jsonl"):
         (copied / "scan.json").unlink()
-    if left == "scan.json":
-        (copied / left).write_text(json.dumps(about))
-    if left == "scan.partial.jsonl":
-        for path in copied.iterdir():
-            path.unlink()
-        begun = [{"settings": about["settings"]}, {"unit": "0/4", "seconds": 0, "rows": []}]
-        (copied / left).write_text("".join(json.dumps(line) + "\n" for line in begun))
     for call in (scanning.load, lambda _: scanned("no such model", story, tmp_path)):
         with pytest.raises(ValueError, match="'out' holds a scan of edition 0.3 of lipnb, .*--output.*--again"):
             call(copied)
