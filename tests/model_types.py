@@ -54,18 +54,8 @@ SMALL = {
     **dict.fromkeys(("hidden_size_per_layer_input", "out_hidden_size", "projection_dim", "output_dim"), 32),
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "linear_num_value_heads"), 8),
     **dict.fromkeys(("mamba_d_head", "mamba_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8),
-    **dict.fromkeys(
-        (
-            "rotary_dim",
-            "linear_num_key_heads",
-            "linear_num_heads",
-            "linear_conv_kernel_dim",
-            "mamba_d_state",
-            "attention_window",
-            "ngram_size",
-        ),
-        4,
-    ),
+    **dict.fromkeys(("rotary_dim", "linear_num_key_heads", "linear_num_heads", "linear_conv_kernel_dim"), 4),
+    **dict.fromkeys(("mamba_d_state", "attention_window", "ngram_size"), 4),
     **dict.fromkeys(("bottleneck_size", "cross_attention_dim", "word_embed_proj_dim", "adapter_dim"), 32),
     "type_vocab_size": 2,
 }

@@ -7,9 +7,8 @@ import torch
 from lipscan import models, scanning
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
-
-
 QUIET = {"progress": False}
+BRIEF = {"lengths": [4], "windows": 1, "upper": False}  # the quickest scan
 
 
 @cache
@@ -18,11 +17,5 @@ def small(folder):
 
 
 def scanned(model, text, folder, **options):
-    return scanning.scan(
-        model,
-        text,
-        **{"lengths": [4, 9], "close": False, "output": folder / "out", "dtype": "float64", **QUIET, **options},
-    )
-
-
-BRIEF = {"lengths": [4], "windows": 1, "upper": False}
+    given = {"lengths": [4, 9], "close": False, "output": folder / "out", "dtype": "float64", **QUIET, **options}
+    return scanning.scan(model, text, **given)

@@ -3,9 +3,6 @@
 import re
 from pathlib import Path
 
-from lipscan import sweeps
-from lipscan.sweeps import running
-
 NOTEBOOK = """\
 # %% tags=["parameters"]
 n, slope, who = 1, 2.0, "a"
@@ -27,18 +24,10 @@ def answer(point, text):
     return told | {"ok": True, "values": {"value": factor * n}, "error": None}
 
 
-def written(text, name="small.yml"):
-    Path(name).write_text("notebook: small.py\n" + text)
+def written(text, name="small.yml", notebook="small.py"):
+    Path(name).write_text(f"notebook: {notebook}\n{text}")
     return name
 
 
-def edited():
-    Path("small.py").write_text(NOTEBOOK.replace("10 * n", "100 * n"))
-
-
-def overriding(name, **values):
-    return [point.parameters for point in running.plan(name, parameters=values).states]
-
-
-def parameters(text):
-    return [point.parameters for point in sweeps.expand(sweeps.read(written(text)))]
+def edited(factor=100):
+    Path("small.py").write_text(NOTEBOOK.replace("10 * n", f"{factor} * n"))

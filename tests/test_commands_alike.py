@@ -28,12 +28,12 @@ def test_the_command_alone_teaches(name, said):
     assert max(map(len, out.splitlines())) <= 120
 
 
-@pytest.mark.parametrize(("name", "verb"), VERBS)
-def test_each_verb_explains_itself(name, verb, said):
-    code, out, error = said(DOORS[name], verb, "--help")
-    assert (code, error) == (0, "") and out.startswith(f"usage: {name} {verb}")
-    assert out.count(f"  {name} {verb}") > 1 and "examples:" in out
-    assert max(map(len, out.splitlines())) <= 120
+def test_each_verb_explains_itself(said):
+    for name, verb in VERBS:
+        code, out, error = said(DOORS[name], verb, "--help")
+        assert (code, error) == (0, "") and out.startswith(f"usage: {name} {verb}")
+        assert out.count(f"  {name} {verb}") > 1 and "examples:" in out
+        assert max(map(len, out.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("name", DOORS)

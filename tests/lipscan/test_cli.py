@@ -14,18 +14,6 @@ from lipscan import cli, sweeps
 STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
 
 
-def test_failures_and_interrupts_have_their_exit_codes(said, monkeypatch):
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    assert said(cli, "sweep", "nowhere.yml")[0] == 1
-    monkeypatch.setattr(sweeps, "run", stopped, raising=False)
-    code, _, error = said(cli, "sweep", "any.yml")
-    assert code == 130 and error == STOPPED
-    missing = said(cli, "status", "nowhere")
-    assert missing == (1, "", "lipnb: nowhere is no folder: give the folder that `lipnb sweep` or `lipnb scan` made.\n")
-
-
 @pytest.fixture
 def heard():
     """Ctrl-C counts even where the tests themselves run in the background, with it ignored."""
@@ -75,17 +63,15 @@ sys.exit(cli.main())"""
 
 
 @pytest.mark.parametrize(
-    ("words", "lacks", "sentence"),
+    ("words", "lacks", "extra"),
     [
-        (("scan", "minilm"), "pandas", "lipnb: pandas is not installed: pip install '.[scan]' in a clone of lipnb."),
-        (("scan", "minilm"), "rich", "lipnb: rich is not installed: pip install '.[scan]' in a clone of lipnb."),
-        (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "pip install '.[models]' in a clone of lipnb."),
-        (("sweep", "a.yml", "--dry-run"), "yaml", "yaml is not installed: pip install '.[sweeps]' in a clone of lip"),
-        (("sweep", "a.yml"), "pandas", "lipnb: pandas is not installed: pip install '.[sweeps]' in a clone of lipnb."),
+        (("scan", "minilm"), "rich", "scan"),
+        (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "models"),
+        (("sweep", "a.yml", "--dry-run"), "yaml", "sweeps"),
+        (("sweep", "a.yml"), "pandas", "sweeps"),
     ],
-    ids=str,
 )
-def test_a_missing_extra_is_named(words, lacks, sentence, tmp_path):
+def test_a_missing_extra_is_named(words, lacks, extra, tmp_path):
     """Base install: the sentence names the extra to install, whichever of its packages is missing."""
     (tmp_path / "a.yml").write_text("notebook: a.py\ngrid: {n: [1]}\n")
     (tmp_path / "a.py").write_text('# %% tags=["parameters"]\nn = 1\n')
@@ -94,7 +80,8 @@ sys.modules[{lacks!r}] = None
 from lipscan import cli
 sys.exit(cli.main({list(words)}))"""
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert run.returncode == 1 and sentence in run.stderr and len(run.stderr.splitlines()) == 1, run.stderr
+    assert run.returncode == 1 and f"pip install '.[{extra}]'" in run.stderr, run.stderr
+    assert len(run.stderr.splitlines()) == 1
 
 
 def test_the_first_scan_of_the_readme_needs_no_text_from_anywhere():

@@ -29,29 +29,10 @@ def test_ag_news_is_the_test_split():
     assert text.count("\n") == 7599
 
 
-def test_an_absent_text_names_the_way_out(monkeypatch, tmp_path):
-    monkeypatch.delenv("LIPNB_DATA", raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="'ag_news' was not found.*python_reference"):
-        corpora.read("ag_news")
-
-
-def test_files_and_their_faults(tmp_path):
-    good, empty, binary = tmp_path / "good.txt", tmp_path / "empty.txt", tmp_path / "binary.txt"
-    good.write_text("to be or not to be")
-    empty.write_text(" \n")
-    binary.write_bytes(b"\xff\xfe\x00\xd8")
-    assert corpora.read(str(good)) == "to be or not to be"
-    assert corpora.describe(str(good)) == "the file good.txt" and "Alice" in corpora.describe("alice")
-    with pytest.raises(ValueError, match="empty.txt holds only white space"):
-        corpora.read(str(empty))
-    empty.write_text("")
-    with pytest.raises(ValueError, match="empty.txt is empty"):
-        corpora.read(str(empty))
-    with pytest.raises(ValueError, match="binary.txt is not UTF-8"):
-        corpora.read(str(binary))
-    with pytest.raises(FileNotFoundError, match="'no such text' was not found.*no corpus of 'alice'"):
-        corpora.read("no such text")
+def test_a_file_is_a_text(tmp_path):
+    (tmp_path / "good.txt").write_text("to be or not to be")
+    assert corpora.read(str(tmp_path / "good.txt")) == "to be or not to be"
+    assert corpora.describe(str(tmp_path / "good.txt")) == "the file good.txt" and "Alice" in corpora.describe("alice")
 
 
 def test_a_missing_package_is_said_and_no_other_text_is_taken(monkeypatch, tmp_path):
@@ -60,17 +41,13 @@ def test_a_missing_package_is_said_and_no_other_text_is_taken(monkeypatch, tmp_p
     (tmp_path / "test.parquet").write_bytes(b"PAR1")
     for module in ("pyarrow", "fastparquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match="'ag_news' from the hub is a Parquet file.*pip install '..hub.'"):
+    with pytest.raises(ImportError, match="Parquet"):
         corpora.available("ag_news", "python_reference")
 
 
 @pytest.mark.parametrize(
     ("name", "file", "content"),
-    [
-        ("ptb", "ptb/ptb.zip", b"PK no zip"),
-        ("ag_news", "ag_news_csv/test.csv", b'1,"open'),
-        ("ag_news", "ag_news_csv/test.csv", b""),
-    ],
+    [("ptb", "ptb/ptb.zip", b"PK no zip"), *[("ag_news", "ag_news_csv/test.csv", raw) for raw in (b'1,"open', b"")]],
 )
 def test_a_damaged_text_is_said_and_no_other_one_is_taken(monkeypatch, tmp_path, name, file, content):
     (tmp_path / file).parent.mkdir()

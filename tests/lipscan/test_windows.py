@@ -13,53 +13,47 @@ from lipnb import scan
 from lipscan import corpora, models
 
 
-def test_windows_are_random_disjoint_and_of_the_text(bert):
-    for seed in range(5):
-        for special in [True, False]:
-            model, letters = small(bert), np.random.default_rng(0).choice(list("abcdefgh"), 20_000)
-            text = "".join(f"{letter} " for letter in letters)
-            ids = models.random_windows(model, text, 12, 3, seed=seed, special=special)
-            bare = ids[:, 1:-1] if special else ids
-            assert ids.shape == (3, 12) and ((ids[:, 0] == 2) & (ids[:, -1] == 3)).all() == special
-            whole = " ".join(map(str, model.token_ids(text).tolist()))
-            places = [whole.index(" ".join(map(str, window.tolist()))) for window in bare]
-            assert places == sorted(places) and np.diff(places).min() > len("12 " * bare.shape[1]) / 2
-            other, same = (models.random_windows(model, text, 12, 3, seed=s, special=special) for s in (seed + 1, seed))
-            assert not torch.equal(ids, other) and torch.equal(ids, same)
+@pytest.mark.parametrize("special", [True, False])
+def test_windows_are_random_disjoint_and_of_the_text(bert, special):
+    model, letters = small(bert), np.random.default_rng(0).choice(list("abcdefgh"), 20_000)
+    text = "".join(f"{letter} " for letter in letters)
+    whole = " ".join(map(str, model.token_ids(text).tolist()))
+    for seed in range(3):
+        ids, other, same = (models.random_windows(model, text, 12, 3, seed=s, special=special) for s in (seed, 9, seed))
+        bare = ids[:, 1:-1] if special else ids
+        assert ids.shape == (3, 12) and ((ids[:, 0] == 2) & (ids[:, -1] == 3)).all() == special
+        places = [whole.index(" ".join(map(str, window.tolist()))) for window in bare]
+        assert places == sorted(places) and np.diff(places).min() > len("12 " * bare.shape[1]) / 2
+        assert not torch.equal(ids, other) and torch.equal(ids, same)
 
 
-def test_windows_of_a_short_text_fill_it_or_are_refused(bert):
+def test_windows_of_a_short_text_fill_it(bert):
     model = small(bert)
     ids = models.random_windows(model, "a b c d e f", 5, 2)
     assert ids[:, 1:-1].flatten().tolist() == model.token_ids("a b c d e f").tolist()
-    with pytest.raises(ValueError, match="the text has 6 tokens, but 3 windows of 3 tokens need 9"):
-        models.random_windows(model, "a b c d e f", 5, 3)
-    with pytest.raises(ValueError, match="no room for text beside 2 special tokens"):
-        models.random_windows(model, "a b c d e f", 2, 1)
-    with pytest.raises(ValueError, match="a window of 1 token has no room"):
-        models.random_windows(model, "a b c d e f", 1, 1)
 
 
 def test_every_placement_is_as_likely():
     counts = pd.Series([tuple(corpora.disjoint(7, 2, 2, seed)) for seed in range(3000)]).value_counts()
     assert len(counts) == 10 and counts.min() > 220 and counts.max() < 380  # 5 choose 2
     assert corpora.disjoint(4, 2, 2) == [0, 2]
-    with pytest.raises(ValueError, match="3 stretches of 2 do not fit into 5"):
-        corpora.disjoint(5, 2, 3)
 
 
 NAMES = ["minilm", "gpt2-mini", pytest.param("gpt2", marks=needs.GPT2_TOKENIZER)]
 
 
-WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57"]
-
-
-WORDS += ["\U0001f407\U0001f407", "[SEP]", "<|endoftext|>", "a-b_c", "x" * 130, "\u05d0\u05d1", "--", "\u00a0"]
-
-
-WORDS += ["\u3000", "\u200b", "\u0301"]
-
-
+WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57", "--", "\u00a0"]
+WORDS += [
+    "\U0001f407\U0001f407",
+    "[SEP]",
+    "<|endoftext|>",
+    "a-b_c",
+    "x" * 130,
+    "\u05d0\u05d1",
+    "\u3000",
+    "\u200b",
+    "\u0301",
+]
 GAPS = [" ", " ", " ", "  ", "\n", "\n\n", "\t", " \n ", "   ", "", "\r\n"]
 
 
@@ -118,28 +112,9 @@ def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, read
     assert sum(read) < 20_000
 
 
-def test_a_count_below_one_is_refused(minilm):
-    for count in [0, -4]:
-        with pytest.raises(ValueError, match=f"count must be 1 or more, got {count}"):
-            models.first_tokens(minilm, "some words", count)
-
-
 @given(length=st.integers(1, 30), count=st.integers(1, 10), spare=st.integers(0, 40))
 def test_windows_are_the_text_cut_up(length, count, spare):
     ids = torch.arange(length * count + spare)
     cut = corpora.windows(ids, length, count)
     assert cut.shape == (count, length)
     assert torch.equal(cut.flatten(), ids[: length * count])
-
-
-def test_a_text_too_short_is_refused():
-    with pytest.raises(ValueError, match="the text has 11 tokens, but 3 windows of 4 tokens need 12"):
-        corpora.windows(torch.arange(11), 4, 3)
-    with pytest.raises(ValueError, match="at least 1"):
-        corpora.windows(torch.arange(11), 0, 3)
-    with pytest.raises(ValueError, match="token_ids must have shape"):
-        corpora.windows(torch.zeros(2, 3), 1, 1)
-    with pytest.raises(ValueError, match=r"got str: use model.token_ids\(text\)"):
-        corpora.windows("hello", 1, 1)
-    with pytest.raises(ValueError, match="read by its name or path, got int"):
-        corpora.read(3)

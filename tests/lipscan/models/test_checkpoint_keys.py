@@ -1,11 +1,13 @@
 """Tensors of a checkpoint that its configuration does not describe: named and refused, or harmless and dropped."""
 
 import json
+import tempfile
 from functools import cache
 
 import model_types
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from lipscan import models
@@ -17,10 +19,6 @@ MORE = {"jamba": {"attn_layer_period": 2, "attn_layer_offset": 1}}  # of two lay
 @cache
 def tensors(kind, head=None):
     """Configuration and tensors of a small random network, with a head or without, as they are saved."""
-    import tempfile
-
-    import transformers
-
     with quiet(), torch.random.fork_rng(), tempfile.TemporaryDirectory() as folder:
         config = transformers.CONFIG_MAPPING[kind](**model_types.small(kind).to_dict() | MORE.get(kind, {}))
         made = getattr(transformers, head)(config) if head else transformers.AutoModel.from_config(config)
@@ -36,9 +34,7 @@ def write(folder, config, held, shards=1):
     if shards == 1:
         save_file(held, folder / "model.safetensors", {"format": "pt"})
         return folder
-    weight_map = {
-        key: f"model-0000{number % shards + 1}-of-0000{shards}.safetensors" for number, key in enumerate(held)
-    }
+    weight_map = {key: f"model-{number % shards}.safetensors" for number, key in enumerate(held)}
     for name in {*weight_map.values()}:
         save_file({key: held[key] for key in held if weight_map[key] == name}, folder / name, {"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
@@ -67,18 +63,10 @@ PLANTED = [
     ("llama", None, {f"{A}q_proj.bias": (32,)}),
     ("llama", CAUSAL, {f"model.{A}{part}_proj.bias": (32 if part in "qo" else 16,) for part in "qkvo"}),
     ("llama", CAUSAL, {f"model.{A}q_norm.weight": (8,), f"model.{A}k_norm.weight": (8,)}),
-    ("llama", None, {f"{A}q_layernorm.weight": (8,)}),
-    ("llama", None, {f"{A}query_norm.weight": (8,)}),
     ("llama", CAUSAL, {f"model.{A}q_proj.lora_A.weight": (2, 32), f"model.{A}q_proj.lora_B.weight": (32, 2)}),
     ("llama", CAUSAL, {f"base_model.model.model.{A}q_proj.lora_A.default.weight": (2, 32)}),
-    ("llama", None, {f"{A}v_proj.lora_magnitude_vector": (16,)}),
     ("llama", CAUSAL, {f"model.{A}q_proj.weight_scale": (1,)}),
-    ("llama", None, {f"{A}k_proj.weight_scale_inv": (1, 1)}),
-    ("llama", None, {f"{A}k_proj.input_scale": ()}),
     ("llama", None, {f"{A}k_scale": (1,)}),
-    ("llama", None, {f"{A}o_proj.weight.absmax": (4,)}),
-    ("llama", None, {"layers.0.mlp.down_proj.qzeros": (4, 4)}),
-    ("llama", None, {f"{A}sinks": (4,)}),
     ("llama", None, {f"{A}gate.weight": (4, 32)}),
     ("llama", None, {f"{A}rotary_emb.scale": (4,)}),
     ("llama", CAUSAL, {"model.layers.0.mlp.up_proj.bias": (48,)}),
@@ -95,36 +83,17 @@ PLANTED = [
     ("llama", CAUSAL, {f"module.{A}q_norm.weight": (8,)}),
     ("t5", None, {"encoder.final_norm_2.weight": (32,)}),
     ("llama", None, {"layers.2.self_attn.q_proj.weight": (32, 32)}),
-    ("qwen2", None, {f"{A}o_proj.bias": (32,)}),
-    ("qwen3", "Qwen3ForCausalLM", {f"model.{A}q_proj.bias": (24,)}),
-    ("mistral", None, {f"{A}q_norm.weight": (8,)}),
-    ("gemma2", None, {f"{A}q_norm.weight": (6,)}),
-    ("phi3", None, {f"{A}qkv_proj.bias": (64,)}),
-    ("olmo2", None, {"layers.0.input_layernorm.weight": (32,)}),
-    ("stablelm", None, {f"{A}dense.bias": (32,)}),
-    ("gpt_neox", None, {"layers.0.attention.query_layernorm.weight": (8,)}),
-    ("gpt2", None, {"h.0.attn.q_norm.weight": (8,)}),
     ("gpt2", "GPT2LMHeadModel", {"transformer.h.0.attn.bias_k": (1, 1, 32)}),
     ("gpt2", None, {"h.0.attn.rel_pos": (9, 4)}),
-    ("gpt2", None, {"h.0.attn.c_attn.lora_down.weight": (2, 32)}),
     ("bert", None, {"encoder.layer.0.attention.self.distance_embedding.weight": (79, 8)}),
-    ("bert", MASKED, {"bert.encoder.layer.1.attention.self.query.lora_A": (2, 32)}),
     ("bert", MASKED, {"bert.encoder.layer.1.adapter.down.weight": (4, 32)}),
     ("bert", MASKED, {"bert.embeddings.scale": (1,)}),
-    ("roberta", "RobertaForMaskedLM", {"roberta.encoder.layer.0.attention.self.ln.weight": (8,)}),
-    ("distilbert", None, {"transformer.layer.0.attention.q_norm.weight": (8,)}),
-    ("modernbert", None, {"layers.1.attn.Wqkv.bias": (96,)}),
-    ("t5", "T5ForConditionalGeneration", {"encoder.block.0.layer.0.SelfAttention.q.bias": (24,)}),
-    ("bart", None, {"encoder.layers.0.self_attn.q_norm.weight": (8,)}),
     ("opt", "OPTForCausalLM", {"model.decoder.layers.0.self_attn.rope.weight": (8,)}),
     ("vit", "ViTForImageClassification", {"vit.layers.0.attention.q_norm.weight": (8,)}),
     ("dinov2", None, {"embeddings.register_tokens": (1, 4, 32)}),
     ("siglip_vision_model", None, {"vision_model.encoder.layers.0.self_attn.q_norm.weight": (8,)}),
     ("jamba", None, {"layers.1.self_attn.q_proj.bias": (32,)}),
     ("seed_oss", None, {f"{A}q_norm.weight": (8,)}),  # by automatic differentiation
-    ("ministral", "MinistralForCausalLM", {f"model.{A}q_proj.bias": (32,)}),
-    ("glm4", None, {f"{A}k_proj.weight_scale": (1,)}),
-    ("qwen3_moe", None, {f"{A}sinks": (4,)}),
 ]
 
 
@@ -142,17 +111,13 @@ HARMLESS = [
     ("llama", CAUSAL, {"model.layers.0.self_attn.rotary_emb.inv_freq": (4,)}),
     ("llama", CAUSAL, {"rope.freqs": (4,), "score.weight": (2, 32), "v_head.summary.weight": (1, 32)}),
     ("llama", CAUSAL, {"model.mtp.layers.0.self_attn.q_proj.bias": (32,)}),
-    ("llama", CAUSAL, {"vision_tower.encoder.layers.0.self_attn.q_proj.bias": (32,)}),
     ("llama", None, {"lm_head.weight": (40, 32), "pooler.dense.weight": (32, 32)}),
     ("llama", None, {"layers.0.self_attn.q_proj._extra_state": (0,)}),
     ("gpt2", None, {"h.0.attn.bias": (1, 1, 40, 40), "h.0.attn.masked_bias": ()}),
-    ("gpt2", "GPT2LMHeadModel", {"transformer.h.1.attn.bias": (1, 1, 40, 40)}),
     ("gpt_neo", None, {"h.0.attn.attention.bias": (1, 1, 40, 40), "h.0.attn.attention.masked_bias": ()}),
     ("gpt_neox", None, {f"layers.0.attention.{name}": shape for name, shape in
                         {"bias": (1, 1, 40, 40), "masked_bias": (), "rotary_emb.inv_freq": (4,)}.items()}),
     ("bert", None, {"pooler.dense.weight": (32, 32), "embeddings.position_ids": (1, 40)}),
-    ("bert", MASKED, {"bert.pooler.dense.bias": (32,), "cls.seq_relationship.weight": (2, 32)}),
-    ("distilbert", None, {"vocab_transform.weight": (32, 32), "qa_outputs.bias": (2,)}),
     ("bart", None, {"encoder.version": (1,), "final_logits_bias": (1, 40), "decoder.new.weight": (3,)}),
     ("vit", "ViTForImageClassification", {"vit.pooler.dense.bias": (32,), "vit.embeddings.mask_token": (1, 1, 32)}),
     ("clip_text_model", None, {"logit_scale": (), "vision_model.encoder.layers.0.self_attn.q_norm.weight": (8,)}),
@@ -186,13 +151,12 @@ def test_a_mask_is_dropped_where_it_is_that_of_the_family(tmp_path):
         for other in (whole, whole.triu(), whole.tril() - whole.tril(-7), whole.cumsum(-1) / 40, whole.tril(-1)):
             with pytest.raises(ValueError, match=f"left out, {key.format(1)}: give"):
                 models.load(write(tmp_path / f"{number}", config, held | {key.format(1): other}))
+    config, held = tensors("llama")
     with pytest.raises(ValueError, match=UNDESCRIBED):
-        models.load(
-            write(tmp_path / "llama", *(tensors("llama")[0], tensors("llama")[1] | {f"{A}attn.bias": whole.tril()}))
-        )
+        models.load(write(tmp_path / "llama", config, held | {f"{A}attn.bias": whole.tril()}))
 
 
-@pytest.mark.parametrize("kind, head", [("llama", CAUSAL), ("llama", None), ("bert", MASKED), ("t5", None)])
+@pytest.mark.parametrize("kind, head", [("llama", CAUSAL), ("bert", MASKED), ("t5", None)])
 def test_a_missing_tensor_is_never_drawn(kind, head, tmp_path):
     config, held = tensors(kind, head)
     inner = [key for key in held if not key.startswith(("lm_head", "cls", "decoder"))]
@@ -202,10 +166,10 @@ def test_a_missing_tensor_is_never_drawn(kind, head, tmp_path):
             models.load(write(tmp_path / str(number), config, left, shards=1 + number % 2))
 
 
-PREFIXES = ["_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module.", "net.backbone.", "model.model."]
+PREFIXES = ["_orig_mod.", "module.", "module._orig_mod.", "net.backbone.", "model.model."]
 
 
-@pytest.mark.parametrize("kind, head", [("llama", None), ("llama", CAUSAL), ("bert", MASKED), ("seed_oss", None)])
+@pytest.mark.parametrize("kind, head", [("llama", None), ("bert", MASKED), ("seed_oss", None)])
 def test_keys_under_one_prefix_are_those_without_it(kind, head, tmp_path):
     config, held = tensors(kind, head)
     theirs = models.load(write(tmp_path / "own", config, held)).module.state_dict()

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import traceback
 
 import model_types
@@ -15,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from lipscan import models
 from lipscan.models import config_checks
-from lipscan.scanning import scan
 
 NAN, INF = float("nan"), float("inf")
 KEY = "encoder.layer.1.attention.self.query.weight"
@@ -47,69 +45,44 @@ def rotary(**entries):
 
 MOST, QUANTIZED = r"it must be at most 1,000\.", "quantized model are not those of the map .*; load the checkpoint"
 KERNEL = "it must be one of eager, .*; no code of a model is run"
-TYPE, BUILT = (
-    "transformers builds no network from config.json of 'model' .*expected .*got .*: mend",
-    "builds no network",
-)
+TYPE, BUILT = "builds no network from config.json of 'model' .*expected .*got .*: mend", "builds no network"
 FIT, DAMAGED = "the weights of 'model' do not fit its config.json", "ts weights or its config.json are damaged"
 ENTRIES = {
     "bert": [
         ({"num_hidden_layers": 100_000}, RULES, f"num_hidden_layers = 100000: {MOST}"),
         ({"text_config": {"num_hidden_layers": 10**6}}, RULES, f"text_config.num_hidden_layers = 1000000: {MOST}"),
-        ({"parts": [{"depths": [2, 10**6]}]}, RULES, f"parts.depths = 1000000: {MOST}"),
         ({"num_attention_heads": 10**5}, RULES, "num_attention_heads = 100000: it must be at most 20,000"),
         ({"vocab_size": 10**18}, RULES, "vocab_size = 1000000000000000000: it must be at most 1,000,000,000"),
         ({"num_labels": 10**6}, RULES, "num_labels = 1000000: it must be at most 30,000"),
         ({"quantization_config": [1]}, RULES, QUANTIZED),
         ({"eos_token_id": [1] * 100_000}, RULES, "has more than 100,000 entries up to eos_token_id, .*: mend that"),
-        ({"id2label": {str(i): "a" for i in range(100_000)}}, RULES, "more than 100,000 entries up to id2label"),
-        ({"rope": {"short": [[1.0] * 1000] * 150}}, RULES, "more than 100,000 entries up to rope.short"),
         ({"quantization_config": {"load_in_4bit": True}}, RULES, f"load_in_4bit.*{QUANTIZED}"),
-        ({"text_config": {"compression_config": {"format": "pack"}}}, RULES, QUANTIZED),
         ({"_attn_implementation": "someone/kernel"}, RULES, KERNEL),
-        ({"attn_implementation": "someone/kernel@main:run"}, RULES, KERNEL),
-        ({"experts_implementation": ["a/b"]}, RULES, KERNEL),
         ({"model_type": "evil"}, "unknown_family", "is a evil model, which is not supported: this version of transf"),
         ({"model_type": ["bert"]}, "read_config", "an entry model_type, a word"),
         ({"position_embedding_type": "relative_key"}, "_architecture", "position_embedding_type = 'relative_key'"),
         ({"num_attention_heads": True}, CONFIG, TYPE),
-        ({"hidden_size": "32"}, CONFIG, TYPE),
-        ({"hidden_size": [32]}, CONFIG, TYPE),
-        ({"hidden_act": ["gelu"]}, CONFIG, TYPE),
         ({"rope_scaling": "linear"}, CONFIG, BUILT),
-        ({"dtype": "float999"}, CONFIG, BUILT),
         ({"num_attention_heads": 0}, META, f"{BUILT} .*; num_attention_heads = 0, by default 12.: mend"),
         ({"num_attention_heads": 5}, META, "32. is not a multiple of the number of attention heads .5"),
         ({"vocab_size": 0}, META, BUILT),
-        ({"type_vocab_size": -1}, META, BUILT),
-        ({"hidden_dropout_prob": 7}, META, f"{BUILT} .*between 0 and 1"),
         ({"hidden_act": "__import__"}, META, f"{BUILT} .*__import__"),
         ({"pad_token_id": 10**6}, META, BUILT),
         ({"num_hidden_layers": -1}, "load", "has no layer that holds attention"),
         ({"hidden_size": 800_000, "intermediate_size": 3_000_000}, SIZE, "which take .* GB; this machine has"),
-        ({"hidden_size": 10**9}, SIZE, "which take .* GB; this machine has"),
         ({"num_hidden_layers": 1}, FILL, "they hold 2 layers, it describes 1"),
         ({"hidden_size": 64}, FILL, f"{FIT}: it describes .* numbers, they hold"),
         ({"max_position_embeddings": 0}, PLACES, "no positions for tokens .max_position_embeddings = 0"),
-        ({"intermediate_size": 10**7}, FILL, f"{FIT}: it describes .* numbers, they hold"),
         ({"layer_norm_eps": NAN}, RUN, DAMAGED),
-        ({"layer_norm_eps": -100.0}, RUN, DAMAGED),
         ({"layer_norm_eps": INF}, CAUSAL, DAMAGED),
     ],
-    "llama": [
+    "wordless": [
         ({"quantization_config": {"quant_method": "fp8"}}, RULES, f"fp8.*{QUANTIZED}"),
         (rotary(rope_type="evil"), "_architecture", "rope_type = 'evil', which is not supported"),
-        ({"rope_scaling": {"type": "linear", "factor": "2"}}, META, BUILT),
-        (rotary(rope_type="llama3", factor=8), CONFIG, BUILT),
         (rotary(rope_type="longrope", factor=2.0), CONFIG, f"{BUILT} .*short_factor"),
-        ({"layer_types": ["sliding_attention"]}, CONFIG, BUILT),
-        ({"head_dim": -8}, META, BUILT),
         ({"head_dim": 7}, CONFIG, BUILT),
         ({"num_key_value_heads": 3}, FILL, f"{FIT}.*shapes differ"),
-        ({"max_position_embeddings": -1}, PLACES, "no positions for tokens .max_position_embeddings = -1"),
-        (rotary(rope_type="linear", factor=0.0), RUN, DAMAGED),
         (rotary(rope_type="default", rope_theta=NAN), RUN, DAMAGED),
-        (rotary(rope_type="yarn", factor=2.0, attention_factor=NAN), RUN, DAMAGED),
     ],
     **{
         kind: [
@@ -118,13 +91,12 @@ ENTRIES = {
             *(({entry: size}, PLACES, f"no positions for tokens .{entry} = {size}") for size in (0, -3)),
         ]
         for kind, entry, sizes in (
-            ("bloom", "seq_length", [(None, "null"), ("long", '"long"'), (9.5, "9.5")]),
+            ("bloom", "seq_length", [(None, "null"), (9.5, "9.5")]),
             ("mpt", "max_seq_len", []),
         )
     },
     "roberta": [({"pad_token_id": None}, PLACES, "no positions for tokens .pad_token_id = null.: give a whole")],
     "t5": [
-        ({"n_positions": 2_000_000}, RULES, "n_positions = 2000000: it must be at most 1,000,000"),
         ({"n_positions": None}, PLACES, "no positions for tokens .n_positions = null.: give a whole"),
         ({"relative_attention_max_distance": 4}, MAPS, "relative_attention_max_distance = 4 .* larger than a quarter"),
     ],
@@ -136,8 +108,8 @@ ENTRIES = {
     ("kind", "entries", "gate", "sentence"),
     [pytest.param(kind, *case, id=f"{kind}-{case[0]!s:.60}") for kind, cases in ENTRIES.items() for case in cases],
 )
-def test_each_entry_that_misleads_ends_at_its_gate(kind, entries, gate, sentence, sound, tmp_path):
-    refused(configured(shutil.copytree(sound / kind, tmp_path / "model"), **entries), sentence, gate)
+def test_each_entry_that_misleads_ends_at_its_gate(kind, entries, gate, sentence, families, tmp_path):
+    refused(configured(shutil.copytree(families / kind, tmp_path / "model"), **entries), sentence, gate)
 
 
 def test_what_transformers_sets_itself_and_real_lists_pass_the_rules():
@@ -162,13 +134,13 @@ RANDOM = [
     ("bert", {"initializer_range": NAN}, BUILT),
     ("bert", {"layer_norm_eps": INF}, "all zero"),
     ("bert", {"type_vocab_size": 0}, "cannot be run"),
-    ("llama", {"num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide num_attention_heads = 4"),
+    ("wordless", {"num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide num_attention_heads = 4"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "entries", "sentence"), RANDOM, ids=str)
-def test_an_entry_that_only_drawn_weights_meet_is_refused(kind, entries, sentence, sound, tmp_path):
-    refused(configured(shutil.copytree(sound / kind, tmp_path / "model"), **entries), sentence, random=True)
+def test_an_entry_that_only_drawn_weights_meet_is_refused(kind, entries, sentence, families, tmp_path):
+    refused(configured(shutil.copytree(families / kind, tmp_path / "model"), **entries), sentence, random=True)
 
 
 SIZES = [  # of a mask of all pairs of positions, which is no weight; and sizes that are none
@@ -196,7 +168,6 @@ def test_a_network_of_more_parts_than_any_is_not_laid_out(folder, monkeypatch):
 
 
 HARMLESS = [
-    {"chunk_size_feed_forward": 3},
     {"chunk_size_feed_forward": "x"},
     {"return_dict": False, "output_attentions": True, "is_encoder_decoder": True},
     {"quantization_config": {}, "compression_config": None},
@@ -256,60 +227,32 @@ def raw(change):
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def header(text, size):
-    """Bytes of a safetensors file with this header and `size` bytes of data."""
-    text = text if isinstance(text, bytes) else json.dumps(text).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(size)
-
-
-def tensor(start, end, shape=(4,), dtype="F32"):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
-
-
-TWICE = json.dumps(tensor(0, 16))
 OUTSIDE, JSON = "{} of .* is a link to a place outside its folder", "config.json of .* cannot be read as JSON in plain"
 WHOLE = "model.safetensors of .* cannot be read as safetensors .*: download or copy it again"
 FILES = {
     "config.json": [
         (written('{"model_type": "bert"}', "utf-16"), JSON),
-        (written('{"model_type": "bert"}', "utf-8-sig"), JSON),
         (written("[1]"), f"{JSON} .*no JSON object"),
-        (written(""), JSON),
-        (written('{"model_type": "bert"'), JSON),
-        (written("\0"), JSON),
         (written('{"model_type": ' * 10**5), f"{JSON} .*nested too deeply"),
         (written('{"model_type": "bert", "hidden_size": 1' + 10**4 * "0" + "}"), JSON),
         (written('{"model_type": "bert", "layer_norm_eps": 1e999, "hidden_size": 1e999}'), "hidden_size.* got float"),
         (lambda path: sparse(path, 8_000_001), "more than 8,000,000 bytes"),
         (lambda path: (path.unlink(), path.mkdir()), "holds no config.json"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "holds no config.json"),
-        (lambda path: (path.unlink(), path.symlink_to(path.name)), "holds no config.json"),
-        (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), OUTSIDE.format("config.json")),
         (lambda path: path.unlink(), "holds no config.json: pass a folder in Hugging Face format"),
         (linked, OUTSIDE.format("config.json")),
     ],
     "model.safetensors": [
         (raw(lambda raw: raw[: len(raw) // 2]), WHOLE),
-        (raw(lambda raw: b""), WHOLE),
-        (raw(lambda raw: b"version https://git-lfs" * 9), WHOLE),
-        (raw(lambda raw: struct.pack("<Q", 2**60) + raw[8:]), WHOLE),
-        (raw(lambda raw: header({"a": tensor(0, 16), "b": tensor(8, 24)}, 24)), WHOLE),  # they overlap
-        (raw(lambda raw: header({"a": tensor(0, 1600, (400,))}, 16)), WHOLE),
-        (raw(lambda raw: header({"a": tensor(0, 16, (2**62, 4))}, 16)), WHOLE),
-        (raw(lambda raw: header(b"{" * 40, 0)), WHOLE),
-        (raw(lambda raw: header(f'{{"a": {TWICE}, "a": {TWICE}}}'.encode(), 16)), f"{WHOLE}|{FIT}"),
         (spoiled(lambda t: t.pop(KEY)), "not complete: 1 tensors of its config.json are missing, such as encoder"),
         (spoiled(lambda t: t.update({KEY: t[KEY][:16].contiguous()})), "shapes differ"),
         (spoiled(lambda t: t.update({KEY: t[KEY].to(torch.int8)})), "holds encoder.* as I8: it is quantized or damag"),
-        (spoiled(lambda t: t.update({KEY: t[KEY].to(torch.float8_e4m3fn)})), "as F8_E4M3: it is quantized"),
         (spoiled(lambda t: t.update({KEY: t[KEY] * NAN})), DAMAGED),
-        (spoiled(lambda t: t[KEY][0, :1].fill_(NAN)), DAMAGED),
         (spoiled(lambda t: t.update({KEY.replace("1", "7"): t[KEY].clone()})), "they hold 8 layers, it describes 2"),
         (spoiled(lambda t: t.clear()), "do not fit its config.json"),
         (linked, OUTSIDE.format("model.safetensors")),
         (lambda path: path.rename(path.with_name("pytorch_model.bin")),
          r"has its weights in pytorch_model.bin, which is not opened: .* write it with save_pretrained\('mine'\)"),
-        (lambda path: path.rename(path.with_name("tf_model.h5")), "has its weights in tf_model.h5, which is not open"),
         (lambda path: path.rename(path.with_name("mine.safetensors")), "weights in mine.safetensors, which is not op"),
         (lambda path: path.rename(path.with_name("optimizer.pt")), r"has no weights in safetensors .*\(random=True"),
         (lambda path: (path.with_name("checkpoint-9").mkdir(), path.rename(path.parent / "checkpoint-9" / path.name)),
@@ -331,12 +274,6 @@ def test_a_file_that_is_damaged_or_leads_elsewhere_is_named(file, number, folder
     refused(folder, sentence)
 
 
-def test_an_adapter_without_a_configuration_of_its_own_is_named_by_a_scan_too(folder):
-    (folder / "config.json").rename(folder / "adapter_config.json")  # as PEFT saves it
-    with pytest.raises(ValueError, match="holds an adapter .* merge them into that one first"):
-        scan(folder, progress=False)
-
-
 def split(folder, weight_map):
     """The weights under another name, named by an index."""
     if (folder / "model.safetensors").exists():
@@ -347,8 +284,8 @@ def split(folder, weight_map):
 
 def test_an_index_leads_nowhere_else_and_has_its_form(folder):
     shutil.copy(folder / "model.safetensors", folder.parent / "x.safetensors")
-    elsewhere = ("../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "..\\\\x.safetensors", "part.bin")
-    for entry in (*elsewhere, ".hidden.safetensors", "x\0.safetensors", "", ".safetensors"):
+    elsewhere = ("../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "part.bin", ".hidden.safetensors", "")
+    for entry in elsewhere:
         refused(split(folder, {"a": "part.safetensors", "b": entry}), "is not a safetensors file in the same folder")
     for weight_map in (["part.safetensors"], "part.safetensors", {}, None, {"a": 1}, {"a": ["b"]}):
         refused(split(folder, weight_map), "model.safetensors.index.json of .* is damaged .weight_map must name")
@@ -356,20 +293,15 @@ def test_an_index_leads_nowhere_else_and_has_its_form(folder):
     refused(split(folder, {"a": "part.safetensors", "b": "other.safetensors"}), "has the tensor .* twice")
 
 
-SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-
-
 def test_a_part_that_is_not_there_is_named(folder):
-    index = split(folder, dict(zip("abc", SHARDS, strict=True))) / "model.safetensors.index.json"
-    (folder / "part.safetensors").rename(folder / SHARDS[0])
-    named = f"named in {index.name} of '.*model'"
-    refused(folder, f"{SHARDS[1]} and 1 more, {named}, are missing: download")
-    shutil.copy(folder / SHARDS[0], folder / SHARDS[2])
-    refused(folder, f"{SHARDS[1]}, {named}, is missing: download")
+    shards = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    index = split(folder, dict(zip("abc", shards, strict=True))) / "model.safetensors.index.json"
+    (folder / "part.safetensors").rename(folder / shards[0])
+    refused(folder, f"{shards[1]} and 1 more, named in {index.name} of '.*model', are missing")
     index.unlink()
-    refused(folder, f"has its weights in {SHARDS[0]}, which is not opened: .* or the files named in {index.name}")
-    index.write_text(json.dumps({"weight_map": {"a": SHARDS[0]}}))
-    refused(folder, f"{FIT}, or are damaged .KeyError: 'metadata'.: copy the folder again")
+    refused(folder, f"has its weights in {shards[0]}, which is not opened: .* or the files named in {index.name}")
+    index.write_text(json.dumps({"weight_map": {"a": shards[0]}}))
+    refused(folder, f"{FIT}, or are damaged .KeyError: 'metadata'")
 
 
 def test_code_beside_the_weights_is_not_run(folder, tmp_path):
@@ -385,7 +317,7 @@ def test_code_beside_the_weights_is_not_run(folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_embeddings_that_are_tied_to_nothing_are_missed(sound, tmp_path):
-    folder = shutil.copytree(sound / "gpt2", tmp_path / "model")
+def test_embeddings_that_are_tied_to_nothing_are_missed(families, tmp_path):
+    folder = shutil.copytree(families / "gpt2", tmp_path / "model")
     spoiled(lambda t: [t.pop(key) for key in [*t] if key.endswith("wte.weight")])(folder / "model.safetensors")
     refused(folder, "not complete: 1 tensors.*wte.weight")

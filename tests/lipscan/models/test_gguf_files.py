@@ -15,29 +15,13 @@ gguf = pytest.importorskip("gguf")
 
 
 SIZES = dict(vocab_size=72, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
-
-
 SIZES |= dict(num_key_value_heads=2, max_position_embeddings=64)
-
-
 WORDS = ["<end>", "<start>", *map(chr, range(33, 100)), "Ġ", "ab", "12"]
-
-
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm"}
-
-
 NAMES |= {f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"} | {"self_attn.o_proj": "attn_output"}
-
-
 NAMES |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"} | {"post_attention_layernorm": "ffn_norm"}
-
-
 NAMES |= {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("LIPNB_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def network(family, **settings):
@@ -147,15 +131,11 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_fac
 LLAMA3 |= {"original_max_position_embeddings": 32}
 
 
-def divisors(head, factor=8.0, low=1.0, high=4.0, original=32, base=1e4):
+def divisors(head):
     """What llama.cpp writes of a Llama 3 for each of its frequencies, by its own formula."""
-    found = []
-    for number in range(0, head, 2):
-        length = 2 * np.pi * base ** (number / head)
-        smooth = (original / length - low) / (high - low)
-        medium = 1 / ((1 - smooth) / factor + smooth)
-        found.append(1.0 if length < original / high else factor if length > original / low else medium)
-    return np.array(found, dtype=np.float32)
+    lengths = 2 * np.pi * 1e4 ** (np.arange(0, head, 2) / head)
+    smooth = np.clip((32 / lengths - 1) / (4 - 1), 0, 1)
+    return (1 / ((1 - smooth) / 8 + smooth)).astype(np.float32)
 
 
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
@@ -166,7 +146,6 @@ TYPE, FACTOR = "rope.scaling.type", "rope.scaling.factor"
 
 ROTATIONS = {  # entries, tensors more, what the network they were made of has
     "none": ("llama", {TYPE: "none"}, {}, {}),
-    "none with a factor": ("llama", {TYPE: "none", FACTOR: 4.0}, {}, {}),
     "linear": ("qwen2", {TYPE: "linear", FACTOR: 4.0}, {}, {"rope_parameters": LINEAR}),
     "a factor alone": ("llama", {FACTOR: 4.0, "rope.scaling.finetuned": True}, {}, {"rope_parameters": LINEAR}),
     "Llama 3": ("llama", {}, {"rope_freqs.weight": divisors(16)}, {"rope_parameters": LLAMA3}),
@@ -187,11 +166,6 @@ def test_rotations_are_those_of_the_network_a_file_was_made_of(kind, tmp_path):
 def test_without_a_width_of_heads_the_width_is_shared_among_them(tmp_path):
     made = network("qwen3", head_dim=SIZES["hidden_size"] // SIZES["num_attention_heads"])
     assert_same(models.load(write(tmp_path / "tiny.gguf", made, leave=("attention.key_length",))), made)
-
-
-def test_a_file_of_attention_in_both_directions(tmp_path):
-    model = models.load(write(tmp_path / "tiny.gguf", network("llama"), entries={"attention.causal": False}))
-    assert not model.masked
 
 
 def test_quantized_numbers_are_those_of_the_library_and_said(tmp_path):
@@ -234,23 +208,11 @@ OTHERS = {
     "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "turns 8 numbers of each head"),
     "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': of a GGUF file none and linear are read"),
     "a factor below": (dict(entries={FACTOR: -1.0}), "rope.scaling.factor = -1.0: it must be a positive number"),
-    "a word for no": (dict(entries={"attention.causal": "false"}), "causal = 'false': it must be true or false"),
-    "heads by layer": (
-        dict(entries={"attention.head_count": [4, 4]}),
-        r"attn_q.weight with 64 rows, which are not those of \[4, 4\] heads",
-    ),
-    "no gain": (dict(entries={"rope.scaling.attn_factor": 0.0}), "rope.scaling.attn_factor = 0.0"),
     "a gain": (dict(entries={"rope.scaling.attn_factor": 1.2}), "rope.scaling.attn_factor = 1.2"),
     "a window": (dict(entries={"attention.sliding_window": 8}), "has a sliding window of 8 tokens, which is not read"),
-    "few frequencies": (dict(more={"rope_freqs.weight": np.ones(4, np.float32)}), "rope_freqs.weight of shape"),
     "no frequency": (dict(more={"rope_freqs.weight": np.zeros(8, np.float32)}), "must be 16 / 2 positive numbers"),
-    "no heads": (dict(entries={"attention.head_count": 0}), "with 64 rows, which are not those of 0 heads"),
-    "100,000 layers": (
-        dict(entries={"block_count": 100_000}),
-        "tiny.gguf. has num_hidden_layers = 100000: it must be at most 1,000",
-    ),
+    "100,000 layers": (dict(entries={"block_count": 100_000}), "num_hidden_layers = 100000"),
     "no width": (dict(leave=("embedding_length",)), "lacks embedding_length"),
-    "no words": (dict(leave=("model.embed_tokens.weight",)), "lacks token_embd.weight"),
 }
 
 
@@ -261,11 +223,10 @@ def test_a_file_of_another_map_is_refused(tmp_path):
 
 def test_what_the_library_refuses_is_said_of_the_file(tmp_path):
     made = network("llama")
-    with torch.no_grad():
-        made.model.norm.weight[3] = float("nan")
-    refused(write(tmp_path / "nan.gguf", made), "the outputs of 'nan.gguf' are NaN, infinite or all zero", kept=True)
+    made.model.norm.weight.data[3] = float("nan")
+    refused(write(tmp_path / "nan.gguf", made), "NaN", kept=True)
     path = write(tmp_path / "list.gguf", network("qwen2"), entries={"attention.head_count": [4, 4]})
-    refused(path, "transformers builds no network from .*list.gguf' .*expected int, got list", kept=True)
+    refused(path, "expected int, got list", kept=True)
 
 
 def test_another_family_is_named(sound, tmp_path):
@@ -293,25 +254,17 @@ U32 = struct.pack("<II", 4, 1)
 
 
 LIES = {
-    "another file": (b"PK\3\4" + bytes(40), "magic invalid"),
     "nothing": (b"", "empty file"),
-    "version 1": (file(version=1), "version 1"),
     "the other order of bytes": (struct.pack(">4sI2Q", b"GGUF", 3, 0, 0), "another order of bytes"),
     "2**60 tensors": (file(counts=(2**60, 0)), "ends too early"),
-    "2**60 entries": (file(counts=(0, 2**60)), "ends too early|twice|Duplicate"),
-    "a long name": (file(entries=[struct.pack("<Q", 2**62)]), "ends too early"),
     "a long list": (file(entries=[text(b"a") + struct.pack("<IIQ", 9, 0, 2**61)]), "ends too early"),
-    "a list that ends": (file(entries=[text(b"a") + struct.pack("<IIQ", 9, 12, 10**6)]), "ends too early"),
     "an unknown kind": (file(entries=[text(b"a") + struct.pack("<I", 77)]), r"77\) is not a valid"),
-    "no text": (file(entries=[text(b"\xff\xfe") + U32]), "utf-8"),
     "an entry twice": (file(entries=[text(b"a") + U32, text(b"a") + U32]), "Duplicate a"),
     "no alignment": (file(entries=[text(b"general.alignment") + struct.pack("<II", 4, 0)]), "alignment"),
     "a tensor twice": (file(tensors=[stated(b"a", 4), stated(b"a", 4, offset=32)]), "duplicated tensor with name a"),
     "beyond the end": (file(tensors=[stated(b"a", 2**40)]), "ends too early"),
     "a huge shape": (file(tensors=[stated(b"a", 2**63, 2**63, 2**63, 2**63)]), "."),
-    "a far offset": (file(tensors=[stated(b"a", 4, offset=2**63)]), "ends too early"),
     "half a block": (file(tensors=[stated(b"a", 16, kind=8)]), "not a multiple of .* block size"),
-    "an unknown storage": (file(tensors=[stated(b"a", 32, kind=999)]), r"999\) is not a valid"),
 }
 
 
@@ -336,8 +289,8 @@ def test_a_file_that_was_cut_is_named(sound, tmp_path):
 
 
 def test_a_path_without_a_file_is_answered(tmp_path):
-    refused(tmp_path / "none.gguf", "there is no file")
     (tmp_path / "folder.gguf").mkdir()
-    refused(tmp_path / "folder.gguf", "there is no file")
+    for name in ("none.gguf", "folder.gguf"):
+        refused(tmp_path / name, "there is no file")
     (tmp_path / "some.gguf").touch()
     refused(tmp_path, "holds no config.json: pass its file folder.gguf")

@@ -1,7 +1,6 @@
 """Networks that read pictures: their maps against the library's own modules, in a pass of a network loaded afresh."""
 
 import re
-from types import SimpleNamespace
 
 import model_types
 import pytest
@@ -65,14 +64,8 @@ BY_ITSELF = {
 }
 
 
-SECOND = {
-    "layernorm_before": "layernorm_after",
-    "norm1": "norm2",
-    "layer_norm1": "layer_norm2",
-    "rms_norm1": "rms_norm2",
-}
-
-
+SECOND = {"layernorm_before": "layernorm_after", "norm1": "norm2", "layer_norm1": "layer_norm2"}
+SECOND |= {"rms_norm1": "rms_norm2"}
 EVERY = CLOSED | BY_ITSELF
 
 
@@ -111,10 +104,9 @@ class Fresh:
         from transformers import AutoModel
 
         options = {"mask_ratio": 0.0} if model_type == "vit_mae" else {}
+        options |= {"dtype": torch.float64, "attn_implementation": "eager"}
         with files.quiet():
-            self.network = AutoModel.from_pretrained(
-                folder, dtype=torch.float64, attn_implementation="eager", **options
-            ).eval()
+            self.network = AutoModel.from_pretrained(folder, **options).eval()
         self.modules = [module for module in self.network.modules() if type(module).__name__ == name]
         self.calls = {}
         handles = [
@@ -192,7 +184,7 @@ def test_pictures_of_other_sides_where_positions_are_interpolated(folders, model
     x, y, _ = fresh.layer(1)
     assert x.shape[1] == EVERY[model_type][2] - 10  # 2 x 3 patches in place of 4 x 4
     assert relative(model.activations(images, 1), x) <= SINGLE and relative(model.attention(1)(x), y) <= SINGLE
-    with pytest.raises(ValueError, match=r"reads images: .* with h, w multiples of 4 up to 16, got \(1, 3, 8, 10\)"):
+    with pytest.raises(ValueError, match="multiples of 4"):
         model.activations(pictures(model, sides=(8, 10)), 1)
 
 
@@ -200,68 +192,47 @@ def test_a_module_known_by_itself_is_not_called_with_another_number_of_tokens(fo
     model = models.load(folders("dinov3_vit"), dtype=torch.float64)
     with pytest.raises(ValueError, match=r"reads images: .* of shape \(b, 3, 16, 16\)"):
         model.activations(pictures(model, sides=(8, 8)), 0)
-    with pytest.raises(ValueError, match="is known for the 19 tokens of pictures of its own size alone, .* not for 7"):
+    with pytest.raises(ValueError, match="19 tokens"):
         model.attention(0)(torch.zeros(1, 7, 32, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("model_type", ["dinov3_vit", "deit"])
-def test_a_scan_of_pictures(folders, tmp_path, model_type):
+def test_a_scan_of_pictures(folders, tmp_path):
     pytest.importorskip("PIL"), pytest.importorskip("sklearn")
-    found = lipnb.scan(
-        folders(model_type), "pictures", windows=1, layers="1", dtype="float64", output=tmp_path / "out", progress=False
-    )
-    assert (
-        found.table.passed.all() and found.table.converged.all() and set(found.table.length) == {EVERY[model_type][2]}
-    )
-    model = models.load(folders(model_type), dtype=torch.float64)
-    scale = {} if model_type == "deit" else {"mean": (0.5,) * 3, "deviation": (0.5,) * 3}
-    x = Fresh(
-        folders(model_type), model_type, models.picture("grace_hopper", 16, **scale).double(), EVERY[model_type][1]
-    ).layer(1)[0]
-    assert found.table.lipschitz.iloc[0] == pytest.approx(
-        lipnb.local_lipschitz(model.attention(1), x).value.item(), rel=1e-4
-    )
+    where, options = folders("dinov3_vit"), {"windows": 1, "layers": "1", "dtype": "float64", "progress": False}
+    found = lipnb.scan(where, "pictures", output=tmp_path / "out", **options)
+    assert found.table.passed.all() and found.table.converged.all() and set(found.table.length) == {19}
+    image = models.picture("grace_hopper", 16, mean=(0.5,) * 3, deviation=(0.5,) * 3).double()
+    x, _, _ = Fresh(where, "dinov3_vit", image, EVERY["dinov3_vit"][1]).layer(1)
+    exact = lipnb.local_lipschitz(models.load(where, dtype=torch.float64).attention(1), x).value.item()
+    assert found.table.lipschitz.item() == pytest.approx(exact, rel=1e-4)
     found.report(tmp_path)
 
 
 def test_videos_are_read_and_pictures_are_not_enough(folders, tmp_path):
-    found = lipnb.scan(
-        folders("videomae"), "random", windows=1, layers="0", output=tmp_path / "out", close=False, progress=False
-    )
+    options = {"windows": 1, "layers": "0", "close": False, "progress": False}
+    found = lipnb.scan(folders("videomae"), "random", output=tmp_path / "out", **options)
     assert found.about["settings"]["text"].startswith("random videos") and found.table.passed.all()
-    with pytest.raises(ValueError, match="reads videos of 4 images each, not single images: use 'random'"):
-        lipnb.scan(folders("videomae"), "pictures", output=tmp_path / "two", progress=False)
-    model = models.load(folders("videomae"))
-    with pytest.raises(ValueError, match=r"reads videos: a floating point tensor of shape \(b, 4, 3, 8, 8\), got"):
-        model.activations(torch.zeros(1, 3, 8, 8), 0)
+    with pytest.raises(ValueError, match="videos of 4 images"):
+        lipnb.scan(folders("videomae"), "pictures", output=tmp_path / "two", **options)
+    with pytest.raises(ValueError, match=r"\(b, 4, 3, 8, 8\)"):
+        models.load(folders("videomae")).activations(torch.zeros(1, 3, 8, 8), 0)
 
 
 STAGES = {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "image_size": 16, "patch_size": 2}
 
 
-REFUSED = {
-    "swin": (STAGES, "its layers stand in several lists .*encoder.layers.0.blocks.*, stages whose tokens differ"),
-    "vitdet": (IMAGE, r"maps no sequence of tokens, .* receives and gives \(1, 4, 4, 32\)"),
-    "pixtral": (IMAGE | {"head_dim": 8}, r"gives two inputs their last hidden states of shape \(1, 32, 32\)"),
-    "video_llama_3_vision": (SIZES | {"patch_size": 4}, "reads grid_thw and merge_sizes beside its pixel_values"),
-}
-
-
-@pytest.mark.parametrize("model_type", REFUSED)
-def test_what_reads_pictures_in_another_way_is_refused_in_a_sentence(folders, model_type):
-    settings, sentence = REFUSED[model_type]
-    with pytest.raises(ValueError, match=sentence):
+@pytest.mark.parametrize(
+    ("model_type", "settings", "word"),
+    [
+        ("swin", STAGES, "stages"),
+        ("vitdet", IMAGE, "no sequence of tokens"),
+        ("pixtral", IMAGE | {"head_dim": 8}, "two inputs"),
+        ("video_llama_3_vision", SIZES | {"patch_size": 4}, "grid_thw and merge_sizes"),
+    ],
+)
+def test_what_reads_pictures_in_another_way_is_refused_in_a_sentence(folders, model_type, settings, word):
+    with pytest.raises(ValueError, match=word):
         models.load(folders(model_type, settings))
-
-
-def test_a_configuration_without_a_size_of_pictures_is_refused():
-    with pytest.raises(ValueError, match="its config.json says no size of images"):
-        models.images.picture_shape(SimpleNamespace(num_channels=3))
-
-
-def test_equal_sides_in_a_list_are_read_where_the_library_wants_a_list(folders):
-    squares = EVERY["yolos"][0] | {"image_size": [8, 8]}
-    assert models.load(folders("yolos", squares)).longest == 8
 
 
 def test_two_towers_of_which_one_reads_pictures(folders):
@@ -270,7 +241,7 @@ def test_two_towers_of_which_one_reads_pictures(folders):
         "vision_config": SIZES | {"num_patches": 16, "patch_size": 4},
     }
     folder = folders("siglip2", towers)
-    with pytest.raises(ValueError, match="more than one network: pass part='text' or part='vision'"):
+    with pytest.raises(ValueError, match="part='text'"):
         models.load(folder)
     for part, title, n in (("text", "SigLIP 2 text", 40), ("vision", "SigLIP 2 vision", 16)):
         model = models.load(folder, part=part)

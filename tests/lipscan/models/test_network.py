@@ -45,10 +45,8 @@ def loaded(folder):
         "Albert": TEXT | {"embedding_size": 8},
         "Starcoder2": TEXT | {"num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 1},
     }
-    found = {
-        kind: models.load(small_model(folder / kind, kind.lower(), settings), dtype=torch.float64)
-        for kind, settings in kinds.items()
-    }
+    small = {kind: small_model(folder / kind, kind.lower(), settings) for kind, settings in kinds.items()}
+    found = {kind: models.load(place, dtype=torch.float64) for kind, place in small.items()}
     for kind in ("Albert", "Starcoder2"):
         whole = found[kind]
         found[f"{kind} by its module"] = replace(whole, architecture=replace(whole.architecture, matrices=None))
@@ -72,60 +70,38 @@ def hooks_on(network):
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in network.modules())
 
 
-def in_threads(task, given):
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(task, given))
-
-
 def ends(task):
     """What a task gives in a thread, which must end."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(task).result(timeout=PATIENCE)
 
 
-def test_four_threads_read_their_own_texts(loaded, hurried):
-    def read(job):
-        model, number = job
-        if number % 2:
-            return model.activations(text(number, 2), number // 2 % 2)
-        read = models.readings(model, text(number))
-        return torch.cat([part.flatten() for one in read for part in (one.stream, one.received, one.given)])
-
-    jobs = [(model, number) for number in range(8) for model in loaded.values()]
-    expected = [read(job) for job in jobs]
-    for one, found in zip(expected, in_threads(read, jobs), strict=True):
-        assert torch.equal(one, found)
-    assert not any(hooks_on(model.module) for model in loaded.values())
-
-
-def test_four_threads_measure_their_own_texts(loaded, hurried):
+def test_four_threads_read_and_measure_their_own_texts(folder, loaded, hurried):
     def measure(job):
-        kind, (model, number) = job
+        kind, model, number = job
+        if kind == "drawn":
+            return models.load(folder / "Bert", random=True, seed=3).module.embeddings.word_embeddings.weight
+        if kind == "activations":
+            return model.activations(text(number, 2), number % 2)
         read, layer = models.readings(model, text(number)), number % 2
-        f, x = {
-            "attention": lambda: (model.attention(layer), read[layer].received),
-            "layer": lambda: (read[layer].whole, read[layer].stream),
-            "network": lambda: (model.network(), read[0].stream),
-            "module": lambda: (torch.nn.Sequential(torch.nn.Softmax(-1), torch.nn.Tanh()), read[layer].received),
-        }[kind]()
+        if kind == "readings":
+            return torch.cat([part.flatten() for one in read for part in (one.stream, one.received, one.given)])
+        x = read[layer].received
         if kind == "module":
-            return torch.cat([part.flatten() for part in (AutodiffJacobian(f, x).jvp(x + i) for i in range(20))])
-        return local_lipschitz(f, x, rtol=1e-4).value
+            f = AutodiffJacobian(torch.nn.Sequential(torch.nn.Softmax(-1), torch.nn.Tanh()), x)
+            return torch.cat([part.flatten() for part in (f.jvp(x + i) for i in range(20))])
+        of = {"attention": (model.attention(layer), x), "layer": (read[layer].whole, read[layer].stream)}
+        return local_lipschitz(*(of | {"network": (model.network(), read[0].stream)})[kind], rtol=1e-4).value
 
+    jobs = [(kind, model, n) for n in range(4) for kind in ("readings", "activations") for model in loaded.values()]
     some = [loaded[name] for name in ("Bert", "Starcoder2 by its module", "Albert by its module")]
-    jobs = [(kind, (model, i)) for kind in ("attention", "layer", "module") for i, model in enumerate(some)]
-    jobs += [("network", (loaded["Albert"], 3)), ("attention", (some[2], 4)), *[("module", (some[0], 5))] * 3]
+    jobs += [(kind, model, i) for kind in ("attention", "layer", "module") for i, model in enumerate(some)]
+    jobs += [("network", loaded["Albert"], 3), *[("drawn", None, 0)] * 3, *[("module", some[0], 5)] * 3]
     expected = [measure(job) for job in jobs]
-    for one, found in zip(expected, in_threads(measure, jobs), strict=True):
-        assert torch.allclose(one, found, rtol=1e-6, atol=0)
-
-
-def test_random_networks_of_one_seed_are_one_network_in_any_thread(folder, loaded, hurried):
-    def drawn(_):
-        return models.load(folder / "Bert", random=True, seed=3).module.embeddings.word_embeddings.weight
-
-    one, *others = in_threads(drawn, range(3))
-    assert all(torch.equal(one, other) for other in others)
+    with ThreadPoolExecutor(4) as pool:
+        for one, found in zip(expected, pool.map(measure, jobs), strict=True):
+            assert torch.allclose(one, found, rtol=1e-6, atol=0)
+    assert not any(hooks_on(model.module) for model in loaded.values())
 
 
 def test_a_call_from_inside_a_call_is_another_one(loaded):

@@ -1,18 +1,18 @@
 """Masks and layers that are not the network's are found when a model is loaded or scanned."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hub import tiny_gpt2
 
 from lipscan import models
 from lipscan.models.loading import assert_causality
 from lipscan.scanning.measure import self_check
 
 
-def test_a_mask_that_is_not_the_models_is_found(tmp_path):
-    model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
+def test_a_mask_that_is_not_the_models_is_found(families):
+    model = models.load(families / "gpt2", dtype=torch.float64)
     model.masked = False
     error, leak, passed = self_check(model, 1, models.readings(model, torch.tensor([[5, 6, 7, 8]]))[1])
     assert not passed and leak == 0
@@ -20,14 +20,9 @@ def test_a_mask_that_is_not_the_models_is_found(tmp_path):
 
 def test_a_small_leak_is_a_leak():
     """Outputs of earlier tokens that move with later ones by this much, relative to their size."""
-    for leak, masked, sentence in [
-        (0.0, True, None),
-        (1e-6, True, None),
-        (1e-4, True, "is not causal although masked=True"),
-        (1e-2, True, "is not causal although masked=True"),
-        (1e-6, False, "is causal although masked=False"),
-        (1e-4, False, None),
-    ]:
+    of = "is {}causal although masked="
+    cases = [(0.0, True, ""), (1e-6, True, ""), (1e-4, True, of.format("not ")), (1e-2, True, of.format("not "))]
+    for leak, masked, sentence in [*cases, (1e-6, False, of.format("")), (1e-4, False, "")]:
 
         class Network(torch.nn.Module):
             config = SimpleNamespace(max_position_embeddings=40, vocab_size=50)
@@ -38,12 +33,8 @@ def test_a_small_leak_is_a_leak():
                 later = (input_ids - input_ids[:1]).sum(-1).double()  # 0, and something where the last tokens changed
                 return SimpleNamespace(last_hidden_state=own * (1 + leak * later.sign())[:, None, None])
 
-        network = Network()
-        if sentence is None:
-            assert_causality(network, masked, "this one")
-        else:
-            with pytest.raises(RuntimeError, match=sentence):
-                assert_causality(network, masked, "this one")
+        with pytest.raises(RuntimeError, match=sentence) if sentence else nullcontext():
+            assert_causality(Network(), masked, "this one")
 
 
 def mute(network, times, bias=0.0, layers=(0, 1)):
@@ -79,8 +70,8 @@ def test_attention_that_gives_nothing_shows_no_mask_and_one_that_gives_little_sh
         assert not self_check(model, 1, read[1])[2]
 
 
-def test_a_causal_network_said_to_be_unmasked_is_found_though_its_attention_is_tiny(tmp_path):
-    model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
+def test_a_causal_network_said_to_be_unmasked_is_found_though_its_attention_is_tiny(families):
+    model = models.load(families / "gpt2", dtype=torch.float64)
     for layer in model.module.h:
         layer.attn.c_proj.weight.mul_(1e-25)
         layer.attn.c_proj.bias.zero_()

@@ -92,9 +92,9 @@ def test_beyond_a_length_from_which_the_map_is_another_its_own_module_goes_on(tm
         for n, kind in ((29, Attention), (40, OwnAttention)):
             error, f = relative_at(model, 1, n)
             assert error < 1e-6 and type(f) is kind
-        with pytest.raises(ValueError, match="holds up to 29 tokens, .*: say how many tokens are meant"):
+        with pytest.raises(ValueError, match="up to 29 tokens"):
             model.attention(0)
-        with pytest.raises(ValueError, match="beyond 29 tokens is known by .* no object='heads'"):
+        with pytest.raises(ValueError, match="beyond 29 tokens"):
             model.attention(0, "heads", 40)
 
 
@@ -133,7 +133,7 @@ def test_what_no_layout_has_goes_by_its_own_modules(tmp_path):
 
 def test_what_stands_around_the_attention_of_a_trial_is_not_known(tmp_path):
     model = load(tmp_path, "qwen3_moe", {})
-    with pytest.raises(ValueError, match="closed form found by trial, and what its layers do around it is not known"):
+    with pytest.raises(ValueError, match="what its layers do around it is not known"):
         model.attention(0, "block")
     assert model.attention(0, "heads").output_width == 32
     twin = models.random_twin(model)

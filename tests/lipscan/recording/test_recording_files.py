@@ -28,9 +28,7 @@ def test_a_line_that_could_not_be_written_spoils_no_other(tmp_path, monkeypatch)
         record.add("a", [{"n": 1}], 0)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            with pytest.raises(
-                OSError, match="full.partial.jsonl cannot be written any more .No space left on device.: what is"
-            ):
+            with pytest.raises(OSError, match="No space left on device"):
                 record.add("b", [{"n": 2}], 0)
         assert record.rows("b") is None
         record.add("c", [{"n": np.int64(3)}], 0)

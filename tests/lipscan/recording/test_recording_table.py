@@ -63,35 +63,27 @@ def test_other_settings_are_refused_and_nothing_is_lost(tmp_path):
         pass  # settings without rows bind nobody: a command may fail before its first row
     with recording("mine", SETTINGS, tmp_path) as record:
         fill(record, "a")
-    with (
-        pytest.raises(ValueError, match=r"mine.partial.jsonl was begun with other settings \(.*seed .*, now 1"),
-        recording("mine", {"seed": 1}, tmp_path),
-    ):
+    with pytest.raises(ValueError, match="other settings"), recording("mine", {"seed": 1}, tmp_path):
         pass
     with recording("mine", SETTINGS, tmp_path) as record:
         assert record.rows("a") is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("[1]", "null", "{}", '{"settings": {}}\n{"rows": []}', '{"settings": {}}\n5'),
-        '{"settings": {}}\n{"unit" "a", "seconds": 0, "rows": []}',
-    ],
-)
-def test_a_damaged_partial_table_is_named_and_left_alone(tmp_path, text):
+DAMAGED = ["[1]", "null", "{}", '{"settings": {}}\n{"rows": []}', '{"settings": {}}\n5', '{"settings": {}}\n{"a" 1}']
+
+
+def test_a_damaged_partial_table_is_named_and_left_alone(tmp_path):
     partial = tmp_path / "hurt.partial.jsonl"
-    partial.write_text(text + "\n")
-    with pytest.raises(ValueError, match="hurt.partial.jsonl is damaged"), recording("hurt", SETTINGS, tmp_path):
-        pass
-    assert partial.read_text() == text + "\n"
+    for text in DAMAGED:
+        partial.write_text(text + "\n")
+        with pytest.raises(ValueError, match="hurt.partial.jsonl is damaged"), recording("hurt", SETTINGS, tmp_path):
+            pass
+        assert partial.read_text() == text + "\n"
 
 
 def test_two_runs_at_once_are_refused(tmp_path):
-    with recording("busy", SETTINGS, tmp_path):
-        with pytest.raises(RuntimeError, match="another run is making .busy."):
-            with recording("busy", SETTINGS, tmp_path):
-                pass
+    with recording("busy", SETTINGS, tmp_path), pytest.raises(RuntimeError, match="another run"):
+        recording("busy", SETTINGS, tmp_path).__enter__()
 
 
 def test_a_full_disk_is_said_and_the_old_pair_of_files_stays(tmp_path, monkeypatch):
@@ -111,11 +103,7 @@ def test_a_full_disk_is_said_and_the_old_pair_of_files_stays(tmp_path, monkeypat
     with recording("pair", {"seed": 1}, tmp_path) as record:
         monkeypatch.setattr(os, "fsync", full)
         fill(record, "b")
-        with pytest.raises(
-            OSError,
-            match="pair.csv cannot be written any more .No space left on device.: what is "
-            "measured is kept. Make room, then give the same command again",
-        ):
+        with pytest.raises(OSError, match="pair.csv .*No space left on device.: what is measured is kept"):
             record.finish()
         monkeypatch.setattr(os, "fsync", real)
         assert {path.name: path.read_bytes() for path in tmp_path.glob("pair.[cj]*")} == old
@@ -176,11 +164,6 @@ def test_what_runs_beside_a_failure_is_kept(tmp_path):
         make("beside", {}, units, tmp_path, progress=False, pool=pool)
     with recording("beside", {}, tmp_path) as record:
         assert record.rows("b") == [{"n": 2}] and record.rows("a") is None
-
-
-def test_a_key_stands_for_one_unit(tmp_path):
-    with pytest.raises(ValueError, match="two units have one key"):
-        make("twice", {}, [Unit("a", list), Unit("a", list)], tmp_path, progress=False)
 
 
 def test_a_zero_measured_again_agrees():

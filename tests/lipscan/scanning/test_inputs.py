@@ -13,31 +13,10 @@ from lipscan.scanning import inputs, report, terminal
 from lipscan.scanning.inputs import Reader, chosen_layers, shuffled
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [("all", [0, 1, 2, 3, 4, 5]), ("0,3,5", [0, 3, 5]), ("0-2,5", [0, 1, 2, 5]), ([2, 1], [1, 2]), (4, [4])],
-)
-def test_layers_can_be_named(asked, expected):
-    assert chosen_layers(asked, 6, "m") == expected
-
-
-@pytest.mark.parametrize(
-    ("tokens", "lengths", "ways"),
-    [
-        (600, (32, 128, 512), "--lengths 32,128 or --windows 1 or a longer text"),
-        (600, (512,), "--lengths 300 or --windows 1 or a longer text"),
-        (5, (32,), "--lengths 2 or a longer text"),
-        (1, (32,), "a longer text"),
-    ],
-)
-def test_a_text_too_short_names_the_options(tokens, lengths, ways):
-    with pytest.raises(ValueError) as said:
-        inputs._that_fit(lengths, 2, tokens, 0, by_default=False)
-    need = 2 * max(lengths)
-    assert str(said.value) == (
-        f"the text has {tokens} token{'s' * (tokens > 1)}, but 2 windows of {max(lengths)} tokens need {need}: take "
-        f"{ways}."
-    )
+def test_layers_can_be_named():
+    asked = ("all", "0,3,5", "0-2,5", [2, 1], 4)
+    expected = [[0, 1, 2, 3, 4, 5], [0, 3, 5], [0, 1, 2, 5], [1, 2], [4]]
+    assert [chosen_layers(one, 6, "m") for one in asked] == expected
 
 
 def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypatch):
@@ -58,11 +37,9 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
 
 def test_text_and_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
     monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
-    with pytest.raises(FileNotFoundError, match="the text 'alise' was not found: it is no file, and no corpus of"):
-        scanned(bert, "alise", tmp_path)
-    for layers, sentence in (("9", "has layers 0 to 1, but layer 9 was asked for"), ("3-1", "layers are 'all'")):
-        with pytest.raises(ValueError, match=sentence):
-            scanned(bert, text, tmp_path, layers=layers)
+    for given, layers, word in (("alise", "all", "'alise'"), (text, "9", "0 to 1"), (text, "3-1", "all")):
+        with pytest.raises((FileNotFoundError, ValueError), match=word):
+            scanned(bert, given, tmp_path, layers=layers)
 
 
 def test_images_are_read_from_a_folder(families, tmp_path):
@@ -71,26 +48,19 @@ def test_images_are_read_from_a_folder(families, tmp_path):
         Image.new("RGB", (30 + i, 20), (255 * i, 100, 0)).save(tmp_path / f"{i}.png")
     found = scanned(families / "vit", tmp_path, tmp_path, lengths=None)
     assert found.table.passed.all() and set(found.table.length) == {17}
-    with pytest.raises(ValueError, match="holds fewer than 3 of them"):
-        scanned(families / "vit", tmp_path, tmp_path, lengths=None, windows=3)
-    with pytest.raises(ValueError, match="vit reads images, and 'alice' is none, and no folder of them: give a folder"):
-        scanned(families / "vit", "alice", tmp_path, lengths=None)
-    with pytest.raises(ValueError, match="reads images, each of 17 tokens: leave the lengths out"):
-        scanned(families / "vit", "random", tmp_path, lengths=[4])
 
 
-def test_a_row_is_measured_again_from_its_folder_and_its_model_alone(bert, found):
-    scan, model = scanning.load(found[1]), models.load(bert, dtype=torch.float64)
+def test_a_row_is_measured_again_from_its_folder_and_its_model_alone(bert, finished, scan_folder):
+    scan, model = scanning.load(scan_folder), models.load(bert, dtype=torch.float64)
     for row in scan.table.itertuples():
         x = model.activations(scan.token_ids(row.length), row.layer)[row.window]
         assert local_lipschitz(model.attention(row.layer), x).value.item() == pytest.approx(row.lipschitz, rel=1e-5)
-    with pytest.raises(ValueError, match="holds no token ids of windows of 7 tokens: it has those of 5, 9 tokens"):
+    with pytest.raises(ValueError, match="5, 9 tokens"):
         scan.token_ids(7)
 
 
-def test_baselines_are_what_they_say(bert, found):
-    scan, _ = found
-    model = small(bert)
+def test_baselines_are_what_they_say(bert, finished):
+    scan, model = finished, small(bert)
     ids = models.random_windows(model, WORDS, 9, 2)[:1]
     mixed = shuffled(ids, (1, 1), 0)
     assert not torch.equal(mixed, ids)
@@ -124,13 +94,11 @@ def dino(tmp_path_factory):
 
 def test_lengths_of_a_model_that_interpolates_are_squares_and_one_token(dino):
     assert inputs.sides(dino, [50, 5], ()) == {5: (8, 8), 50: (28, 28)}
-    assert inputs.sides(dino, None, (11, 12, 10**6)) == {
-        10: (12, 12),
-        50: (28, 28),
-    }  # the largest within; none twice, none beyond
+    # the largest within; none twice, none beyond
+    assert inputs.sides(dino, None, (11, 12, 10**6)) == {10: (12, 12), 50: (28, 28)}
     assert inputs.sides(dino, None, (1,)) == {2: (4, 4)}
     for n in (1, 6, 65):
-        with pytest.raises(ValueError, match=f"not {n} tokens?; take lengths such as 26,50, at most 50"):
+        with pytest.raises(ValueError, match="at most 50"):
             inputs.sides(dino, [n], (32, 128))
 
 
@@ -139,7 +107,7 @@ def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
     options = {"output": tmp_path / "out", "close": False, "upper": False, "progress": False}
     scan(dino, "pictures", lengths=[26], **options)
     found = scan(dino, "pictures", lengths=[5], **options)  # lengthened
-    with pytest.raises(ValueError, match="another scan .text grace_hopper, china, not flower"):
+    with pytest.raises(ValueError, match="another scan .text"):
         scan(dino, "flower", lengths=[5], windows=1, **options)
     assert found.table.passed.all() and found.table.converged.all() and set(found.table.length) == {5, 26}
     assert found.about["settings"]["text"] == "grace_hopper, china"
@@ -151,14 +119,12 @@ def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
     assert again.lipschitz.to_numpy() == pytest.approx(second.lipschitz.to_numpy(), rel=1e-3)
 
 
-def test_too_few_images_and_other_channels_are_answered(dino, tmp_path):
-    for source in ("flower", str(tmp_path), str(tmp_path / "none")):
-        with pytest.raises(
-            ValueError, match="(holds fewer than 2|is none, and no folder) of them.*--windows 1 for one image"
-        ):
+def test_pictures_of_other_channels_are_random_alone(dino, tmp_path):
+    for source in ("flower", str(tmp_path)):
+        with pytest.raises(ValueError, match="--windows 1"):
             inputs.windows_of_images(dino, source, {5: (8, 8)}, 2, 0)
     small_model(tmp_path / "grey", "dinov2", dict(SIZES, image_size=28, patch_size=4, num_channels=1))
     grey = models.load(tmp_path / "grey")
     assert inputs.windows_of_images(grey, "random", {5: (8, 8)}, 2, 0)[2][5].shape == (2, 1, 8, 8)
-    with pytest.raises(ValueError, match="images of 1 channels, not of three: use 'random'"):
+    with pytest.raises(ValueError, match="1 channels"):
         inputs.windows_of_images(grey, "flower", {5: (8, 8)}, 1, 0)

@@ -20,7 +20,7 @@ from lipnb.jacobian import AutodiffJacobian
 from lipscan import models, scanning
 from lipscan.cli import main
 from lipscan.models.network import some_inputs
-from lipscan.scanning import figures, findings, fmt, measure, report, summary, terminal
+from lipscan.scanning import findings, fmt, measure, report, summary, terminal
 from lipscan.scanning.inputs import Reader
 from lipscan.scanning.measure import self_check
 from lipscan.scanning.words import ENDS
@@ -58,11 +58,9 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
     found = scanned(model, text, tmp_path)
     assert list(found.summary.passed) == [True, True, False, False]
     assert found.table[found.table.layer == 1].lipschitz.isna().all()
-    said = report.html(found)
-    assert "Layer 1 failed its self-check at length 4: not measured" in said and "FAILED" in said
     out = StringIO()
     terminal.show(found, file=out)
-    assert out.getvalue().count("FAILED") == 2
+    assert "Layer 1 failed its self-check at length 4" in report.html(found) and out.getvalue().count("FAILED") == 2
 
 
 def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
@@ -70,7 +68,7 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     per_length = found.table.groupby("length").certified.count()
     assert per_length[4] == 2 and per_length[9] == 0
     work = fmt.short(measure.closed_form_work(small(bert).attention(0), 9))
-    assert f"No certified bound at length 9: about {work} operations each, more than the limit of" in report.html(found)
+    assert f"No certified bound at length 9: about {work} operations each" in report.html(found)
     x = small(bert).activations(models.random_windows(small(bert), WORDS, 4, 2), 0)[0]
     bracket = certify(small(bert).attention(0), x, columns=0)
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
@@ -94,7 +92,6 @@ def test_stored_bounds_are_rounded_outward(bert, tmp_path, text, monkeypatch, up
     assert (table.certified_lower <= bracket.lower.item()).all() and (table.probable >= probable).all()
     summary = found.summary
     assert (summary.certified == table.certified).all() and (summary.certified_over * table.lipschitz >= upper).all()
-    assert "rounded outward" in scanning.summary.explained()
 
 
 def test_numbers_beside_the_constant_are_in_full_precision_under_autocast():
@@ -112,8 +109,8 @@ def exact(f, x):
     return torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2).item()
 
 
-def test_constants_are_those_of_the_network_itself(bert, found):
-    scan, _ = found
+def test_constants_are_those_of_the_network_itself(bert, finished):
+    scan = finished
     model, (n, *_) = small(bert), sorted(set(scan.table.length))
     ids = models.random_windows(model, WORDS, n, 2)
     read = models.readings(model, ids[:1])
@@ -142,9 +139,8 @@ def test_the_usual_change_and_the_place_of_the_worst_are_those_of_the_matrix(ber
         J = AutodiffJacobian(f, x[0]).dense()
         _, values, vectors = torch.linalg.svd(J)
         share = vectors[0].view(6, -1).square().sum(1)
-        assert row.steepest_token == share.argmax().item() and row.steepest_share == pytest.approx(
-            share.max().item(), rel=0.01
-        )
+        assert row.steepest_token == share.argmax().item()
+        assert row.steepest_share == pytest.approx(share.max().item(), rel=0.01)
         rest, usual = values[1:].square(), (torch.linalg.matrix_norm(J) / J.shape[1] ** 0.5).item()
         spread = rest.square().sum() - rest.sum() ** 2 / len(rest)
         error = (spread / (2 * measure.DIRECTIONS)).sqrt().item() / values.square().sum().item()
@@ -174,9 +170,8 @@ def test_heads_alone_add_up_to_all():
         assert torch.allclose(total + bias, f(x), rtol=1e-12, atol=1e-12)
 
 
-def test_tables_of_heads_and_tokens(bert, found):
-    scan, _ = found
-    model = small(bert)
+def test_tables_of_heads_and_tokens(bert, finished):
+    scan, model = finished, small(bert)
     ids = models.random_windows(model, WORDS, 5, 2)[:1]
     x = models.readings(model, ids)[1].received
     f = model.attention(1)
@@ -194,7 +189,7 @@ def test_tables_of_heads_and_tokens(bert, found):
 
 
 def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, monkeypatch):
-    """Families by autodiff had empty tables with other columns; a block of attention had none."""
+    """Families by autodiff had empty tables with other columns."""
     monkeypatch.setattr("lipscan.models.loading.tried", lambda network, architecture, masked: architecture)
     model_types.written(tmp_path / "starcoder2", "starcoder2")
     model = models.load(tmp_path / "starcoder2", dtype=torch.float64)
@@ -213,20 +208,9 @@ def test_tokens_of_a_map_without_closed_form_come_from_its_jacobian(tmp_path, mo
     alone = pd.DataFrame(measure.tokens(reader, 1, 5, object="heads+output", **options))
     assert [*alone] == [*rows] and alone[[*measure.MAPPED]].isna().all(axis=None)
     assert alone.in_steepest.equals(rows.in_steepest)
-    told = [*findings._steepest(findings.steepest(alone))][0]
+    told = next(iter(findings._steepest(findings.steepest(alone))))
     most = alone.loc[alone.in_steepest.idxmax()]
-    assert told.where["layer"] == 1 and told.where["token"].startswith(f"token {most.place}")
-    assert told.value == most.in_steepest**2 and findings.steepest(rows).empty
-    figures.tokens(alone, by="in_steepest")
-
-
-def test_tokens_of_a_block_are_those_of_the_block(bert):
-    model = small(bert)
-    reader = Reader(model, {4: torch.tensor([[7, 3, 9, 4]])})
-    rows = pd.DataFrame(measure.tokens(reader, 0, 4, object="block", rtol=1e-4, seed=0))
-    x = reader.of("text", 4)[1][0].stream[0]
-    norms = lipnb.block_norms(model.attention(0, "block"), x)
-    assert np.allclose(rows.own, norms.diag(), rtol=1e-5)
+    assert told.where["token"].startswith(f"token {most.place}") and told.value == most.in_steepest**2
 
 
 class Spelling:
@@ -242,16 +226,16 @@ class Spelling:
         return "".join(self.texts[number] for number in numbers)
 
 
-def test_tokens_are_shown_as_a_reader_would_write_them(found):
+def test_tokens_are_shown_as_a_reader_would_write_them(finished):
     model, ids = SimpleNamespace(tokenizer=Spelling()), torch.arange(4)[None]
     words = [measure._word(model, ids, place) for place in range(4)]
     assert [word["token"] for word in words] == Spelling.tokens
     assert [word["written"] for word in words] == ["' is'", "' is'", r"'\n'", "'ð'"]
-    table = found[0].tokens
+    table = finished.tokens
     assert table.written.tolist() == [repr(token) for token in table.token]  # words of BERT, through the file
 
 
-SEVERAL = ("bert", "gpt2", "albert", "vit", "dinov2", "t5", "whisper", "modernbert", "opt", "llama", "qwen3", "gemma2")
+SEVERAL = ("bert", "gpt2", "albert", "dinov2", "t5", "modernbert", "llama", "qwen3")
 
 
 def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_path):
@@ -291,7 +275,7 @@ def fails(function, which, error):
     return instead
 
 
-def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, finished, tmp_path, monkeypatch, capsys):
     """Windows, baselines, a head, tokens, whole layers: gaps in every answer, and the same command fills them."""
     command = ["scan", str(bert), "--text", str(story), "--lengths", "5,9", "--dtype", "float64"]
     command += ["--output", str(tmp_path / "out")]
@@ -320,13 +304,10 @@ def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, t
         "whole layer 0 at n = 5",
     ]
     page = report.html(out)
-    for row in out.gaps.itertuples():
-        assert row.gap in said.out and row.gap in page, row.gap
-    assert "Reason: a Jacobian product is NaN or infinite." in page and "NotImplementedError: no rule." in page
+    assert all(gap in said.out and gap in page for gap in out.gaps.gap) and "NotImplementedError: no rule." in page
     rows = [line for line in said.out.splitlines() if line.split()[:2] in (["0", "5"], ["1", "9"])]
     assert rows[0].endswith("gap") and rows[1].endswith("1 of 2")
-    whole, _ = found
-    there = out.table.lipschitz.notna()
+    whole, there = finished, out.table.lipschitz.notna()
     assert there.tolist() == [False, False, True, True, True, True, True, False]
     assert np.allclose(out.table.lipschitz[there], whole.table.lipschitz[there], rtol=1e-5)
     assert len(out.heads) == 7 and len(out.tokens) == 5 and len(out.whole) == 1

@@ -19,14 +19,13 @@ def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
-    [((60, 200), []), ((600, 5400), ["100 minutes, most of it"]), ((5400, 600), ["100 minutes: f"])],
+    ("layers", "close", "said"), [(60, 200, ""), (600, 5400, "100 minutes, most of it"), (5400, 600, "100 minutes: f")]
 )
-def test_a_long_scan_says_how_it_is_shortened(monkeypatch, seconds, said):
-    rows = [planning.Planned("constants", 1, seconds[0]), planning.Planned("bounds", 0, 0), ("details", 1, seconds[1])]
+def test_a_long_scan_says_how_it_is_shortened(monkeypatch, layers, close, said):
+    rows = [("constants", 1, layers), ("bounds", 0, 0), ("details", 1, close)]
     monkeypatch.setattr(planning, "planned", lambda begun: [planning.Planned(*row) for row in rows])
     told = planning.shorter(None)
-    assert len(told) == len(said) and all(one in sentence for one, sentence in zip(said, told, strict=True))
+    assert len(told) == bool(said) and said in "".join(told)
 
 
 def test_a_dry_run_says_what_the_folder_holds(bert, story, tmp_path, capsys, monkeypatch):
@@ -37,8 +36,7 @@ def test_a_dry_run_says_what_the_folder_holds(bert, story, tmp_path, capsys, mon
     capsys.readouterr()
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("scan-bert holds a finished scan of bert on story.txt at n = 4: 1 row in summary.csv.")
-    assert said.endswith("Nothing would be measured again (--again does).\n")
+    assert said.startswith("scan-bert holds a finished scan") and "Nothing would be measured again" in said
     assert main([*command, "--dry-run", "--again"]) == 0
     assert capsys.readouterr().out.startswith("A whole scan of ")
     assert main([*command, "--windows", "1", "--dry-run"]) == 1

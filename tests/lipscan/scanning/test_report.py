@@ -2,24 +2,22 @@
 
 import dataclasses
 import re
+import shutil
 from io import StringIO
 
 import model_types
+import numpy as np
 import pytest
 from scans import WORDS, scanned
 
 import lipnb
-from lipscan import models
 from lipscan.scanning import report, terminal
 
 NASTY = "<script>alert(1)</script>&\"'[bold]"
 
 
 def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_path):
-    folder = tmp_path / NASTY.replace("/", "_")
-    folder.mkdir()
-    for file in bert.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(bert, tmp_path / NASTY.replace("/", "_"))
     story = tmp_path / (NASTY.replace("/", "_") + ".txt")
     story.write_text(NASTY + WORDS)
     found = scanned(folder, story, tmp_path)
@@ -33,27 +31,27 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
     assert "[bold]" in out.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("weights", "said"), [("pretrained", "(BERT, unmasked)"), ("random", "(BERT, random, unmasked)")]
-)
-def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, said):
-    about = {**finished.about, "settings": {**finished.about["settings"], "weights": weights}}
-    out, found = StringIO(), dataclasses.replace(finished, about=about)
-    terminal.show(found, file=out)
-    assert said in out.getvalue().splitlines()[0] and "pretrained" not in out.getvalue() + report.html(found)
+def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished):
+    for weights, said in (("pretrained", "(BERT, unmasked)"), ("random", "(BERT, random, unmasked)")):
+        about = {**finished.about, "settings": {**finished.about["settings"], "weights": weights}}
+        out, found = StringIO(), dataclasses.replace(finished, about=about)
+        terminal.show(found, file=out)
+        assert said in out.getvalue().splitlines()[0] and "pretrained" not in out.getvalue() + report.html(found)
 
 
-def test_the_report_goes_where_it_is_asked_for(found, tmp_path):
-    scan, _ = found
-    assert scan.report(tmp_path) == tmp_path / "report.html"
-    said = scan.report(tmp_path / "mine.html").read_text(encoding="utf-8")
+def test_the_report_goes_where_it_is_asked_for_and_shows_what_there_is(finished, tmp_path):
+    assert finished.report(tmp_path) == tmp_path / "report.html"
+    said = finished.report(tmp_path / "mine.html").read_text(encoding="utf-8")
     assert "A close look" in said and "The roughest heads" in said and "[CLS]" in said and "in_steepest" in said
-    assert said.count("<svg") == 7
-    assert "are in summary.csv and scan.csv, heads.csv, tokens.csv, whole.csv in the folder of" in said
-    bare = report.html(dataclasses.replace(scan, tokens=scan.tokens[:0]))
-    assert "are in summary.csv and scan.csv, heads.csv, whole.csv in the folder of" in bare
-    assert "relative constant" in said and "relative to token norms" not in said
-    assert ".wide, figure.map { overflow-x: auto; background: linear-gradient" in said  # a shadow where it is cut
+    assert said.count("<svg") == 7 and "scan.csv, heads.csv, tokens.csv, whole.csv" in said
+    assert "No logits of bert: its checkpoint holds no output layer (cls.predictions.bias" in said
+    bare = report.html(dataclasses.replace(finished, tokens=finished.tokens[:0]))
+    assert "scan.csv, heads.csv, whole.csv" in bare
+    said, row = " ".join(said.split()), finished.summary.iloc[0]
+    assert "over_* hold its logarithm to base 10, and certified_over a plain ratio" in said
+    rows = finished.table[(finished.table.layer == row.layer) & (finished.table.length == row.length)]
+    assert row.over_general == pytest.approx((rows.log10_general - np.log10(rows.lipschitz)).mean())
+    assert row.certified_over == pytest.approx((rows.certified / rows.lipschitz).max(), rel=1e-5)  # six digits, up
 
 
 def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story, monkeypatch):
@@ -76,14 +74,3 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
     assert page.count("Not applicable here:") == 1 and page.count(reasons["yudin"].partition("'")[0]) == 1
     assert "No look at single heads, for the same reason." in page and "no closed form of the attention of esm" in page
     assert "No logits of esm: its checkpoint holds no output layer" in page
-    del kept[next(key for key in kept if key.endswith("query.weight"))]
-    save_file(kept, tmp_path / "esm" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        ValueError, match="are not complete: 1 tensors of its config.json are missing, such as .*query.weight"
-    ):
-        models.load(tmp_path / "esm")
-
-
-def test_why_there_are_no_logits_is_named(found):
-    page = report.html(found[0])
-    assert "No logits of bert: its checkpoint holds no output layer (cls.predictions.bias, which" in page

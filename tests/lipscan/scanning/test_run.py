@@ -1,9 +1,7 @@
 """A scan of a model: against the dense Jacobian, below every bound, continued when killed, refused when mixed."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +18,6 @@ from hub import WORDS as VOCABULARY
 from hub import small_model, write_tokenizer
 from scans import BRIEF, QUIET, WORDS, scanned, small
 
-import lipnb
 from lipnb.jacobian import AutodiffJacobian
 from lipscan import models, scanning
 from lipscan.cli import main
@@ -49,14 +46,10 @@ def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
             assert getattr(row, column) > np.log10(exact), column
 
 
-@pytest.mark.parametrize("name", ["roberta", "distilbert", "vit", "gpt2", "llama biased"])
-def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name):
-    if name == "vit":
-        found = scanned(families / name, "random", tmp_path, lengths=None)
-    else:
-        (tmp_path / "t").write_text(WORDS)
-        options = {"tokenizer": families / "bert"} if name == "gpt2" else {}
-        found = scanned(families / name, tmp_path / "t", tmp_path, **options)
+@pytest.mark.parametrize("name", ["roberta", "vit", "gpt2", "llama biased"])
+def test_every_family_is_scanned_and_every_bound_holds(families, story, tmp_path, name):
+    options = {"vit": {"lengths": None}, "gpt2": {"tokenizer": families / "bert"}}.get(name, {})
+    found = scanned(families / name, "random" if name == "vit" else story, tmp_path, **options)
     table = found.table
     assert table.passed.all() and table.converged.all() and (table.self_check < 1e-5).all()
     assert (table.leak == 0).all() if found.about["settings"]["masked"] else (table.leak > 1e-6).all()
@@ -69,7 +62,6 @@ def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name)
     assert len(certified) == len(table) // 2
     assert (certified.certified >= certified.lipschitz * (1 - 1e-9)).all()
     assert (certified.certified_lower <= certified.lipschitz * (1 + 1e-4)).all()
-    assert "certified" in report.html(found)
 
 
 def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(bert, tmp_path, text):
@@ -82,10 +74,10 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
     assert set(found.whole.layer) == {1, 3, -1} and found.table.certified.notna().any()
     said = "Layers 0, 2, 4 of jamba hold no attention: not measured."
     assert said in found.about["settings"]["left_out"] and said in report.html(found)
-    with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
+    with pytest.raises(ValueError, match="layer 0, 2: .* 1, 3"):
         scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
     small_model(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
-    with pytest.raises(ValueError, match="none' has no layer that holds attention.*: there is nothing to measure"):
+    with pytest.raises(ValueError, match="no layer that holds attention"):
         models.load(tmp_path / "none")
 
 
@@ -105,17 +97,19 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     """kill -9 after the first units: the same command measures what is missing, and gives the undisturbed table."""
     command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5,7", "--dtype", "float64"]
     command += ["--output", str(tmp_path / "out")]
-    slow = (
-        "import lipscan.scanning.run as r, time; m = r.measure\n"
-        "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
-        "r.measure = slow\nfrom lipscan.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
-    )
+    slow = """import lipscan.scanning.run as r, sys, time
+m = r.measure
+def slow(*a, **k):
+    time.sleep(0.6)
+    return m(*a, **k)
+r.measure = slow
+from lipscan.cli import main
+main(sys.argv[1:])"""
     process = subprocess.Popen([sys.executable, "-c", slow, *command], stdout=subprocess.DEVNULL)
     partial = tmp_path / "out" / "scan.partial.jsonl"
-    end = time.monotonic() + 60
-    while (not partial.exists() or len(partial.read_text().splitlines()) < 4) and time.monotonic() < end:
+    while process.poll() is None and (not partial.exists() or partial.read_text().count("\n") < 4):
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     done = len(partial.read_text().splitlines()) - 1
     assert 3 <= done < 6
@@ -123,16 +117,12 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
         file.write('{"unit": "1/7", "rows": [{"lay')  # half a line
     assert main(command) == 0
     said = capsys.readouterr()
-    assert "Self-checks passed: 6 of 6 layers and lengths" in said.out and "\x1b" not in said.out + said.err
+    assert "Self-checks passed: 6 of 6" in said.out and "\x1b" not in said.out + said.err
     assert "step/s" in said.err  # progress, in a file too
-    assert main(command) == 0
-    again = capsys.readouterr()
-    assert again.out == said.out and "held this scan already: nothing was measured again" in again.err
+    assert main(command) == 0 and "nothing was measured again" in (again := capsys.readouterr()).err
+    assert again.out == said.out
     alone = scanning.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
     pd.testing.assert_frame_equal(scanning.load(tmp_path / "out").table, alone.table)
-    birth = json.loads((tmp_path / "out" / "scan.json").read_text())
-    assert birth["rows"] == 12 and len(birth["settings"]["text_sha256"]) == 64
-    assert birth["settings"]["text"] == "story.txt"
 
 
 def counted(monkeypatch):
@@ -140,19 +130,6 @@ def counted(monkeypatch):
     calls, measure = [], run.measure
     monkeypatch.setattr(run, "measure", lambda *given, **options: calls.append(given[1:]) or measure(*given, **options))
     return calls
-
-
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_a_finished_scan_is_not_measured_again(families, tmp_path, text, monkeypatch, name):
-    model = small(families / name)
-    first, calls = scanned(model, text, tmp_path), counted(monkeypatch)
-    (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 before the last file
-    pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
-    assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary) and not calls
-    another = r"'out' holds another scan \(windows 2, not 1\): name another folder with --output, or measure anew "
-    with pytest.raises(ValueError, match=f"{another}with --again"):
-        scanned(model, text, tmp_path, windows=1)
-    assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4 == 2 * len(calls)
 
 
 def test_a_scan_is_lengthened_and_answers_a_shorter_request(bert, tmp_path, text, monkeypatch, capsys):
@@ -163,25 +140,18 @@ def test_a_scan_is_lengthened_and_answers_a_shorter_request(bert, tmp_path, text
     for asked, new, said in (
         ({"layers": "0", "lengths": [5], "close": True}, [(0, 5)], "lengths 5 and the close look"),
         ({"layers": "0,1", "lengths": [9], "close": True}, [(1, 5), (1, 9)], "layers 1"),
-        (
-            {"layers": "0", "lengths": [4], "close": True},
-            [(0, 4), (1, 4)],
-            "lengths 4. The close look is made anew, at n",
-        ),
+        ({"layers": "0", "lengths": [4], "close": True}, [(0, 4), (1, 4)], "lengths 4. The close look is made anew"),
         ({"layers": "1", "lengths": [5, 9]}, [], None),
     ):
         calls.clear(), capsys.readouterr()
         grown, told = scanned(model, text, tmp_path, **asked, **look), capsys.readouterr().err
         assert calls == new
-        all_of_it = "The folder 'out' holds more, layers 0,1 and lengths 4,5,9: all of it is shown."
-        assert (f"New in the folder 'out': {said}" if said else all_of_it) in told
+        assert (f"New in the folder 'out': {said}" if said else "holds more, layers 0,1 and lengths 4,5,9") in told
     monkeypatch.undo()
     once = scanned(model, text, tmp_path / "once", lengths=[4, 5, 9], close=True, upper=False)
     for name in ("table", "summary", "heads", "tokens", "whole"):
         pd.testing.assert_frame_equal(getattr(grown, name), getattr(once, name), check_like=True, rtol=1e-5)
-    assert {name: grown.about[name] for name in ("settings", "rows")} == {
-        n: once.about[n] for n in ("settings", "rows")
-    }
+    assert all(grown.about[name] == once.about[name] for name in ("settings", "rows"))
     assert [one["lengths"] for one in grown.about["earlier"]] == [[9], [5, 9], [5, 9]] and "earlier" not in once.about
     assert [one["layers_scanned"] for one in grown.about["earlier"]] == [[0], [0], [0, 1]]
 
@@ -227,16 +197,6 @@ def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, tex
     assert set(found.table.window) == {0} and found.heads.empty and not (where / "heads.csv").exists()
 
 
-def test_other_rotary_frequencies_are_named(families, tmp_path, text):
-    folder = shutil.copytree(families / "llama", tmp_path / "llama")
-    scanned(folder, text, tmp_path, **BRIEF)
-    settings = json.loads((folder / "config.json").read_text())
-    settings.pop("rope_parameters", None)
-    (folder / "config.json").write_text(json.dumps({**settings, "rope_theta": 77.0}))
-    with pytest.raises(ValueError, match=r"configuration: rope_parameters.rope_theta 10000.0, not 77.0\)"):
-        scanned(folder, text, tmp_path, **BRIEF)
-
-
 def test_a_network_trained_on_but_for_its_attention_is_another(bert, tmp_path, text):
     folder = shutil.copytree(bert, tmp_path / "trained")
     scanned(folder, text, tmp_path, **BRIEF)
@@ -247,10 +207,7 @@ def test_a_network_trained_on_but_for_its_attention_is_another(bert, tmp_path, t
         scanned(folder, text, tmp_path, **BRIEF)
 
 
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [("llama", {"rms_norm_eps": 0.5}), ("llama", {"hidden_act": "gelu"}), ("mistral", {"sliding_window": 2})],
-)
+@pytest.mark.parametrize(("name", "changed"), [("llama", {"rms_norm_eps": 0.5}), ("mistral", {"sliding_window": 2})])
 def test_another_configuration_of_the_same_weights_is_another_scan(families, tmp_path, text, name, changed):
     """The folder went on with the old numbers: a digest of the weights alone is the same."""
     folder = shutil.copytree(families / name, tmp_path / name)
@@ -310,32 +267,6 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         scanning.remeasure(found.table, found.about["settings"], bert, text)
 
 
-def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path, text, monkeypatch):
-    real, calls = os.fsync, []
-
-    def full(descriptor):
-        calls.append(1)
-        if len(calls) > 3:
-            raise OSError(28, "No space left on device")
-        real(descriptor)
-
-    model = small(bert)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(
-            OSError,
-            match="scan.partial.jsonl cannot be written any more .No space left on device.: "
-            "what is measured is kept. Make room",
-        ):
-            scanned(model, text, tmp_path, upper=False)
-    (partial,) = tmp_path.rglob("scan.partial.jsonl")
-    kept = partial.read_text().count('"unit"')
-    measured = []
-    measure = run.measure
-    monkeypatch.setattr("lipscan.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
-    assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
-
-
 def test_a_mask_that_changes_nothing_is_said(bert, families, text):
     for name, own in (("gpt2", True), ("llama biased", True), ("bert", False)):
         asked = run.begin(families / name, text, ScanOptions(lengths=[4], masked=True, tokenizer=bert)).settings
@@ -363,23 +294,19 @@ def test_a_block_is_measured_by_automatic_differentiation(bert, tmp_path, text):
 
 
 def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story, tmp_path, monkeypatch):
-    real = models.readings
-
     def readings(model, inputs):
         if inputs.shape[1] in lost:
             raise RuntimeError("out of memory")
-        return real(model, inputs)
+        return models.readings(model, inputs)
 
     monkeypatch.setattr("lipscan.scanning.inputs.readings", readings)
-    options = {"lengths": [5, 9], "windows": 1, "dtype": "float64", "progress": False, "output": tmp_path / "out"}
     lost = {9}
-    out = lipnb.scan(small(bert), story, **options)
+    out = scanned(small(bert), story, tmp_path, lengths=[5, 9], windows=1, close=True)
     assert out.gaps.gap.tolist() == ["layer 0 at n = 9", "layer 1 at n = 9"] and len(out.table) == 4
     assert out.table.lipschitz.notna().tolist() == [True, False, True, False]
     assert "Self-checks passed: 2 of 4 layers" in report.html(out) and "failed its self-check" not in report.html(out)
     lost = {5, 9}
-    out = lipnb.scan(small(bert), story, **options, again=True)
+    out = scanned(small(bert), story, tmp_path, lengths=[5, 9], windows=1, close=True, again=True)
     assert out.table.lipschitz.isna().all() and out.whole.empty and out.heads.empty
-    printed = StringIO()
-    terminal.show(out, file=printed)
+    terminal.show(out, file=(printed := StringIO()))
     assert "No layer could be measured" in printed.getvalue() and "out of memory" in printed.getvalue()

@@ -15,11 +15,10 @@ def test_the_closest_bound_is_chosen_for_each_layer_and_length():
     assert found.index.tolist() == [0, 1, 3] and closest(table[["over_yudin"]].iloc[:1]).empty
 
 
-def test_every_column_is_explained(found):
-    scan, where = found
+def test_every_column_is_explained(finished, scan_folder):
     for file, names in summary.COLUMNS.items():
         told = {name.strip() for names in names for name in names.split(",")}
-        for column in pd.read_csv(where / file):
+        for column in pd.read_csv(scan_folder / file):
             generic = {"log10_NAME": "log10_", "over_NAME": "over_"}
             known = column in told or any(column.startswith(start) for name, start in generic.items() if name in told)
             assert known, (file, column)

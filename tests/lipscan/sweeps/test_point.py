@@ -72,13 +72,13 @@ print(before, len(psutil.Process().children(recursive=True)))"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-@pytest.mark.parametrize(("code", "status"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)])
-def test_the_status_of_a_process_of_another_is_seen_before_its_parent_asks(code, status):
-    child = subprocess.Popen([sys.executable, "-c", code])
-    while (found := point.exit_status(child.pid)) is None:
-        time.sleep(0.01)
-    assert os.waitstatus_to_exitcode(found) == status == child.wait()
-    assert point.exit_status(child.pid) is None
+def test_the_status_of_a_process_of_another_is_seen_before_its_parent_asks():
+    for code, status in (("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)):
+        child = subprocess.Popen([sys.executable, "-c", code])
+        while (found := point.exit_status(child.pid)) is None:
+            time.sleep(0.01)
+        assert os.waitstatus_to_exitcode(found) == status == child.wait()
+        assert point.exit_status(child.pid) is None
 
 
 def test_a_large_notebook_loses_its_largest_outputs_and_neither_errors_nor_records(tmp_path):
@@ -94,9 +94,7 @@ def test_a_large_notebook_loses_its_largest_outputs_and_neither_errors_nor_recor
     path = tmp_path / "executed.ipynb"
     path.write_text(json.dumps({"cells": cells}))
     first, second, third = json.loads(point.kept(path, "a/record"))["cells"]
-    assert second["outputs"][0]["text"].startswith(
-        "[9.0 MB of output dropped: a sweep keeps executed notebooks of up to"
-    )
+    assert second["outputs"][0]["text"].startswith("[9.0 MB of output dropped")
     assert third == json.loads(json.dumps(cells[2]))  # it fits now
     cells[2]["outputs"] = (stream(20_000_000), record, error)
     path.write_text(json.dumps({"cells": cells}))

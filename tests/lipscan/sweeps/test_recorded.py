@@ -7,7 +7,6 @@ import sys
 
 import nbformat
 import numpy as np
-import pytest
 import torch
 
 from lipscan import sweeps
@@ -27,17 +26,9 @@ def test_recorded_scalars_of_every_kind_come_back():
     assert type(got["d"]) is bool and type(got["h"]) is int
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, 1j, np.zeros(3), torch.zeros(2, 2), object(), np.array(1j)])
-def test_what_is_no_scalar_is_refused(value):
-    with pytest.raises(TypeError, match="record takes numbers, strings, booleans and None; 'v' is a "):
-        sweeps.record(v=value)
-
-
 def test_record_outside_a_notebook_prints_a_line(capsys):
     sweeps.record(slope=1 / 3, name="x")
     assert capsys.readouterr().out == "recorded: slope = 0.333333, name = 'x'\n"
-    with pytest.raises(TypeError, match="needs a name"):
-        sweeps.record()
 
 
 def test_importing_record_imports_nothing_heavy():

@@ -20,8 +20,8 @@ import nbformat
 import psutil
 import pytest
 
-from lipscan import cli, sweeps
-from lipscan.sweeps import folder, point, running
+from lipscan import sweeps
+from lipscan.sweeps import execution, folder, point, running
 
 ROOT = Path(sweeps.__file__).parents[2]
 
@@ -90,9 +90,6 @@ if what == "fine":
 """
 
 
-LEFT = "code cell 3: SystemExit: it left by sys.exit before it recorded"
-
-
 # all points but the first wait until the file "open" is there: a sweep that cannot end before a test says so
 GATED = "notebook: odd.py\nparameters: {gate: open}\ngrid: {n: {range: [6]}}\n"
 
@@ -146,11 +143,17 @@ def command(*words):
     )
 
 
+def end(run):
+    """How a command ended: its exit code, and what it said."""
+    out, err = run.communicate(timeout=900)
+    return run.returncode, out, err
+
+
 def until(condition, seconds=240):
     """Wait for something."""
-    end = time.monotonic() + seconds
+    last = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < last, "waited in vain"
         time.sleep(0.05)
 
 
@@ -174,18 +177,19 @@ def test_each_way_to_end_costs_one_point_at_most(place):
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
     long = errors.pop("long")
     assert long.startswith("code cell 3: ValueError: yyy") and len(long) <= 300
-    assert errors == {
+    died = "code cell 3: KernelDied: its kernel "
+    words = {
         "raise": "code cell 3: ZeroDivisionError: division by zero",
-        "killed": "code cell 3: KernelDied: its kernel was killed by SIGKILL, most often for want of memory",
-        "exits": "code cell 3: KernelDied: its kernel ended with exit code 3",
-        "leaves": f"{LEFT} a value: record first, or raise an error that says why not",
-        "half": f"{LEFT} all its values: record first, or raise an error that says why not",
-        "twice": "'result' is recorded twice: give each value a name of its own.",
+        "killed": f"{died}was killed by SIGKILL, most often for want of memory",
+        "exits": f"{died}ended with exit code 3",
+        "leaves": "code cell 3: SystemExit: it left by sys.exit before it recorded a value",
+        "half": "code cell 3: SystemExit: it left by sys.exit before it recorded all its values",
+        "twice": "'result' is recorded twice",
         "memory": "code cell 3: MemoryError",
-        "deletes": "FolderDeleted: its notebook deleted the temporary folder in which it runs: let it delete less",
-        "its parent": "code cell 3: KernelDied: the process that ran it was killed by SIGKILL, most often for want of "
-        "memory",
+        "deletes": "FolderDeleted: its notebook deleted the temporary folder",
+        "its parent": "code cell 3: KernelDied: the process that ran it was killed by SIGKILL",
     }
+    assert errors.keys() == words.keys() and all(errors[what].startswith(words[what]) for what in words), errors
     for failure in sweep.failures:  # each keeps its notebook, with the error where it happened
         named = [output for output in shown(failure["notebook"]) if "ename" in output]
         assert len(named) == (failure["what"] not in ("twice", "deletes"))  # no executed notebook of the last
@@ -206,9 +210,8 @@ def test_a_point_that_hangs_or_prints_without_end_meets_its_limit(place, monkeyp
         patch.setattr(point, "__file__", str(place / "low.py"))
         prints = sweeps.run(written("notebook: odd.py\ngrid: {what: [prints, a line]}\nworkers: 2"), progress=False)
     hangs = sweeps.run("odd.py", parameters={"what": "hang"}, timeout=25, output=place / "hangs", progress=False)
-    limit = "OutputLimit: stopped when its outputs filled 500 MB of memory: print less, or to a file"
-    assert [failure["error"] for failure in prints.failures] == [f"code cell 3: {limit}"] * 2
-    assert hangs.failures[0]["error"] == "code cell 3: Timeout: stopped after 25 s, the limit of a point"
+    assert all("code cell 3: OutputLimit: stopped" in failure["error"] for failure in prints.failures)
+    assert len(prints.failures) == 2 and "Timeout: stopped after 25 s" in hangs.failures[0]["error"]
     assert not sleepers(place)
     for failure in prints.failures + hangs.failures:  # the executed part is kept
         assert os.path.getsize(failure["notebook"]) < point.KEPT
@@ -235,20 +238,6 @@ def test_a_parameter_arrives_as_the_spec_says_it(place):
         assert values == {**told, "here": str(place), "omp": "3", "gpu": gpu}
 
 
-def test_a_notebook_itself_is_a_sweep_of_one_point(place, capsys):
-    words = ["sweep", "odd.py", "-p", "n=4", "-p", "value=.nan", "-p", "gate=False"]
-    assert cli.main(words) == 0
-    table = sweeps.load("sweeps/odd")
-    assert list(table.result) == [8] and list(table.gate) == [False] and table.value.isna().all()
-    assert sweeps.status("sweeps/odd").points[0]["parameters"]["n"] == 4
-    notebook = nbformat.read(Path("sweeps/odd/notebooks", f"{table.point[0]}.ipynb"), 4)
-    nbformat.validate(notebook)
-    assert "n = 4" in notebook.cells[1].source and notebook.metadata.papermill.parameters.n == 4
-    capsys.readouterr()
-    assert cli.main([*words, "--dry-run"]) == 0
-    assert "1 point, 0 would run" in capsys.readouterr().out  # not a number is the same parameter the next time
-
-
 STILLBORN = """\
 import os, sys
 from pathlib import Path
@@ -261,49 +250,39 @@ if any("ipykernel" in word for word in sys.orig_argv):
 """
 
 
-@pytest.mark.parametrize(("dead", "ran"), [(2, 3), (3, 3)])
-def test_a_kernel_that_ends_before_it_answers_is_started_again(place, monkeypatch, dead, ran):
+@pytest.mark.parametrize("dead", [2, 3])
+def test_a_kernel_that_ends_before_it_answers_is_started_again(place, monkeypatch, dead):
     (place / "first").mkdir()
     (place / "first" / "sitecustomize.py").write_text(STILLBORN)
-    starts = place / "first" / "starts"
-    starts.write_text(str(dead))
-    monkeypatch.setenv("PYTHONPATH", f"{place / 'first'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    (starts := place / "first" / "starts").write_text(str(dead))
+    monkeypatch.setenv("PYTHONPATH", f"{place / 'first'}{os.pathsep}{ROOT}")
     sweep = sweeps.run(written("notebook: odd.py\ngrid: {what: [fine]}"), progress=False)
     assert (len(sweep.table), len(sweep.failures)) == ((1, 0) if dead < 3 else (0, 1))
-    assert dead - int(starts.read_text()) == ran
-    for failure in sweep.failures:
-        assert "Kernel died before replying" in failure["error"]
+    assert dead - int(starts.read_text()) == 3
+    assert all("Kernel died before replying" in failure["error"] for failure in sweep.failures)
     assert not sleepers(place)
 
 
-def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped(place):
+def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped_or_killed(place):
     run = command(written(GATED), "--workers", "2")
     until(ended)
-    out, err = (second := command("odd.yml")).communicate(timeout=900)
-    assert second.returncode == 1 and "another sweep is running in" in err and "--output" in err
-    assert len(err.strip().splitlines()) == 1
+    code, _, err = end(command("odd.yml"))
+    assert code == 1 and "another sweep is running in" in err and len(err.strip().splitlines()) == 1
     now = sweeps.status("sweeps/odd")
     assert now.alive and now.run["process"] == run.pid and now.count("done") == 1 and now.count("running") >= 1
     run.send_signal(signal.SIGTERM)  # a batch system's notice
-    out, err = run.communicate(timeout=900)
-    assert run.returncode == 130 and "stopped; what is finished is kept, the same command continues" in err
-    assert "Traceback" not in err and not sleepers(place)
-    assert len(ended()) == 1 and len(sweeps.load("sweeps/odd")) == 1
+    code, _, err = end(run)
+    assert code == 130 and "what is finished is kept" in err and "Traceback" not in err
+    assert not sleepers(place) and len(ended()) == len(sweeps.load("sweeps/odd")) == 1
     assert sweeps.status("sweeps/odd").run is None
-    Path("open").touch()
-    sweep = sweeps.run("odd.yml", progress=False)
-    assert sweep.ran == 5 and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
-
-
-def test_a_killed_command_leaves_no_process_and_loses_nothing(place):
-    run = command(written(GATED), "--workers", "2")
-    until(ended)
-    until(lambda: sweeps.status("sweeps/odd").count("running") == 2)
+    # and again, killed without a notice
+    run = command("odd.yml", "--workers", "2")
+    until(lambda: len(kernels(psutil.Process(run.pid))) == 2 and sleepers(place))
     left = kernels(psutil.Process(run.pid))
     run.kill()
-    run.communicate()
+    end(run)
     assert not sweeps.status("sweeps/odd").alive and sweeps.status("sweeps/odd").count("left") == 5
-    until(lambda: not sleepers(place) and not any(process.is_running() for process in left), 60)
+    until(lambda: not sleepers(place) and not any(process.is_running() for process in left))
     (place / "sweeps" / "odd" / "notebooks" / ".x.ipynb.new").write_text("half a")  # as a power cut leaves it
     Path("open").touch()
     sweep = sweeps.run("odd.yml", progress=False)
@@ -344,43 +323,32 @@ def vanish(nanny):
     nanny.wait()
 
 
-def test_workers_and_commands_can_be_killed_and_the_table_is_the_same(cluster, place):
-    address, results = cluster.scheduler_address, {n: 2 * n for n in range(6)}
-
+def test_workers_can_be_killed_and_commands_stopped_and_the_table_is_the_same(cluster, place):
+    address = cluster.scheduler_address
     # a worker and a whole machine: Dask gives their points to others, the same run ends well
     far = machine(address, place)
-    run = command(written(GATED), "--scheduler", address, "--output", "lost-workers")
-    until(lambda: ended("lost-workers") and sweeps.status("lost-workers").count("running") == 3)
+    run = command(written(GATED), "--scheduler", address, "--output", "lost")
+    until(lambda: ended("lost") and sweeps.status("lost").count("running") == 3)
     vanish(far)
     psutil.Process(next(iter(cluster.workers.values())).pid).kill()  # its nanny starts another one
     Path("open").touch()
-    out, err = run.communicate(timeout=900)
-    assert run.returncode == 0, err
-    assert "is gone: what it had in work goes to another one" in out
+    code, out, err = end(run)
+    assert code == 0, err
+    assert "is gone: what it had in work goes to another one" in out and len(ended("lost")) == 6
+    # Ctrl-C: the kernels on the workers are gone too, and the same command continues
     Path("open").unlink()
-
-    # the command: the same one continues
-    run = command("odd.yml", "--scheduler", address, "--output", "lost-command")
-    until(lambda: ended("lost-command"))
-    run.kill()
-    run.communicate()
-    kept = len(ended("lost-command"))
-    Path("open").touch()
-    sweep = sweeps.run("odd.yml", scheduler=address, output=place / "lost-command", progress=False)
-    assert sweep.ran == 6 - kept > 0
-    tables = [Path(name, "table.csv").read_bytes() for name in ("lost-workers", "lost-command")]
-    assert dict(zip(sweep.table.n, sweep.table.result, strict=True)) == results and tables[0] == tables[1]
-    assert {line["host"] for line in ended("lost-command")} == {socket.gethostname()}
-    assert len(ended("lost-workers")) == 6
-    Path("open").unlink()
-
-    # Ctrl-C: the kernels on the workers are gone too
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
     until(lambda: ended("stopped"))
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=900)
-    assert run.returncode == 130 and "what is finished is kept" in err
-    until(lambda: not kernels(psutil.Process()), 60)
+    code, _, err = end(run)
+    assert code == 130 and "what is finished is kept" in err
+    until(lambda: not kernels(psutil.Process()))
+    kept = len(ended("stopped"))
+    Path("open").touch()
+    sweep = sweeps.run("odd.yml", scheduler=address, output=place / "stopped", progress=False)
+    assert sweep.ran == 6 - kept > 0 and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
+    tables = [Path(name, "table.csv").read_bytes() for name in ("lost", "stopped")]
+    assert tables[0] == tables[1] and {line["host"] for line in ended("stopped")} == {socket.gethostname()}
 
 
 def test_a_point_cannot_end_its_worker_and_one_whose_workers_end_is_one_failed_point(cluster, place, monkeypatch):
@@ -393,10 +361,9 @@ def test_a_point_cannot_end_its_worker_and_one_whose_workers_end_is_one_failed_p
     assert all("KernelDied" in failure["error"] for failure in sweep.failures)
     assert {worker.pid for worker in cluster.workers.values()} == before
     sweep = sweeps.run("odd.py", parameters={"what": "its worker"}, scheduler=cluster.scheduler_address, progress=False)
-    assert [failure["error"][:70] for failure in sweep.failures] == [
-        "WorkerLost: several workers ended while they ran it, the last one tcp:"
-    ]
-    until(lambda: not sleepers(place), 60)
+    [failure] = sweep.failures
+    assert failure["error"].startswith("WorkerLost: several workers ended while they ran it, the last one tcp:")
+    until(lambda: not sleepers(place))
 
 
 def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place, monkeypatch):
@@ -430,11 +397,10 @@ def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):
     run = command(written(GATED), "--scheduler", address)
     until(ended)
     scheduler.kill()
-    _, err = run.communicate(timeout=900)
+    code, _, err = end(run)
     vanish(worker)
-    assert run.returncode == 1 and scheduler.wait() == -signal.SIGKILL
-    said = f"lipnb: the scheduler {address} went away: start it and its workers, then give the same command.\n"
-    assert err.endswith(said) and "Traceback" not in err
+    assert code == 1 and scheduler.wait() == -signal.SIGKILL
+    assert f"the scheduler {address} went away" in err and "Traceback" not in err
     assert list(sweeps.load("sweeps/odd").n) == [0] and sweeps.status("sweeps/odd").count("left") == 5
 
 
@@ -449,7 +415,7 @@ def test_whatever_breaks_when_the_scheduler_goes_away_its_sentence_is_the_same(p
     broken = Mock(side_effect=CommClosedError("in <TCP>"))
     client = Mock(status=first, submit=lambda *_, **__: future, run=broken, nthreads=broken)
     client.scheduler.address = "tcp://s:3"
-    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away: start it and its workers"):
+    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away"):
         list(running._outcomes(running.plan(written(GATED)), client, [{}], lambda: False, print))
     client.status = "running"
     assert running._Pool(client, print).size == 0
@@ -457,7 +423,7 @@ def test_whatever_breaks_when_the_scheduler_goes_away_its_sentence_is_the_same(p
 
 def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
     monkeypatch.setattr("lipscan.sweeps.source.package", lambda: "0.0.9")
-    with pytest.raises(RuntimeError, match="a worker could not run its point: .* this sweep was begun with 0.0.9"):
+    with pytest.raises(RuntimeError, match="begun with 0.0.9"):
         sweeps.run(written(GATED), scheduler=cluster.scheduler_address, progress=False)
 
 
@@ -471,16 +437,16 @@ def test_a_cluster_named_in_the_spec(place):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("{kind: SlurmCluster}", "there is no kind 'SlurmCluster': it is one of .*LocalCluster, .*SLURMCluster"),
-        ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}", "SLURMCluster could not be started: "),
-        ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB}}", "SLURMCluster gives its jobs to .* 'sbatch', which"),
+        ("{kind: SlurmCluster}", "one of .*LocalCluster, .*SLURMCluster"),
+        ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}", "could not be started"),
+        ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB}}", "'sbatch'"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_said(place, monkeypatch, spec, sentence):
     for name in [name for name in sys.modules if name.startswith("dask_jobqueue")]:  # its import takes Ctrl-C away
         monkeypatch.delitem(sys.modules, name)
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ValueError, match=f"'cluster': {sentence}"):
+    with pytest.raises(ValueError, match=f"'cluster': .*{sentence}"):
         sweeps.run(written(f"{GATED}cluster: {spec}"), progress=False)
     assert signal.getsignal(signal.SIGINT) == before
 
@@ -511,19 +477,17 @@ def test_a_pool_whose_workers_are_gone_is_named_and_not_waited_for_without_end(m
         assert pool.size == size
     assert news == [{"p1": "tcp://b:2"}, {}, {}]
     assert pool.look() == {}  # it is too early for another look
-    assert said == [
-        f"the worker tcp://{name} is gone: what it had in work goes to another one" for name in ("a:1", "b:2")
-    ]
+    assert [sentence.split()[2] for sentence in said] == ["tcp://a:1", "tcp://b:2"]
     pool._looked -= running.EVERY
     monkeypatch.setattr(running, "GONE", 0)
-    with pytest.raises(RuntimeError, match="no worker at tcp://s:3, since .* the last one was tcp://b:2. What is fin"):
+    with pytest.raises(RuntimeError, match="no worker at tcp://s:3, .* the last one was tcp://b:2"):
         pool.look()
 
 
 def test_a_pool_to_which_no_worker_comes_is_not_waited_for_without_end(place, monkeypatch):
     monkeypatch.setattr(running, "NEVER", 0)
     text = GATED + "cluster: {kind: LocalCluster, options: {processes: false, n_workers: 0}}"
-    with pytest.raises(RuntimeError, match="there is no worker at .*: see what ended them .*`dask worker "):
+    with pytest.raises(RuntimeError, match="no worker at"):
         sweeps.run(written(text), progress=False)
 
 
@@ -573,10 +537,8 @@ def test_this_machine_as_a_cluster_listens_on_loopback_alone(place):
 
 
 def test_an_error_without_text_is_named_without_a_colon_at_its_end():
-    from lipscan.sweeps.execution import _error
-
     ended = {"why": None, "code": 1, "raised": "PapermillExecutionError: it"}
     for text, said in (("", "KeyError"), ("'a'", "KeyError: 'a'")):
         output = nbformat.v4.new_output("error", ename="KeyError", evalue=text, traceback=[])
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("{}['a']", outputs=[output])])
-        assert _error({}, ended, notebook).endswith(f": {said}")
+        assert execution._error({}, ended, notebook).endswith(f": {said}")

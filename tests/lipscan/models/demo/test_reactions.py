@@ -34,9 +34,7 @@ REACTION = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("LIPNB_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def network(**settings):
@@ -128,18 +126,18 @@ def test_the_stored_model_shares_one_attention(monkeypatch):
     assert models.special_tokens(model) == ([12], [13])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("ClCc1cc[nH]c1.[Na+]>>BrCO", "Cl C c 1 c c [nH] c 1 . [Na+] >> Br C O"),
-        ("C%11=O.\nCl>>C%11", "C %11 = O . Cl >> C %11"),  # lines are of the file, and no part of SMILES
-        ("C(=O)[K+]~N", "C ( = O ) [UNK] [UNK] N"),
-        ("CXO", "C [UNK] O"),  # no part of SMILES stands alone, too
-    ],
-)
-def test_reactions_are_cut_into_atoms_and_bonds(text, expected, tmp_path):
+REACTIONS = {
+    "ClCc1cc[nH]c1.[Na+]>>BrCO": "Cl C c 1 c c [nH] c 1 . [Na+] >> Br C O",
+    "C%11=O.\nCl>>C%11": "C %11 = O . Cl >> C %11",  # lines are of the file, and no part of SMILES
+    "C(=O)[K+]~N": "C ( = O ) [UNK] [UNK] N",
+    "CXO": "C [UNK] O",  # no part of SMILES stands alone, too
+}
+
+
+def test_reactions_are_cut_into_atoms_and_bonds(tmp_path):
     model, _ = unpacked(tmp_path / "package")
-    assert model.tokenizer.convert_ids_to_tokens(model.token_ids(text).tolist()) == expected.split()
+    for text, expected in REACTIONS.items():
+        assert model.tokenizer.convert_ids_to_tokens(model.token_ids(text).tolist()) == expected.split()
     assert models.special_tokens(model) == ([WORDS.index("[CLS]")], [WORDS.index("[SEP]")])
 
 
@@ -159,8 +157,6 @@ def test_code_in_a_file_of_weights_is_not_run(tmp_path):
 def test_reactions_become_a_text(monkeypatch, tmp_path):
     other = REACTION | {"product_smiles": "CCO", "conditions": {"solvent": None, "co_solvent": None, "reagents": None}}
     content = json.dumps([REACTION, other, REACTION]).encode()
-    with pytest.raises(FileNotFoundError, match="'reactions' is not here yet: run lipnb fetch reactions"):
-        corpora.read("reactions")
     fetching.fetch("reactions", wheel=wheel(monkeypatch, tmp_path, "reactions", {"generic_reactions.json": content}))
     # agents stand before >> too, each molecule once, in alphabetical order; a reaction that is there twice counts once
     assert corpora.read("reactions") == "CCBr.CCO.O.[Na+]>>CCOCC.\nCCBr.CCO>>CCO"
