@@ -166,7 +166,9 @@ def test_float32_is_certified_truly_where_singular_values_nearly_coincide(kind, 
         assert row["doubled"] + (count - row["converged"]) > 0
 
 
-def test_bounds_below_the_truth_are_counted(monkeypatch):
+def test_ten_thousand_runs_are_planned_and_bounds_below_the_truth_are_counted(monkeypatch):
+    planned = near_degenerate.units().values()
+    assert sum(given[2] for given in planned if given[3] == near_degenerate.SURE) == 10_000
     given = [(1.0, 1, 3, 0, 1.01), (1.0, 0, 3, 0, 1.01), (1.02, 1, 3, 1, 1.01), (1.01 * (1 - 1e-6), 1, 3, 0, 1.01)]
     monkeypatch.setattr(near_degenerate, "diagonal", lambda *_: given)
     row = near_degenerate.runs("diagonal", 64, 4, 0.5)

@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
 from nbclient import NotebookClient
