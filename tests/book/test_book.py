@@ -112,8 +112,9 @@ def begun(folder, *pages):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (folder / name).parent.mkdir(exist_ok=True)
         copy(ROOT / name, folder / name)
-    chapters = ", ".join(f"{{file: {page}}}" for page in pages)
-    (folder / "_toc.yml").write_text(f"{{format: jb-book, root: book/intro, chapters: [{chapters}]}}")
+    chapters = [f"- file: {page}" for page in pages]
+    toc = ["format: jb-book", "root: book/intro", *(["chapters:", *chapters] if pages else [])]
+    (folder / "_toc.yml").write_text("\n".join(toc))
     (folder / "book" / "intro.md").write_text("# Intro\n\nA sound page.\n\n```{bibliography}\n```\n")
 
 
