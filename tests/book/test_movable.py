@@ -1,7 +1,6 @@
 """Movable figures in a real browser, from the disk: what a reader moves to is what the package computes."""
 
 import re
-import shutil
 from base64 import b64encode
 from pathlib import Path
 
@@ -58,14 +57,7 @@ def shown(tables):
 def site(tmp_path_factory, shown):
     """A book of one page that holds them, and one that does not."""
     folder = tmp_path_factory.mktemp("movable")
-    for name in ("_config.yml", "book/references.bib", "book/_ext", "book/_static"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        (folder / name).parent.mkdir(exist_ok=True)
-        copy(ROOT / name, folder / name)
-    (folder / "_toc.yml").write_text(
-        "{format: jb-book, root: book/intro, chapters: [{file: notebooks/99_scratch}, {file: book/front}]}"
-    )
-    (folder / "book" / "intro.md").write_text("# Intro\n\nA page.\n\n```{bibliography}\n```\n")
+    test_book.begun(folder, "notebooks/99_scratch", "book/front")
     (folder / "book" / "front.md").write_text("# Front\n\n```{figure} figures/fig-99-growth.png\nA caption.\n```\n")
     (folder / "book" / "figures").mkdir()
     (folder / "book" / "figures" / "fig-99-growth.png").write_bytes(shown[2].still)
@@ -101,7 +93,6 @@ def slide(visit, place, name, to):
     control.press("Home")
     for _ in range(to):
         control.press("ArrowRight")
-    return control
 
 
 def words(sentence):
@@ -122,12 +113,7 @@ def seen(page, selector, count):
     return sum(one.is_visible() for one in found)
 
 
-def test_words_are_whole_and_signs_are_kept():
-    assert words("it is 1.42, not 11.4.") == ["it", "is", "1.42", "not", "11.4"]
-    assert [signed(value) for value in (-0.25, -0.001, 0.25)] == ["−0.25", "0.00", "0.25"]
-
-
-@pytest.mark.parametrize(("n", "R"), [(0, 0), (3, 1), (1, 2)])
+@pytest.mark.parametrize(("n", "R"), [(0, 0), (3, 1)])
 def test_two_clusters_moved_show_what_the_package_computes(visit, n, R):
     slide(visit, 0, "n", n)
     slide(visit, 0, "R", R)
@@ -142,8 +128,9 @@ def test_two_clusters_moved_show_what_the_package_computes(visit, n, R):
     now = visit.page.evaluate(DATA, "now")
     assert now["n"] == [length] * 2 and now["y"] == pytest.approx([constant, bound], rel=1e-3)
     assert visit.page.evaluate(DATA, "tokens")["x"][:2] == pytest.approx([-radius, radius])
-    curve = visit.page.evaluate(DATA, "curves")["constant"]
-    assert curve[n] == pytest.approx(constant, rel=1e-3) and len(curve) == len(LENGTHS)
+    assert visit.page.evaluate(DATA, "curves")["constant"][n] == pytest.approx(constant, rel=1e-3)
+    control = figure(visit, 0).locator("[name=n]")
+    assert control.get_attribute("aria-valuetext") == str(length)
 
 
 def test_the_arrows_have_the_length_of_the_constant(tables):
@@ -151,9 +138,8 @@ def test_the_arrows_have_the_length_of_the_constant(tables):
     rows = tables[0]
     moved = rows.lonely_move**2 + (rows.n - 1) * rows.cluster_move**2
     out = rows.lonely_out_move**2 + (rows.n - 1) * rows.cluster_out_move**2
-    assert np.allclose(moved, 1)
-    assert np.allclose(np.sqrt(out), rows.constant)  # here the worst move never parts the cluster
-    assert (rows.constant <= rows.bound).all() and (rows.lonely_move > 0).all()
+    assert np.allclose(moved, 1) and np.allclose(np.sqrt(out), rows.constant)  # the worst move never parts the cluster
+    assert (rows.constant <= rows.bound).all()
 
 
 @pytest.mark.parametrize("t", range(len(RANGES)))
@@ -185,10 +171,6 @@ def test_model_and_layer_are_chosen(visit, tables):
     said = figure(visit, 2).locator(".says").inner_text()
     low, high = map(signed, fit.interval)
     assert said.startswith(f"gpt2-mini, layer 3: slope {signed(fit.slope)}, 95 % interval {low} to {high}; {fit.curve}")
-    points = [
-        one for one in visit.page.evaluate("Bokeh.documents.map(one => one.get_model_by_name('points')?.data)") if one
-    ]
-    assert len(points[-1]["y"]) == len(rows) and max(points[-1]["y"]) == pytest.approx(rows.lipschitz.max(), rel=1e-2)
     law = visit.page.evaluate(DATA, "law")
     assert law["n"] == [rows.length.min(), rows.length.max()]
     assert np.log(law["y"][1] / law["y"][0]) / np.log(law["n"][1] / law["n"][0]) == pytest.approx(fit.slope, abs=1e-2)
@@ -196,12 +178,6 @@ def test_model_and_layer_are_chosen(visit, tables):
     layer = figure(visit, 2).locator("[name=layer]")
     assert figure(visit, 2).locator("output").inner_text() == "6" and layer.is_disabled()
     assert figure(visit, 2).locator(".says").inner_text().startswith("one layer, layer 6: ")
-
-
-def test_a_slider_says_its_value_and_works_by_keyboard(visit):
-    control = slide(visit, 0, "n", 2)
-    assert control.get_attribute("aria-valuetext") == "30"
-    assert figure(visit, 0).locator("label", has_text="number of tokens").locator("output").inner_text() == "30"
 
 
 def test_nothing_is_asked_from_outside_and_scripts_are_small(visit, site, browser):
@@ -238,36 +214,9 @@ def test_a_still_picture_stands_where_scripts_do_not_run(site, browser, visit):
     visit.page.emulate_media(media="screen")
 
 
-def test_figures_are_numbered_with_their_captions(visit):
-    captions = [one.inner_text() for one in visit.page.locator("figure figcaption").all()]
-    assert [re.sub(r"\s*#$", "", text) for text in captions] == [
-        "Fig. 1 Caption of two-clusters.",
-        "Fig. 2 Caption of released.",
-        "Fig. 3 Caption of growth.",
-    ]
-    alts = [one.get_attribute("alt") for one in visit.page.locator(".movable .still").all()]
-    assert len(alts) == 3 and all(alts) and len(set(alts)) == 3
-
-
 def test_a_figure_is_the_same_each_time_and_small(shown, tables):
     """Whatever bokeh drew before."""
     for first, again in zip(shown, drawn(tables), strict=True):
         assert first._repr_html_() == again._repr_html_() and first._repr_png_() == again._repr_png_()
         assert len(first.data) < sliders.MOST and len(first.still) < 30_000
         assert first._repr_png_().startswith(b"\x89PNG")
-
-
-def test_a_figure_that_is_too_large_is_refused(shown, monkeypatch):
-    monkeypatch.setattr(sliders, "MOST", 100)
-    with pytest.raises(ValueError, match="at most 100 characters"):
-        sliders.Movable("too-large", [], [], [sliders.Feed("says", (), "word " * 30)], plt.figure(), "")
-
-
-def test_tables_that_cannot_be_moved_are_refused(tables):
-    with pytest.raises(ValueError, match="every n is needed at every R, 12 rows, got 11"):
-        figures.movable.two_clusters(tables[0].iloc[1:])
-    with pytest.raises(power_laws.SeveralSeries):
-        text = tables[2]
-        figures.movable.growth(text.assign(object=["head", "layer"] * (len(text) // 2)))
-    with pytest.raises(ValueError, match="lengths must be even"):
-        moving.from_uniform_to_sharp([3], [0.0])

@@ -15,12 +15,9 @@ from lipnb import local_lipschitz
 ROOT = Path(__file__).parents[2]
 MODULES = {
     "bert": "encoder.layer.1.attention.self",
-    "albert": "encoder.albert_layer_groups.1.albert_layers.0.attention",
-    "distilbert": "transformer.layer.1.attention",
     "modernbert": "layers.1.attn",
     "gpt2": "h.1.attn",
     "llama": "layers.1.self_attn",
-    "gemma3_text": "layers.1.self_attn",
     "gpt_neox": "layers.1.attention",
 }
 

@@ -39,11 +39,7 @@ def tried(root, text):
 def test_every_page_of_the_book_has_others():
     listed = variations.listed(ROOT)
     assert list(listed) == [source.stem for source in sources(ROOT)]
-    alone = [name for name, others in listed.items() if not others]
-    assert not alone, f"book/variations.yml has no other parameters for {', '.join(alone)}, which have no seed or text"
-
-
-def test_every_page_gets_the_values_of_its_parameters():
+    assert all(listed.values()), "book/variations.yml has no other parameters for a page without seed or text"
     for path in sources(ROOT):
         page = source.read(path)
         source.check(page, [variations.defaults(ROOT, path)])
@@ -57,16 +53,11 @@ def test_another_seed_and_text_are_tried_unasked(root):
     assert variations.listed(tried(root, "{}")) == {"00_page": [{"texts": ["python_reference"]}]}
 
 
-def test_parameters_are_read_from_their_cell(root):
-    assert variations.defaults(root, root / "notebooks/00_page.py") == {"size": 2, "names": ["alice"], "seed": 0}
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("01_other: [{seed: 2}]", "there is no page 01_other"),
         ("00_page: [{sead: 1}]", "sead = 1 is what the book shows, or no parameter"),
-        ("00_page: [{seed: 1, size: 2}]", "size = 2 is what the book shows"),
     ],
 )
 def test_a_list_that_is_wrong_is_one_sentence(root, text, sentence):
@@ -83,5 +74,3 @@ def test_what_fails_is_named_and_the_rest_runs(root, capsys):
     tried(root, "00_page: [{size: 3, names: [bob]}]")
     assert variations.report(root, ["00"], workers=1) == 0
     assert "2 points of 1 pages: 0 run now, 0 failed" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"no page that book/variations\.yml varies has 'nothing' in its name"):
-        variations.report(root, ["nothing"])

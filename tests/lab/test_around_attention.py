@@ -46,5 +46,3 @@ def test_pictures_are_measured_at_the_nearest_lengths_they_have():
     keys = [f"{name}/{n}" for name in ("minilm", "minilm/masked") for n in around_attention.LENGTHS]
     assert [unit.key for unit in units] == [*keys, *(f"dinov2-small/{n}" for n in (17, 37, 122, 485))]
     assert [model["masked"] for model in settings["models"]] == [False, True, False]
-    short, _ = around_attention.sublayers([MODELS[0]], lengths=(8, 1024))
-    assert set(settings["read"]) == {"alice", "grace_hopper"} and short["lengths"] == [8, 1024]

@@ -7,18 +7,14 @@ import torch
 
 from lab import figures, results
 from lab.experiments import atlas, attention_summary
-from lab.experiments.atlas import Condition, lengths_of, windows_of
+from lab.experiments.atlas import Condition, windows_of
+from lab.experiments.loading import load
 from lab.statistics import layer_growth
 from lipnb import singular_pair
 from lipnb.attention import Attention
-from lipscan import corpora, models
+from lipscan import corpora
 
 TEXT = Condition("python_reference")
-
-
-@pytest.fixture(scope="module")
-def minilm():
-    return models.load("minilm")
 
 
 def drawn(heads, width=6, head_width=3, *, seed=0, **options):
@@ -81,25 +77,18 @@ def test_concentration_counts_tokens():
     assert found["tokens_in"].item() == pytest.approx(1, abs=1e-3) == found["tokens_out"].item()
 
 
-def test_lengths_are_geometric_and_read_by_the_model(minilm):
-    lengths = lengths_of(minilm)
-    assert lengths == (8, 16, 32, 64, 128, 256, 512) and lengths[-1] == minilm.longest
-    assert lengths_of(minilm, 40) == (8, 16, 32)
-
-
 def test_windows_lie_elsewhere_at_every_length_and_never_overlap(minilm, monkeypatch):
     monkeypatch.setattr(corpora, "read", lambda name: " ".join(map(str, range(10_000, 40_000))))
     places = {}
-    for length in (16, 32, 64):
+    for length in (16, 32):
         ids = windows_of(minilm, TEXT, length)
         assert ids.shape == (8, length) and (ids[:, 0] == 101).all() and (ids[:, -1] == 102).all()
         words = [minilm.tokenizer.decode(one[1:-1]).split()[1:-1] for one in ids]  # words at the ends may be cut
         held = sorted((int(one[0]), int(one[-1])) for one in words)
         assert all(last < first for (_, last), (first, _) in zip(held, held[1:], strict=False))
         places[length] = np.array([first for first, _ in held])
-    for a, b in ((16, 32), (32, 64)):
-        nearest = [np.abs(places[a] - place).min() for place in places[b]]
-        assert np.median(nearest) > 300, "windows of two lengths lie at the same places"
+    nearest = [np.abs(places[16] - place).min() for place in places[32]]
+    assert np.median(nearest) > 300, "windows of two lengths lie at the same places"
     assert windows_of(minilm, TEXT, 512).shape[0] == 4 and windows_of(minilm, TEXT._replace(count=4), 16).shape[0] == 4
     assert torch.equal(windows_of(minilm, TEXT, 16), windows_of(minilm, TEXT, 16))
     assert not torch.equal(windows_of(minilm, TEXT, 16), windows_of(minilm, TEXT, 16, seed=1))
@@ -112,14 +101,6 @@ def test_shuffled_windows_are_the_same_tokens_in_orders_of_their_own(minilm):
     assert torch.equal(plain.sort(1).values, mixed.sort(1).values)
     order = [[one.index(token) for token in set(one)] for one in (plain[0].tolist(), plain[1].tolist())]
     assert order[0] != order[1]
-
-
-def test_crops_are_squares_of_the_picture():
-    some = atlas.crops("china", 56, 3, seed=0)
-    assert some.shape == (3, 3, 56, 56) and torch.equal(some, atlas.crops("china", 56, 3, seed=0))
-    assert not torch.equal(some[0], some[1])
-    whole = models.picture("china", 512)
-    assert some.amin() >= whole.amin() - 1.0 and some.amax() <= whole.amax() + 1.0  # bicubic filters overshoot
 
 
 def test_a_row_is_what_dense_differentiation_gives(minilm):
@@ -144,8 +125,6 @@ def test_random_weights_are_another_network_on_the_same_windows():
 
 def test_random_weights_of_a_decoder_are_not_those_of_the_encoder_before_it():
     """Two tables made in one process: the second one took the network of the first, without its mask."""
-    from lab.experiments.loading import load
-
     for masked in (False, True):
         assert atlas._twin(load("minilm", masked=masked), 0).masked == masked
 
@@ -166,22 +145,16 @@ def test_stored_rows_hold_what_theory_says(name):
     assert table.groupby(["corpus", "order", "weights", "layer", "length"]).window.nunique().min() >= atlas.LEAST
 
 
-def test_figures_draw_every_series_once_and_refuse_two_at_once():
-    draw = np.random.default_rng(0)
-    rows = pd.DataFrame(
-        [
-            {"corpus": "alice", "order": "text", "model": "minilm", "weights": "pretrained", "masked": False}
-            | {"layer": layer, "object": "heads+output", "length": n, "window": w}
-            | {"lipschitz": n**0.25 * draw.uniform(0.9, 1.1)}
-            for layer in range(3)
-            for n in (8, 16, 32)
-            for w in range(4)
-        ]
-    )
-    drawn = figures.atlas.growth(layer_growth.named(rows), {"MiniLM": "alice"})
+def test_figures_draw_every_series_once():
+    rows = [
+        {"corpus": "alice", "order": "text", "model": "minilm", "weights": "pretrained", "masked": False}
+        | {"layer": layer, "object": "heads+output", "length": n, "window": w, "lipschitz": n**0.25 + 0.1 * w}
+        for layer in range(3)
+        for n in (8, 16, 32)
+        for w in range(4)
+    ]
+    drawn = figures.atlas.growth(layer_growth.named(pd.DataFrame(rows)), {"MiniLM": "alice"})
     assert figures.points(drawn) == 3 * 3
-    with pytest.raises(ValueError, match="of several"):
-        figures.atlas.by_length(rows)
     beside = pd.DataFrame({"map": ["MiniLM"] * 3 + ["ALBERT"], "slope": [0.1, 0.2, 0.3, 0.0], "released": 0.25})
     drawn = figures.atlas.two_quantities(beside, 0.25, 0.1)
     assert figures.points(drawn) == 4 and [line.get_label() for line in drawn.axes[0].lines[1:]] == ["MiniLM", "ALBERT"]

@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import platform
-import subprocess
-import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,11 +28,7 @@ from lab.benchmarks import (
     workload,
 )
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.jacobian.cached import CachedGram
 from lipnb.spectral import start_vectors
-from lipscan import models
-
-ROOT = Path(results.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +68,6 @@ def test_every_peer_finds_the_dense_value(small, name):
     assert answer.products > 0 or name == "dense"
 
 
-def test_the_released_rule_is_absolute(small):
-    attention, x, dense = small
-    thousandth = Attention(**{**attention.tensors(), "output": attention.output / 1000}, scale=attention.scale)
-    hasty = peers.released_fed_back(thousandth, x)
-    assert hasty.products <= 2 and abs(1000 * hasty.value / dense - 1) > 1e-2
-    capped = peers.released_fed_back(attention, x, threshold=0.0, max_iter=3)
-    assert capped.products == 4 and not capped.converged
-
-
 def test_steps_of_shares_change_one_thing_each(small, monkeypatch):
     attention, x, dense = small
     pair = torch.stack([x, x.flip(0)])
@@ -96,13 +81,6 @@ def test_steps_of_shares_change_one_thing_each(small, monkeypatch):
     assert released == closed and alone == batch and sum(batch) < sum(released)
 
 
-def test_power_iteration_stops_at_a_known_truth(small):
-    attention, x, dense = small
-    answer = peers.power(attention, x, truth=dense, rtol=1e-2)
-    assert 0 <= 1 - answer.value / dense <= 1e-2
-    assert answer.products < peers.power(attention, x, truth=dense).products
-
-
 @pytest.fixture(scope="module")
 def twin():
     return layers.layer("twin:1", "python_reference")
@@ -110,42 +88,21 @@ def twin():
 
 def test_the_twin_is_two_layers_side_by_side_rotated(twin):
     x = twin.tokens(5, 2)
-    assert x.shape == (2, 5, 768) and twin.attention.key_width == 64 and twin.attention.heads == 12
     first, second = (layers._minilm().attention(number).to(dtype=torch.float64) for number in (1, 2))
     turn = layers.rotation(768)
     assert torch.allclose(turn @ turn.T, torch.eye(768, dtype=torch.float64), atol=1e-12)
     halves = (x.double() @ turn).chunk(2, dim=-1)  # back from y = Q x, in rows
     parts = [part.project(half) for part, half in zip((first, second), halves, strict=True)]
     P = sum(query @ key.mT for query, key, _ in parts).softmax(-1)
-    out = (
-        torch.cat(
-            [
-                part.combine(P @ value) + part.output_bias
-                for part, (_, _, value) in zip((first, second), parts, strict=True)
-            ],
-            dim=-1,
-        )
-        @ turn.T
-    )
+    out = [f.combine(P @ value) + f.output_bias for f, (_, _, value) in zip((first, second), parts, strict=True)]
+    out = torch.cat(out, dim=-1) @ turn.T
     assert (twin.attention(x) - out).norm() / out.norm() < 1e-5
-
-
-def test_the_twin_reads_two_different_windows(twin):
-    ids = layers._ids(layers._minilm, "python_reference")
-    windows = ids[: 4 * 5].reshape(4, 5)
-    first, second = (twin.tokens(5, 2).double() @ layers.rotation(768)).chunk(2, dim=-1)
-    assert (first - layers._minilm().activations(windows[:2], 1)).abs().max() < 1e-4
-    assert (second - layers._minilm().activations(windows[2:], 2)).abs().max() < 1e-4
 
 
 def test_windows_can_be_skipped_and_long_inputs_are_windows_in_a_row(twin):
     mini = layers.layer("mini:1", "python_reference")
     assert (mini.tokens(5, 4)[3:] - mini.tokens(5, 1, skip=3)).abs().max() < 1e-5
-    wide = layers.wide_tokens(1, 700)
-    assert wide.shape == (1, 700, 768)
-    assert (wide[0, :512] - twin.tokens(512, 2)[0]).abs().max() < 1e-3
-    with pytest.raises(ValueError, match="a layer is mini:L"):
-        layers.layer("bert:3")
+    assert (layers.wide_tokens(1, 700)[0, :512] - twin.tokens(512, 2)[0]).abs().max() < 1e-3
 
 
 def test_every_mode_of_ours_agrees_with_the_dense_value(small):
@@ -183,11 +140,6 @@ def test_what_is_counted_on_a_gpu_is_counted_on_a_processor(monkeypatch):
     truth = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
     found = device._judged(truth, 0.9 * truth, torch.tensor([1.0, 0.99, 1.1]), torch.tensor([True, True, False]))
     assert (found["wrong"], found["missed"], found["unconverged"], found["over"]) == (1, 2, 1, 0)
-    before = torch.get_float32_matmul_precision()
-    for name in device.SETTINGS:
-        with device.products_as(name):
-            assert (torch.backends.cuda.matmul.fp32_precision == "tf32") == (name != "float32")
-        assert torch.get_float32_matmul_precision() == before
 
 
 def test_a_table_says_how_it_was_made_and_not_where(results_folder):
@@ -195,18 +147,14 @@ def test_a_table_says_how_it_was_made_and_not_where(results_folder):
     table = results.load("bench-workload-trial")
     assert len(table) == 3 * (1 + len(ours.OURS)) and (table[table.method != workload.RELEASED].missed == 0).all()
     assert not list(results_folder.glob("*.partial.jsonl"))
-    ratio = workload.summary(table).ratio
-    assert ratio["mini:0", workload.RELEASED] == 1 and (ratio > 0).all()
     written = (results_folder / "bench-workload-trial.json").read_text()
-    birth = json.loads(written)
-    assert birth["settings"]["trial"] and birth["settings"]["processor"]["threads"] >= 1
-    assert "/" not in json.dumps(birth["settings"])
+    settings = json.loads(written)["settings"]
+    assert settings["trial"] and settings["processor"]["threads"] >= 1 and "/" not in json.dumps(settings)
     assert platform.node() not in written and str(Path.home()) not in written
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "count"),
-    [("diagonal", 64, 300), ("diagonal", 1000, 60), ("one token", 64, 6), ("float32 alone", 64, 6)],
+    ("kind", "size", "count"), [("diagonal", 64, 100), ("one token", 64, 6), ("float32 alone", 64, 6)]
 )
 @pytest.mark.parametrize("confidence", [1 - 1e-6, 0.5])
 def test_float32_is_certified_truly_where_singular_values_nearly_coincide(kind, size, count, confidence):
@@ -218,28 +166,11 @@ def test_float32_is_certified_truly_where_singular_values_nearly_coincide(kind, 
         assert row["doubled"] + (count - row["converged"]) > 0
 
 
-def test_maps_solved_together_are_solved_as_by_the_solver_alone():
-    """The same bounds as `local_lipschitz` gives for the maps one at a time, on one token."""
-    together = list(near_degenerate.diagonal(64, range(5), 1 - 1e-6))
-    alone = list(near_degenerate.one_by_one("one token", 64, range(5), 1 - 1e-6))
-    for mine, other in zip(together, alone, strict=True):
-        assert mine[0] == pytest.approx(other[0], rel=1e-6) and mine[1] == other[1] and mine[4] == other[4]
-    assert len({given[2] for given in alone}) > 1
-
-
 def test_ten_thousand_runs_are_planned_and_bounds_below_the_truth_are_counted(monkeypatch):
     planned = near_degenerate.units().values()
     assert sum(given[2] for given in planned if given[3] == near_degenerate.SURE) == 10_000
-    monkeypatch.setattr(
-        near_degenerate,
-        "diagonal",
-        lambda *given: [
-            (1.0, 1, 3, 0, 1.01),
-            (1.0, 0, 3, 0, 1.01),
-            (1.02, 1, 3, 1, 1.01),
-            (1.01 * (1 - 1e-6), 1, 3, 0, 1.01),
-        ],
-    )
+    given = [(1.0, 1, 3, 0, 1.01), (1.0, 0, 3, 0, 1.01), (1.02, 1, 3, 1, 1.01), (1.01 * (1 - 1e-6), 1, 3, 0, 1.01)]
+    monkeypatch.setattr(near_degenerate, "diagonal", lambda *_: given)
     row = near_degenerate.runs("diagonal", 64, 4, 0.5)
     assert (row["violated"], row["violated_open"], row["converged"], row["doubled"]) == (1, 1, 3, 1)
     assert row["widest"] == pytest.approx(1.02 / 1.01) and row["widest_open"] == pytest.approx(1 / 1.01)
@@ -280,16 +211,6 @@ def test_no_certified_solve_takes_fewer_products_than_are_needed(wide, mode):
     assert limit.needed(attention, x, truth)[mode] <= taken < 2 * limit.needed(attention, x, truth)[mode]
 
 
-def test_the_clock_measures_products_and_leaves_them_as_they_were(wide):
-    attention, x, _ = wide
-    before = CachedGram.gram
-    with limit.Clock() as clock:
-        found = local_lipschitz(attention, x)
-        assert CachedGram.gram is not before
-    assert CachedGram.gram is before and clock.seconds > 0
-    assert found.steps.sum() <= clock.sequences <= len(x) * found.steps.max()
-
-
 def test_the_bound_in_a_ball_is_measured_with_or_without_its_peer(monkeypatch):
     attention, x = nearby.case(2, 8, 5)
     assert torch.allclose(nearby.Plain(attention)(x[None])[0], attention(x).flatten(), atol=1e-12)
@@ -297,60 +218,26 @@ def test_the_bound_in_a_ball_is_measured_with_or_without_its_peer(monkeypatch):
     alone = nearby.measure(1, 8, 4, 0.01)
     assert alone["first_order"] * 0.99 < alone["attack"] <= alone["bound"] <= 1.05 * alone["attack"]
     assert math.isnan(alone["lirpa"]) and math.isnan(alone["lirpa_seconds"])
-    monkeypatch.setattr(nearby, "installed", lambda: "a version")
-    monkeypatch.setattr(nearby, "lirpa", lambda f, x, epsilon, method: {"CROWN": 2.0}.get(method, 3.0))
-    assert nearby.measure(1, 8, 4, 0.01)["lirpa"] == 2.0
-
-
-def test_there_are_as_many_layers_as_is_said():
-    depths = {"mini": models.load("minilm").layers, "gpt2r": models.load("gpt2", random=True, seed=0).layers}
-    assert depths | {"twin": depths["mini"] - 1} == layers.DEPTHS
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["limit", "--threads", "0"],
-        ["limit", "--repeats", "0"],
-        ["limit", "--layers", "nonsense"],
         ["limit", "--layers", "mini:6"],
-        ["workload", "--layers", "mini:0,"],
-        ["workload", "--layers", "twin:0:masked"],
-        ["workload", "--step", "0"],
         ["workload", "--corpus", "nope", "--quick"],
         ["compare", "--count", "-1"],
-        ["products", "--memory", "nothing", "8"],
-        ["long", "--both", "8,x"],
         ["long", "--solve", "8", "nowhere"],
-        ["misconvergence", "--workers", "0"],
-        ["particles", "--rounds", "0"],
-        ["nearby", "--threads", "0"],
     ],
     ids=" ".join,
 )
-def test_what_a_benchmark_cannot_do_is_one_sentence(words, tmp_path):
+def test_what_a_benchmark_cannot_do_is_one_sentence(words, results_folder, said, monkeypatch):
     name, *options = words
-    done = subprocess.run(
-        [sys.executable, "-m", f"lab.benchmarks.{name}", *options],
-        env={**os.environ, "LIPNB_RESULTS": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1 and done.stderr.startswith(f"python -m lab bench {name}: ")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_hold_the_table_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.benchmarks.near_degenerate", "--quick"],
-        env={**os.environ, "LIPNB_RESULTS": str(tmp_path / "file"), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1 and "set LIPNB_RESULTS to a folder that can" in done.stderr
-    assert "Traceback" not in done.stderr
+    benchmark = import_module(f"lab.benchmarks.{name}")
+    monkeypatch.setattr("sys.argv", [benchmark.__file__])
+    door = SimpleNamespace(main=lambda words: machine.enter(lambda: benchmark.main(words)))
+    code, _, error = said(door, *options)
+    assert code in (1, 2) and len(error.strip().splitlines()) == 1
+    assert error.startswith(f"python -m lab bench {name}: ") and not list(results_folder.iterdir())
 
 
 def test_a_row_of_the_workload_counts_what_is_off_in_either_direction():

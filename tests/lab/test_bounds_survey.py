@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from lab import figures, results
-from lab.bounds_survey import ENTRIES, KINDS, LEFT_OUT, draw, formulas, rougher, truth
-from lab.bounds_survey.maps import CosineAttention, SigmoidAttention
+from lab import results
+from lab.bounds_survey import ENTRIES, KINDS, draw, formulas, rougher, truth
 from lab.experiments import bounds_survey as tables
 from lipnb import Attention
 
@@ -51,34 +50,12 @@ def test_a_search_makes_inputs_rougher_and_keeps_their_radius():
     assert torch.equal(rougher(case, entry.ratio).x, worse.x)
 
 
-def test_wrong_uses_are_refused():
-    masked = Attention.from_matrices(EYE, EYE, masked=True)
-    two = Attention(*torch.ones(3, 2, 1, 2).double())
-    biased = Attention(*torch.ones(3, 1, 1, 2).double(), query_bias=torch.ones(1, 1).double())
-    l2 = Attention.l2(EYE[None], EYE[None])
-    for key, f, words in (
-        ("mean_field", masked, "mean_field is for attention without a mask: use masked_mean_field."),
-        ("masked_mean_field", masked.replace(masked=False), "for attention with a mask: use mean_field."),
-        ("general", two, "general is for one head, not for 2: use multi_head or biased."),
-        ("yudin", biased, "yudin is for attention without query biases: use certify."),
-        ("general", l2, "general is for dot-product attention, not for L2 attention: use l2_sharp."),
-        ("l2", masked, "l2 is for L2 attention, not for dot-product attention: use certify."),
-        ("sigmoid", CosineAttention(EYE, EYE, EYE), "not for cosine attention"),
-        ("cosine", SigmoidAttention(EYE, EYE), "not for sigmoid attention"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            ENTRIES[key].check(f)
-    with pytest.raises(ValueError, match="family must be one of"):
-        draw("none", "random", 0)
-    assert {key for key, _ in COUPLES} == {*ENTRIES} and len(ENTRIES) >= 30 and len(LEFT_OUT) >= 8
-
-
 def test_the_published_cosine_bounds_are_above_ours_at_every_length():
     for seed in range(20):
         f = draw("cosine", "random", seed).f
-        for n in (2, 3, 10, 1000):
-            assert formulas.cosine_upper(f, n) <= formulas.lipsformer_refined(f, n)
-            assert formulas.cosine_upper(f, n) <= formulas.lipsformer_upper(f, n)
+        for n in (2, 10, 1000):
+            published = formulas.lipsformer_refined(f, n), formulas.lipsformer_upper(f, n)
+            assert formulas.cosine_upper(f, n) <= min(published)
 
 
 def test_a_factor_of_the_logits_does_not_stand_before_the_value_term():
@@ -111,18 +88,10 @@ def test_rows_of_the_stored_tables_come_back():
         assert again["stated"] == pytest.approx(row["stated"], rel=1e-5)
     exceeded = set(stored[stored.over < 1 - 1e-9].bound)
     assert exceeded == {key for key, entry in ENTRIES.items() if not entry.holds}
-    missing = {*ENTRIES} - set(stored.bound)
-    assert not missing, f"no rows for {sorted(missing)}: `python -m lab tables bounds-survey --again` makes it"
-    assert set(stored.bound) == {*ENTRIES}, "rows of a bound that is in no catalogue"
+    assert set(stored.bound) == {*ENTRIES}, "`python -m lab tables bounds-survey --again` makes it"
 
 
 def test_bounds_of_one_head_at_its_fork():
     rows = tables.growth_rows("along n", 8, 2.0, width=3)
     assert {row["input"] for row in rows} == {"fork", "random"}
     assert all(10 ** row["log10"] >= row["truth"] * (1 - 1e-3) for row in rows)
-
-
-def test_the_figure_refuses_two_layers():
-    text = results.load("bounds-survey-text")
-    with pytest.raises(ValueError, match="rows of one layer"):
-        figures.bounds_survey.medians(text)

@@ -1,7 +1,5 @@
 """Tables of brackets, and the attention layers of a GPT-2 without the rest of it."""
 
-import json
-
 import needs
 import pytest
 import torch
@@ -44,20 +42,6 @@ def test_attention_alone_is_the_attention_of_the_whole(folder):
     assert not torch.equal(layer.noise(5, seed=1), layer.noise(5, seed=2))
 
 
-def test_bad_folders_are_said_in_one_sentence(folder):
-    alone = folder / "alone"
-    with pytest.raises(FileNotFoundError, match="holds no config.json and attention.safetensors"):
-        models.load_attention(folder / "whole")
-    kept = load_file(alone / "attention.safetensors")
-    save_file({name: t for name, t in kept.items() if name != "h.1.ln_1.weight"}, alone / "attention.safetensors")
-    with pytest.raises(ValueError, match="not complete"):
-        models.load_attention(alone)
-    config = json.loads((alone / "config.json").read_text()) | {"model_type": "bert"}
-    (alone / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="is not a GPT-2"):
-        models.load_attention(alone)
-
-
 def test_a_table_holds_brackets_and_published_bounds(results_folder, monkeypatch):
     case = random_case(4, n=5)
     exact = local_lipschitz(case.attention, case.x, method="dense").value
@@ -71,20 +55,6 @@ def test_a_table_holds_brackets_and_published_bounds(results_folder, monkeypatch
         assert value <= row.yudin and value <= row.general
     again = remeasure(table, brackets.again, rows=2)
     assert again["closed_form difference"].max() < 1e-9 and again["lower difference"].max() < 1e-3
-
-
-def test_absent_weights_are_said(monkeypatch, tmp_path):
-    for place in (None, str(tmp_path)):
-        monkeypatch.delenv("LIPNB_DATA", raising=False)
-        if place:
-            monkeypatch.setenv("LIPNB_DATA", place)
-        with pytest.raises(FileNotFoundError, match="set LIPNB_DATA"):
-            next(brackets.inputs("gpt2", True, 4))
-
-
-def test_minilm_reads_the_reference():
-    layer, attention, x = next(brackets.inputs("minilm", True, 3))
-    assert layer == 0 and attention.masked and x.shape == (3, 384) and x.dtype == torch.float64
 
 
 @needs.GPT2

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from lab import described, experiments, results
+from lab import experiments, results
 from lab.experiments import Table, checking
 from lab.experiments import table as registry
 from lab.experiments.checking import check, deviation
@@ -29,25 +29,13 @@ def stored(tmp_path, monkeypatch):
 
 def test_the_same_code_gives_the_same_table(stored):
     (found,) = check([table()], rows=3, progress=False)
-    assert found == {
-        "table": "squares",
-        "rows": 4,
-        "units": "2 of 4",
-        "column": "value",
-        "deviation": pytest.approx(0, abs=1e-5),
-        "other": 0,
-        "unlike": "",
-    }
+    assert (found["rows"], found["units"], found["other"], found["unlike"]) == (4, "2 of 4", 0, "")
+    assert found["deviation"] < 1e-5
 
 
 def test_other_numbers_are_seen_and_times_are_not(stored):
     (found,) = check([table(1.25)], rows=8, progress=False)
     assert found["column"] == "value" and 0.1 < found["deviation"] <= 0.21 and found["other"] == 0
-
-
-def test_another_word_is_seen(stored):
-    now = pd.DataFrame(rows_of(3)).replace({"kind": {"b": "c"}})
-    assert deviation(now, stored)["other"] == 1
 
 
 def test_only_the_columns_that_a_table_names_are_left_aside(stored):
@@ -95,12 +83,6 @@ def test_rows_that_were_added_to_a_stored_table_are_seen_by_their_number(stored)
     assert "9 rows are stored, but 8 were made" in next(check([table()], rows=2, progress=False))["unlike"]
 
 
-def test_a_missing_number_is_seen(stored):
-    now = pd.DataFrame(rows_of(3))
-    now.loc[0, "value"] = float("nan")
-    assert deviation(now, stored)["deviation"] == float("inf")
-
-
 def test_a_missing_word_is_the_same_as_a_missing_word():
     now = pd.DataFrame({"changes": [None, "3:7"], "value": [1.0, 2.0]})
     stored = checking._stored(now)
@@ -113,21 +95,12 @@ def test_a_missing_word_is_the_same_as_a_missing_word():
     )
 
 
-def test_whole_numbers_are_themselves_beside_others():
-    one = pd.DataFrame({"n": [1, 2], "value": [0.5, 1.5]})
-    assert deviation(one, one) == {"column": "value", "deviation": 0.0, "other": 0}
-    assert deviation(one, one.assign(n=[1, 3]))["other"] == 1
+def test_other_entries_are_seen_and_rounding_is_none():
+    one = pd.DataFrame({"n": [1, 2], "value": [0.5, 1.5], "kind": ["a", "b"], "error": [3e-16, 0]})
+    assert deviation(one, one.assign(error=[1e-17, 0])) == {"column": "value", "deviation": 0.0, "other": 0}
+    assert deviation(one, one.assign(n=[1, 3]))["other"] == deviation(one, one.assign(kind=["a", "c"]))["other"] == 1
     assert deviation(one, one.assign(n=[1.0, float("nan")]))["column"] == "n"
-
-
-def test_rounding_is_no_deviation():
-    one, other = pd.DataFrame({"k": ["a"], "error": [3e-16]}), pd.DataFrame({"k": ["a"], "error": [1e-17]})
-    assert deviation(one, other)["deviation"] == 0
-
-
-def test_other_settings_are_refused(stored):
-    with pytest.raises(ValueError, match=r"squares was made with other settings \(lengths\): make it --again"):
-        next(check([table(lengths=(2, 3))], progress=False))
+    assert deviation(one, one.assign(value=[float("nan"), 1.5]))["deviation"] == float("inf")
 
 
 def test_a_table_is_registered_where_its_rows_are_measured(stored, monkeypatch):
@@ -161,11 +134,3 @@ def test_a_table_is_registered_where_its_rows_are_measured(stored, monkeypatch):
 def test_options_are_among_the_settings_of_the_stored_table(name):
     """Else `--check` could not make it again, or would refuse it."""
     assert set(experiments.TABLES[name].options) <= set(results.provenance(name)["settings"])
-
-
-def test_a_table_whose_name_is_computed_is_refused_in_a_sentence(tmp_path, monkeypatch):
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "some.py").write_text('@table("a" + NAME, "what it holds")\ndef rows():\n    ...\n')
-    monkeypatch.setattr(described, "LAB", tmp_path)
-    with pytest.raises(ValueError, match="some.py, line 1: write the name of a table, what it holds and its command"):
-        described.tables.__wrapped__()

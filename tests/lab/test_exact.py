@@ -71,8 +71,3 @@ def test_a_formula_is_python_that_needs_nothing_of_ours():
         assert eval(body, names) == pytest.approx(case.value, rel=1e-12), case.name
     explained = exact.ABOUT.partition("formula: ")[2]
     assert all(name in explained for name in exact.FUNCTIONS)
-
-
-def test_a_formula_that_names_nothing_is_refused():
-    with pytest.raises(NameError):
-        exact.evaluate("2*q where p = 1")

@@ -1,22 +1,20 @@
 """Every family and its switches against the library's own modules; families without an entry; what a load sees."""
 
-import json
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from cases import normal, relative
+from cases import relative
 from hub import given
-from torch.func import jacrev, jvp, vmap
+from torch.func import jacrev
 from transformers.models.starcoder2 import modeling_starcoder2
 
 from lab import results
 from lab.verification import families
 from lipnb import local_lipschitz
 from lipscan import models
-from lipscan.models import loading
 from lipscan.models.module_attention import OwnAttention
 from lipscan.models.network import some_inputs
 
@@ -32,13 +30,6 @@ def test_outputs_blocks_and_jacobians_are_those_of_the_library():
     for model_type in families.SMALL:
         found = families.measure(model_type, 0)
         assert found["outcome"] == "right" and found["error"] < 1e-12, found
-
-
-def test_drawn_switches_are_right_or_refused():
-    for model_type, seed in [("modernbert", 1), ("opt", 3), ("gemma3_text", 4), ("phi", 1)]:
-        found = families.measure(model_type, seed)
-        assert found["outcome"] in ("right", "refused"), found
-        assert (found["outcome"] == "refused") == bool(found["sentence"])
 
 
 def test_a_gain_of_rotations_is_in_the_map():
@@ -61,9 +52,7 @@ WRONG = {
     "cohere": {"pairs": "halves"},
     "qwen3": {"window": lambda config, layer, number: config.sliding_window},
     "gemma2": {"matrices": models.ARCHITECTURES["llama"].matrices},
-    "smollm3": {"turns": lambda layer: True},
     "mpt": {"relative": None},
-    "t5": {"relative": None},
     "modernbert": {"window": lambda config, layer, number: config.sliding_window},
 }
 
@@ -76,21 +65,14 @@ def test_a_map_that_is_not_the_networks_is_not_loaded(model_type, tmp_path, monk
         load(tmp_path, model_type)
 
 
-def test_the_comparison_sees_a_wrong_map_by_itself(monkeypatch):
-    monkeypatch.setitem(models.ARCHITECTURES, "cohere", replace(models.ARCHITECTURES["cohere"], pairs="halves"))
-    monkeypatch.setattr(loading, "check_maps", lambda *given: (4, 32))
-    monkeypatch.setattr("lipscan.models.model.check_length", lambda *given: None)
-    assert families.measure("cohere", 0)["outcome"] == "wrong"
-
-
 @pytest.mark.parametrize(
     ("model_type", "changes", "sentence"),
     [
-        ("phi", {"qk_layernorm": True}, "normalised by LayerNorm with a bias, which is not known here"),
-        ("mpt", {"attn_config": {"clip_qkv": 0.5}}, "has clip_qkv = 0.5, which is not supported"),
-        ("bloom", {"apply_residual_connection_post_layernorm": True}, "has apply_residual_connection_post_layernorm"),
-        ("gemma2", {"use_bidirectional_attention": True}, "obeys in some implementations .* write is_causal = false"),
-        ("mistral", {"sliding_window": 0}, "its weights or its config.json are damaged"),
+        ("phi", {"qk_layernorm": True}, "LayerNorm with a bias"),
+        ("mpt", {"attn_config": {"clip_qkv": 0.5}}, "clip_qkv"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm"),
+        ("gemma2", {"use_bidirectional_attention": True}, "write is_causal = false"),
+        ("mistral", {"sliding_window": 0}, "damaged"),
     ],
 )
 def test_what_the_closed_form_lacks_is_refused(model_type, changes, sentence, tmp_path):
@@ -102,7 +84,6 @@ OTHERS = {
     "falcon": {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True},
     "deberta-v2": families.TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
     "umt5": {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
-    "qwen2_moe": families.TODAY | families.EXPERTS | {"shared_expert_intermediate_size": 16},
 }
 
 
@@ -121,8 +102,6 @@ SHARED = {"layers_block_type": ["mamba", "hybrid"] * 2, "mamba_d_state": 8}
 # four layers, of which the second and the last hold attention, known by its own module alone or in closed form
 HYBRIDS = {
     "qwen3_next": FOUR | GATED | families.EXPERTS | {"shared_expert_intermediate_size": 16},
-    "qwen3_5_text": FOUR | GATED,
-    "zamba": FOUR | SHARED | {"mamba_dt_rank": 4, "n_mamba_heads": 2},
     "zamba2": FOUR
     | SHARED
     | {"mamba_ngroups": 1, "n_mamba_heads": 4, "chunk_size": 4, "num_mem_blocks": 1, "adapter_rank": 4},
@@ -197,14 +176,11 @@ def test_decoders_read_in_both_directions_where_their_configuration_says_so(tmp_
     windows = {"use_sliding_window": True, "sliding_window": 3, "layer_types": families.LOCAL}
     cases = [
         ("llama", both, [None, None]),
-        ("qwen2", both, [None, None]),
         ("qwen2", both | windows, [4, None]),
         ("mistral", both, [5, 5]),  # that many on each side, beside itself
-        ("gemma", both, [None, None]),
         ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 6}, [4, None]),
         ("gemma3_text", both, [5, None]),
         ("gpt2", both, [None, None]),
-        ("opt", both, [None, None]),
         ("bloom", both, [None, None]),
         ("jamba", both, [None, None]),
     ]
@@ -214,8 +190,6 @@ def test_decoders_read_in_both_directions_where_their_configuration_says_so(tmp_
         for layer in model.attending:
             assert model.attention(layer).window == expected[layer]
             assert_right(model, layer, 9, 1e-9)
-    with pytest.raises(ValueError, match="use_bidirectional_attention = True and cannot be loaded with masked=True"):
-        models.load(tmp_path / "5", masked=True)
     for model_type, masked, always in (("mpt", False, "MPT is always masked"), ("vit", True, "ViT is always unmasked")):
         with pytest.raises(ValueError, match=always):
             load(tmp_path / model_type, model_type, masked=masked)
@@ -251,16 +225,10 @@ def test_rotations_that_depend_on_the_length_are_those_of_the_length(tmp_path):
     assert torch.equal(model.attention(0).frequencies, own)
 
 
-def test_a_window_of_zero_that_no_layer_has_is_none(tmp_path):
-    model = load(tmp_path, "qwen2_moe")
-    assert json.loads((tmp_path / "config.json").read_text())["sliding_window"] == 0  # as transformers writes it
-    assert_right(model, 1, 9)
-
-
 @pytest.mark.parametrize("model_type", ["falcon", "deberta-v2", "umt5"])
 def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     model = load(tmp_path, model_type)
-    assert model.masked == (model_type == "falcon") and (model.heads, model.width) == (4, 32)
+    assert model.masked == (model_type == "falcon")
     inputs = some_inputs(model.module, "input_ids", 7, count=2, seed=3)
     for layer in range(model.layers):
         f, (x, y) = model.attention(layer), given(model, inputs, layer)
@@ -270,38 +238,10 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
     found = local_lipschitz(f, x, rtol=1e-6)  # float32 in a part of some resolves no less
     assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 2e-6
-    u = normal(3, 7, 32)
-    products = vmap(lambda u: jvp(f, (x[0],), (u,))[1])(u)
-    # softmax and rotations in float32 limit both
-    assert relative(products.flatten(1), u.flatten(1) @ J.T) < 1e-5
     with pytest.raises(ValueError, match="known by automatic differentiation of its own module alone"):
         model.attention(0, "block")
     with pytest.raises(ValueError, match=f"cannot be loaded with masked={not model.masked}: leave masked out"):
         models.load(tmp_path, masked=not model.masked)
-
-
-def test_a_network_that_the_library_cannot_run_is_refused(tmp_path):
-    rope = {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0, "partial_rotary_factor": 0.5}
-    with pytest.raises(ValueError, match="the network of .* cannot be run .*The size of tensor"):
-        load(tmp_path, "granite", {"rope_parameters": rope})
-
-
-def test_a_model_of_two_towers_asks_which(tmp_path):
-    from transformers import CLIPConfig, CLIPModel
-
-    text, vision = (families.SMALL[f"clip_{tower}_model"][0] for tower in ("text", "vision"))
-    with models.files.quiet(), torch.random.fork_rng():
-        CLIPModel(CLIPConfig(text_config=text | {"num_hidden_layers": 1}, vision_config=vision)).save_pretrained(
-            tmp_path
-        )
-    with pytest.raises(ValueError, match="has more than one network: pass part='text' or part='vision', got part=None"):
-        models.load(tmp_path)
-    for tower, masked, layers in (("text", True, 1), ("vision", False, 2)):
-        model = models.load(tmp_path, part=tower)
-        assert (model.masked, model.layers, model.width) == (masked, layers, 32)
-        inputs = some_inputs(model.module, model.architecture.reads, 6, seed=1)
-        x, y = given(model, inputs, layers - 1)
-        assert relative(model.attention(layers - 1)(x), y) < 1e-5
 
 
 def test_layers_that_share_a_module_receive_their_own_tokens(tmp_path):
@@ -324,34 +264,6 @@ def test_a_network_whose_layers_share_a_module_begins_once(tmp_path):
     for layer in range(3):
         expected = read[layer].whole(expected)
     assert torch.allclose(models.network.whole_network(model, ids)(x), expected, rtol=0, atol=1e-12)
-
-
-def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
-    load(tmp_path, "llama")
-    for dtype in (torch.bfloat16, torch.float64):
-        model = models.load(tmp_path, dtype=dtype)
-        assert model.attention(0).frequencies.dtype == torch.float32 and model.attention(0).dtype == dtype
-    entries = json.loads((tmp_path / "config.json").read_text())
-    assert entries["model_type"] == "llama"
-
-
-SPARSE = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
-
-
-SPARSE |= {"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "block_size": 8}
-
-
-SPARSE |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 160, "num_random_blocks": 1}
-
-
-def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setitem(OTHERS, "bigbird_pegasus", SPARSE)
-    with pytest.raises(ValueError, match="BigBirdPegasus.* changes itself as it reads, so that"):
-        load(tmp_path / "sparse", "bigbird_pegasus")
-    model = load(tmp_path / "full", "bigbird_pegasus", {"attention_type": "original_full"})
-    ids = some_inputs(model.module, "input_ids", 144, seed=1)
-    x, y = given(model, ids, 1)
-    assert relative(model.attention(1)(x), y) < 1e-12 and model.module.attention_type == "original_full"
 
 
 def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def test_the_layer_is_l2_attention_over_its_bound(p, bound, masked):
     upper = bounds.l2_upper_sharp(*weights, 5, masked) if bound == "sharp" else bounds.l2_upper(*weights, 5, p)
     assert abs(layer.divisor(5).item() / upper - 1) < 1e-8
     assert torch.allclose(layer(x) * upper, Attention.l2(*weights, masked=masked)(x), rtol=1e-7)
-    assert "bound='" in repr(layer) and layer.lipschitz_upper(5) == 1
+    assert layer.lipschitz_upper(5) == 1
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -104,16 +104,6 @@ def test_dot_products_are_not_inverted_and_nothing_is_hidden():
             assert not found.converged and found.error_bound == math.inf and error > 0.1 and found.residual > 0.1
         else:
             assert found.converged and error < 1e-10 and found.iterations <= predicted_iterations(0.9, 1e-10)
-    calm = Residual(DotProductAttention(4, 2, dtype=torch.float64), 0.5)
-    found = calm.inverse(calm(tokens(1, 5, 4)))  # it comes to rest, and still nothing is certified
-    assert found.residual < 1e-10 and not found.converged and found.error_bound == math.inf
-
-
-def test_what_runs_away_stops_finite():
-    layer = DotProductAttention(2, dtype=torch.float64)
-    with torch.no_grad():
-        layer.value.mul_(1e30)
-    assert torch.isfinite(Residual(layer, 0.9).inverse(tokens(0, 3, 4, 2)).x).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,19 +118,6 @@ def test_training_keeps_the_guarantee(kind):
         assert not torch.equal(before[i], residual.layer.query)
         said = inversion.tried(residual, x[i])
         assert not said["failed"] and 0 < said["constant"] <= 1
-
-
-def test_layers_trained_together_are_trained_alone():
-    together, alone = ([Residual(attention(seed), 0.8) for seed in range(2)] for _ in range(2))
-    words = tokens(3, 2, 5, 4)
-    inversion.fit(together, words, 4, steps=5)
-    generator, optimizer = torch.Generator().manual_seed(0), torch.optim.Adam(alone[0].parameters(), lr=1e-2)
-    for _ in range(5):
-        noisy, clean = inversion.denoising_batch(words, 4, generator)
-        optimizer.zero_grad()
-        ((alone[0](noisy[0]) - clean[0]).square().mean() / clean[0].square().mean()).backward()
-        optimizer.step()
-    assert torch.allclose(together[0].layer.query, alone[0].layer.query, rtol=1e-9)
 
 
 def test_a_failure_would_be_seen(monkeypatch):
@@ -177,24 +154,6 @@ def test_feed_forward_gradients_go_through_the_norms():
         return torch.func.functional_call(layer, changed, (x,)).square().sum()
 
     assert torch.autograd.gradcheck(loss, weights)
-
-
-def test_a_feed_forward_of_weights_0_is_a_constant():
-    layer = ContractiveFeedForward(3, 5)
-    with torch.no_grad():
-        for weight in (layer.first.weight, layer.second.weight):
-            weight.zero_()
-    assert (layer(torch.ones(1, 3)) == layer.second.bias).all()
-
-
-def test_a_feed_forward_is_drawn_from_its_seed_or_from_the_global_state():
-    first, again = ContractiveFeedForward(3, 5, seed=1), ContractiveFeedForward(3, 5, seed=1)
-    assert torch.equal(first.second.weight, again.second.weight)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(1)
-        here, there = ContractiveFeedForward(3, 5, seed=None), ContractiveFeedForward(3, 5, seed=None)
-    assert torch.equal(here.second.weight, first.second.weight)
-    assert not torch.equal(there.first.weight, here.first.weight)
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 9), (3, 9, 5), (4, 4)])
@@ -272,47 +231,3 @@ def test_zero_weights_give_the_identity():
     assert torch.equal(g(x), x) and torch.equal(g.inverse(x).x, x)
     g(x).square().sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
-
-
-class Steep(torch.nn.Module):
-    """A layer that says it allows a constant of 2."""
-
-    p, width, dtype = 2, 4, torch.float64
-
-    def lipschitz_upper(self, n):
-        return 2.0
-
-    def forward(self, x):
-        return 2 * x
-
-
-@pytest.mark.parametrize(
-    ("word", "call"),
-    [
-        ("c must lie", lambda: Residual(attention(), 1.0)),
-        ("c must lie", lambda: Residual(attention(), 0)),
-        ("c must lie", lambda: Residual(attention(), math.nan)),
-        ("the rate is 1.8, not below 1", lambda: Residual(Steep(), 0.9).inverse(tokens(0, 3, 4))),
-        ("y must have shape", lambda: Residual(attention()).inverse(tokens(0, 3, 5))),
-        ("y must be a floating point", lambda: Residual(attention()).inverse(tokens(0, 4))),
-        ("y must be a floating point", lambda: Residual(attention()).inverse(tokens(0, 0, 4))),
-        ("y must have shape", lambda: Residual(attention()).inverse(tokens(0, 3, 4, dtype=torch.float32))),
-        ("y holds NaN", lambda: Residual(attention()).inverse(tokens(0, 3, 4) * math.nan)),
-        ("rtol must lie", lambda: Residual(attention()).inverse(tokens(0, 3, 4), rtol=1e-16)),
-        ("rtol must lie", lambda: Residual(attention()).inverse(tokens(0, 3, 4), rtol=1.0)),
-        ("x must have shape", lambda: attention()(tokens(0, 3, 5))),
-        ("x must have shape", lambda: ContractiveFeedForward(4, 8)(tokens(0, 3, 5))),
-        ("width must be", lambda: ContractiveAttention(5, 2)),
-        ("p must be", lambda: ContractiveAttention(4, 2, p=1)),
-        ("bound must be", lambda: ContractiveAttention(4, 2, p=math.inf, bound="sharp")),
-        ("activation must be", lambda: ContractiveFeedForward(4, 8, activation="gelu")),
-        ("rate and rtol", lambda: predicted_iterations(1.0, 1e-10)),
-        (
-            "all layers must share",
-            lambda: InvertibleStack(Residual(attention()), Residual(attention(p=math.inf))).inverse(tokens(0, 3, 4)),
-        ),
-    ],
-)
-def test_bad_input(word, call):
-    with pytest.raises(ValueError, match=word):
-        call()

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab import results
 from lab.statistics import layer_growth
 
 SLOPES = {  # map -> slopes of its layers
@@ -80,20 +79,9 @@ def test_layers_are_compared_at_lengths_that_all_have_and_that_a_model_was_train
     assert (ends == 1).all(axis=None)  # as read, shuffled and with random weights: the same lengths
 
 
-def test_octaves_of_all_layers_stand_side_by_side():
-    found = layer_growth.spans(made())
-    assert found.low.tolist() == [8, 16, 32] * 2 and (found.layers == 2).all()
-    assert found.loc[found["map"] == "MiniLM", ["smallest", "median", "largest"]].to_numpy() == pytest.approx(
-        np.tile([0.1, 0.3, 0.5], (3, 1))
-    )
-
-
-def test_every_stored_row_has_a_case_and_without_tables_it_is_said(monkeypatch):
+def test_every_stored_row_has_a_case():
     table = layer_growth.stored()
     assert set(table.case) == set(layer_growth.CASES.values()) and len(set(table["map"])) >= 5
-    monkeypatch.setattr(results, "names", lambda: ["verify"])
-    with pytest.raises(FileNotFoundError, match="no table begins with atlas-"):
-        layer_growth.stored()
 
 
 def test_tables_of_other_models_stand_by_themselves(results_folder):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab import experiments, results, training
+from lab import results, training
 from lab.experiments import mini_baselines
 from lipscan import models
 
@@ -60,15 +60,6 @@ def test_rows_compare_all_models_on_the_same_tokens(network, monkeypatch):
     assert (row["last"], row["lead"]) == (7, pytest.approx(lead[:, 4:8].mean()))
     assert row["gained"] == pytest.approx(lead[:, 4:8].mean() - lead[:, 1].mean())
     assert row["gained_error"] == pytest.approx((lead[:, 4:8].mean(1) - lead[:, 1]).std(ddof=1) / np.sqrt(18))
-
-
-def test_other_texts_are_refused(results_folder, monkeypatch):
-    (results_folder / "gpt2-mini-training.csv").write_text("step\n1\n")
-    (results_folder / "gpt2-mini-training.json").write_text(json.dumps({"settings": {"texts": {"a": "0"}}}))
-    assert results.names() == ["gpt2-mini-training"]
-    monkeypatch.setattr(mini_baselines, "gutenberg_or_embedded", lambda: ("one text", {"b": "text"}))
-    with pytest.raises(FileNotFoundError, match="trained on other texts than those found here .one text.: install"):
-        experiments.make(["gpt2-mini-baselines"])
 
 
 def test_the_stored_table_is_of_the_network_that_is_here():

@@ -16,17 +16,6 @@ def test_an_exact_law_is_recovered():
     assert np.allclose(fit(n), 3.5 * n**0.25) and "n^0.250" in str(fit)
 
 
-def test_the_interval_covers_as_often_as_it_says():
-    random = np.random.default_rng(0)
-    n = np.repeat(np.arange(2, 100, 8), 3)
-    fits = [
-        power_laws.power_law(n, n**0.5 * np.exp(0.2 * random.standard_normal(n.size)), confidence=0.9)
-        for _ in range(1000)
-    ]
-    covered = np.mean([fit.low <= 0.5 <= fit.high for fit in fits])
-    assert 0.87 < covered < 0.93
-
-
 def dependent(random, windows=10):
     """Windows that grow at rates of their own around one half, and lengths with offsets of their own."""
     n = np.arange(2, 100, 4)
@@ -76,8 +65,6 @@ def test_clustered_errors_are_those_of_the_formula():
     assert fit.r2 == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2) and by_window > 2 * by_length
     one = power_laws.power_law(table.length, table.lipschitz, clusters=[table.window])
     assert one.high - one.exponent == pytest.approx(by_window**0.5 * stats.t.ppf(0.975, 3))
-    with pytest.raises(ValueError, match="a label for each point, and two groups"):
-        power_laws.power_law(table.length, table.lipschitz, clusters=[np.zeros(len(x))])
 
 
 def test_a_fit_refuses_a_mixture():
@@ -97,20 +84,3 @@ def test_local_slopes_show_a_bend():
     sparse = power_laws.local_slopes([2, 12, 22, 32, 102], np.array([2, 12, 22, 32, 102]) ** 0.3)
     assert [(slope.low, slope.high) for slope in sparse] == [(2, 12), (12, 22), (22, 32), (32, 102)]
     assert all(slope.exponent == pytest.approx(0.3) for slope in sparse)
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "sentence"),
-    [
-        ([1, 2], [1, 2], "at least three points"),
-        ([2, 2, 2], [1, 2, 3], "two different x"),
-        ([1, 2, 3], [1, 0, 2], "positive finite"),
-        ([1, 2, 3], [1, np.nan, 2], "positive finite"),
-        ([1, 2, 3], [1, 2], "as many entries"),
-    ],
-)
-def test_bad_input(x, y, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        power_laws.power_law(x, y)
-    with pytest.raises(ValueError, match="confidence"):
-        power_laws.power_law([1, 2, 3], [1, 2, 3], confidence=1.5)

@@ -9,7 +9,6 @@ from cases import CASES, random_case, relative
 
 from lab import released, results
 from lab.experiments import audit, differences
-from lab.statistics.power_laws import power_law
 from lipnb import Attention, local_lipschitz
 from lipnb.worst_case import tight_input
 from lipscan import models
@@ -88,15 +87,6 @@ def test_the_loop_ends_with_the_reported_value_whatever_the_start(seed):
     assert released.estimate(lambda tokens: f(tokens), x[0], seed=seed).value == pytest.approx(found.value, rel=1e-12)
 
 
-def test_the_loop_can_stop_at_its_first_step_and_then_the_start_decides():
-    f, x, _ = random_case(11, n=5)
-    stops = [released.estimate(f, x[0], threshold=1e3, seed=seed) for seed in range(20)]
-    assert all(found.steps == 1 and found.settled for found in stops)
-    assert 0 < sum(math.isnan(found.value) for found in stops) < 20
-    true = released.reported(f, x[0])
-    assert all(math.isnan(found.value) or found.value < true for found in stops)
-
-
 def test_the_twin_finds_the_constant_but_its_rule_is_absolute():
     f, x, _ = random_case(11, n=5)
     dense = local_lipschitz(f, x[0], method="dense").value.item()
@@ -107,14 +97,6 @@ def test_the_twin_finds_the_constant_but_its_rule_is_absolute():
     small = Attention(**{**f.tensors(), "output": f.output / 1000, "output_bias": None}, scale=f.scale, masked=f.masked)
     hasty = released.estimate(small, x[0], fed_back=True)
     assert hasty.settled and hasty.steps <= 2 and not abs(1000 * hasty.value / dense - 1) < 1e-2
-
-
-def test_bad_input_of_the_loop():
-    f, x, _ = random_case(11, n=5)
-    with pytest.raises(ValueError, match="one sequence"):
-        released.estimate(f, x)
-    with pytest.raises(ValueError, match="at least 0"):
-        released.estimate(f, x[0], threshold=-1)
 
 
 def test_matrices_of_columns_and_of_rows():
@@ -129,10 +111,6 @@ def test_matrices_of_columns_and_of_rows():
         assert torch.allclose(released.row_matrix(f, head), Wk.T @ Wq / k**0.5, rtol=0, atol=1e-12)
         P = (x @ released.head_matrix(f, head).T @ x.T).softmax(-1)
         assert torch.allclose(P, f.probabilities(x)[head], rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="there is no head 3"):
-        released.head_matrix(f, 3)
-    with pytest.raises(ValueError, match="h k = d"):
-        released.row_matrix(Attention(*(normal(2, 2, 5) for _ in range(3))), 0)
 
 
 def test_keys_and_values_beside_the_output():
@@ -157,8 +135,6 @@ def test_dropout():
     assert torch.equal(fixed(x), fixed(x)) and not torch.equal(fresh(x), fresh(x))
     mean = sum(fresh(x) for _ in range(4000)) / 4000
     assert relative(mean, f(x)) < 0.1
-    with pytest.raises(ValueError, match="rate must be"):
-        released.DropoutAttention(f, rate=1)
 
 
 @pytest.fixture(scope="module")
@@ -192,10 +168,8 @@ def agrees(stored, now):
 def test_stored_rows_hold(gpt2):
     table = results.load("released-text")
     for length, dropout in ((2, True), (10, False)):
-        row = table.query(
-            "text == 'random' and embedding == 'token 0 added' and window == 1 and length == @length"
-            " and dropout == @dropout"
-        ).iloc[0]
+        rows = table.query("text == 'random' and embedding == 'token 0 added' and window == 1")
+        row = rows[(rows.length == length) & (rows.dropout == dropout)].iloc[0]
         assert agrees(row, *audit.text_rows("random", length, [1], "token 0 added", dropout))
     table = results.load("released-adversarial")
     rows = table[(table.model == "minilm") & (table.length == 7)]
@@ -242,14 +216,14 @@ def test_smaller_radii_are_measured_at_every_seed(monkeypatch):
         assert local_lipschitz(g, x).value.item() == pytest.approx(here.loc[(10.0, 7), name], rel=1e-3)
 
 
-def test_stored_layers_hold_where_the_text_is_the_same():
-    table = results.load("released-layers")
-    for row in table[(table.length == 10) & (table.window == 1)].to_dict("records"):
-        keys = ("windows", "tokens_masked", "map_masked", "layer", "object", "length", "window")
-        now = audit.layer_row(*(row[name] for name in keys))
-        if now["edition"] != row["edition"]:
-            pytest.skip("another edition of the text that comes with Python")
-        assert agrees(row, now)
+def test_every_difference_has_an_effect_or_a_word_on_why_not():
+    tables = (results.load(f"released-{name}") for name in ("text", "layers", "adversarial"))
+    stored = differences.stored_effects(*tables)
+    others = differences.DIFFERENCES.keys() - stored.keys()
+    assert others == {"biases", "bound", "pieces", "articles", "stop", "eigenvectors", "missing"}
+    table = differences.effects_table(stored | dict.fromkeys(others, "a < b, n^0.26 and n^(1/4)"))
+    assert table.count("<tr>") == 1 + 4 + len(differences.DIFFERENCES)
+    assert "a &lt; b, n<sup>0.26</sup> and n<sup>1/4</sup>" in table and "n^" not in table
 
 
 def test_the_released_numbers_come_from_rows():
@@ -258,34 +232,3 @@ def test_the_released_numbers_come_from_rows():
     x = tight_input(released.row_matrix(f, 0).double(), 7, 100).float()
     assert released.reported(f, x).item() == pytest.approx(2.66, abs=0.01)
     assert local_lipschitz(f, x).value.item() == pytest.approx(2.84, abs=0.01)
-
-
-def test_every_difference_has_an_effect_or_a_word_on_why_not():
-    stored = differences.stored_effects(
-        *(results.load(f"released-{name}") for name in ("text", "layers", "adversarial"))
-    )
-    others = differences.DIFFERENCES.keys() - stored.keys()
-    assert others == {"biases", "bound", "pieces", "articles", "stop", "eigenvectors", "missing"}
-    table = differences.effects_table(stored | dict.fromkeys(others, "a < b, n^0.26 and n^(1/4)"))
-    assert table.count("<tr>") == 1 + 4 + len(differences.DIFFERENCES)
-    assert "a &lt; b, n<sup>0.26</sup> and n<sup>1/4</sup>" in table and "n^" not in table
-    with pytest.raises(ValueError, match="no effect is given for articles, biases"):
-        differences.effects_table(stored)
-    with pytest.raises(ValueError, match="no difference other"):
-        differences.effects_table(stored | dict.fromkeys(others | {"other"}, ""))
-
-
-def test_what_the_page_says_of_the_stored_tables():
-    """Released n^(1/4) where defined is flat; a first-step stop spoils a value, and only that does."""
-    text = results.load("released-text").query("text == 'random' and embedding == 'token 0 added' and not dropout")
-    assert abs(power_law(text.length, text.released).exponent - 0.262) < 0.003
-    assert abs(power_law(text.length, text.lipschitz).exponent - 0.076) < 0.003
-    at_once = text.loop_steps == 1
-    assert (text.loop[~at_once] / text.released[~at_once] - 1).abs().max() < 1e-4
-    assert not (text.loop[at_once] > 0.1).any() and 0.05 < at_once.mean() < 0.2
-
-
-def test_the_matrix_of_a_head_is_for_dot_products():
-    one = torch.ones(1, 2, 3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="matrix A.* knows dot-product scores only"):
-        released.head_matrix(Attention.l2(one, one, None), 0)

@@ -8,11 +8,6 @@ from lab import results
 from lipscan.recording import Unit
 
 
-def test_an_absent_table_names_those_there_are(results_folder):
-    with pytest.raises(FileNotFoundError, match="no table 'x' .there are: none.*data/README.md"):
-        results.load("x")
-
-
 def test_a_table_is_made_there(results_folder):
     units = [Unit(part, lambda part=part: [{"unit": part}]) for part in "ab"]
     table = results.make("small", {"seed": 0}, units, progress=False)

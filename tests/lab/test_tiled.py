@@ -1,8 +1,7 @@
 """The Jacobian in tiles, what it refuses, and the constant by it."""
 
-import pytest
 import torch
-from cases import drawn, normal, random_case, relative
+from cases import normal, random_case, relative
 
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, local_lipschitz
@@ -48,26 +47,3 @@ def test_the_constant_by_tiles_is_the_dense_one():
 def test_tiles_answer_where_a_kernel_is_too_sharp():
     eye, x = torch.eye(2, dtype=torch.float64), 20 * normal(300, 2)
     assert torch.isfinite(TiledJacobian(Attention.from_matrices(eye, eye), x).jvp(x)).all()
-
-
-def test_what_tiles_refuse():
-    case = random_case(5, n=7)
-    f, x = case.attention, case.x[0]
-    jacobian = TiledJacobian(f, x)
-    draw = drawn(0)
-    shared = Attention(draw(4, 3, 5), draw(2, 3, 5), draw(2, 3, 5))
-    for call, sentence in (
-        (lambda: jacobian.jvp(x[:3]), "u must have shape"),
-        (lambda: jacobian.vjp(x[:, :1]), "w must have shape"),
-        (lambda: jacobian.gram(x, torch.ones(3, dtype=torch.float64)), "one entry per token"),
-        (lambda: TiledJacobian(f, x[None]), "one set of particles"),
-        (lambda: TiledJacobian(f, x * torch.nan), "x holds NaN"),
-        (lambda: TiledJacobian(f, x, torch.zeros(len(x), dtype=torch.float64)), "weights must be positive"),
-        (lambda: TiledJacobian(shared, draw(6, 5)), "TiledJacobian knows plain heads.* only, not shared keys"),
-        (
-            lambda: TiledJacobian(Attention.l2(draw(2, 3, 5), draw(2, 3, 5), None), draw(6, 5)),
-            "TiledJacobian.* knows dot-product scores only",
-        ),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            call()

@@ -35,12 +35,15 @@ def network(**changes):
     return training.new_gpt2(60, **{"positions": 8, "width": 16, "layers": 1, "heads": 2, **changes})
 
 
+def trained(net, ids, record, folder, **options):
+    state = folder / "state.pt"
+    return training.train(net, ids, ids[:200], record, state=state, length=8, progress=False, **options)
+
+
 def test_the_end_of_each_text_is_held_out():
     beginnings, ends = training.split_text(["a" * 100, "b" * 200], held_out=0.1)
     assert [len(part) for part in beginnings] == [90, 180] and [len(part) for part in ends] == [10, 20]
     assert set(ends[0]) == {"a"} and set(ends[1]) == {"b"}
-    with pytest.raises(ValueError, match="no text to train on"):
-        training.split_text([" \n", ""])
 
 
 def test_the_tokenizer_reads_any_text_and_gives_it_back():
@@ -50,8 +53,6 @@ def test_the_tokenizer_reads_any_text_and_gives_it_back():
     assert len(tokenizer.encode("the cat").ids) < len("the cat") / 2  # merges were learned
     ids = training.token_ids(tokenizer, ["the cat", "the dog"])
     assert (ids == tokenizer.token_to_id("<|endoftext|>")).sum() == 2 and ids[-1] == ids.min() == 0
-    with pytest.raises(ValueError, match="at least 257"):
-        training.train_tokenizer([TEXT], 100)
 
 
 def test_baselines_by_hand():
@@ -65,28 +66,6 @@ def test_baselines_by_hand():
     assert training.bigram_loss([0, 1, 0, 1], [0, 1], 3, masses=(10,)) == pytest.approx(pair)
 
 
-def test_bigrams_against_a_loop():
-    generator = np.random.default_rng(0)
-    ids, after = generator.integers(0, 9, 400), generator.integers(0, 9, 50)
-    counts, single = np.zeros((9, 9)), np.zeros(9)
-    for a, b in zip(ids[:-1], ids[1:], strict=True):
-        counts[a, b] += 1
-        single[a] += 1
-    p = (np.bincount(ids, minlength=9) + 1) / (len(ids) + 9)
-    pairs = zip(after[:-1], after[1:], strict=True)
-    losses = [-math.log((counts[a, b] + 3 * p[b]) / (single[a] + 3)) for a, b in pairs]
-    assert training.bigram_loss(ids, after, 9, masses=(3,)) == pytest.approx(np.mean(losses))
-
-
-def test_windows_depend_on_seed_and_step_alone():
-    ids = torch.arange(1000)
-    inputs, targets = training.batch_of(ids, 3, 7, seed=1, step=5)
-    assert inputs.shape == (3, 7) and torch.equal(targets, inputs + 1)
-    assert torch.equal(training.batch_of(ids, 3, 7, seed=1, step=5)[0], inputs)
-    assert not torch.equal(training.batch_of(ids, 3, 7, seed=1, step=6)[0], inputs)
-    assert not torch.equal(training.batch_of(ids, 3, 7, seed=2, step=5)[0], inputs)
-
-
 def test_validation_loss_is_the_mean_over_all_windows():
     net, ids = network(), torch.randint(60, (50,), generator=torch.Generator().manual_seed(0))
     parts = []
@@ -98,32 +77,11 @@ def test_validation_loss_is_the_mean_over_all_windows():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_rates_rise_then_do_not_rise(name):
-    rates = [SCHEDULES[name](step, 10, 100) for step in range(1, 101)]
-    assert max(rates) == pytest.approx(1) and min(rates) > 0
-    assert all(a >= b for a, b in zip(rates[10:-1], rates[11:], strict=True))
-    assert name == "constant" or (rates[0] == pytest.approx(0.1) and rates[-1] < 0.4)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
 def test_without_warmup_the_first_step_has_the_whole_rate(results_folder, name):
     ids = torch.arange(50).repeat(30)
     with results.recording("cold", {}) as record:
-        training.train(
-            network(),
-            ids,
-            ids[:200],
-            record,
-            state=results_folder / "state.pt",
-            steps=4,
-            batch=2,
-            length=8,
-            rate=1e-3,
-            warmup=0,
-            schedule=name,
-            evaluate_every=1,
-            progress=False,
-        )
+        options = {"steps": 4, "batch": 2, "rate": 1e-3, "warmup": 0, "evaluate_every": 1, "schedule": name}
+        trained(network(), ids, record, results_folder, **options)
         rates = record.finish().rate.tolist()
     assert len(rates) == 4 and rates == sorted(rates, reverse=True)
     assert rates[0] == 1e-3 or (name == "cosine" and rates[0] > 0.8e-3)
@@ -134,41 +92,13 @@ def test_training_learns_and_beats_frequencies(results_folder):
     ids = torch.arange(50).repeat(30)  # after each token one other
     net = network()
     with results.recording("curve", {}) as record:
-        loss = training.train(
-            net,
-            ids,
-            ids[:200],
-            record,
-            state=results_folder / "state.pt",
-            steps=60,
-            batch=16,
-            length=8,
-            rate=1e-2,
-            warmup=5,
-            evaluate_every=20,
-            progress=False,
-        )
+        options = {"steps": 60, "batch": 16, "rate": 1e-2, "warmup": 5, "evaluate_every": 20}
+        loss = trained(net, ids, record, results_folder, **options)
         curve = record.finish()
     assert loss < 0.4 * training.unigram_loss(ids, ids, 60)
     assert list(curve.step) == [20, 40, 60] and curve.validation_loss.iloc[-1] == pytest.approx(loss)
     assert list(curve.tokens) == [20 * 128, 40 * 128, 60 * 128]
     assert curve.validation_loss.is_monotonic_decreasing and not (results_folder / "state.pt").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"schedule": "zigzag"}, ValueError, "schedule must be one of"),
-        ({"warmup": -1}, ValueError, "warmup must be at least 0, got -1"),
-        ({"length": 3000}, ValueError, "the training text has 1500 tokens"),
-        ({"rate": 1e30}, FloatingPointError, "the loss is not finite after 2 steps"),
-    ],
-)
-def test_bad_training_is_said(results_folder, changes, error, said):
-    ids = torch.arange(50).repeat(30)
-    options = {"steps": 5, "batch": 2, "length": 8, "rate": 1e-2, "progress": False, **changes}
-    with results.recording("bad", {}) as record, pytest.raises(error, match=said):
-        training.train(network(), ids, ids[:200], record, state=results_folder / "state.pt", **options)
 
 
 def test_a_checkpoint_is_written_and_loaded(results_folder, tmp_path):
@@ -189,15 +119,6 @@ def test_a_checkpoint_is_written_and_loaded(results_folder, tmp_path):
     assert "cats, dogs" in card and f"{facts['bigram']:.3f}" in card and str(tmp_path) not in card
 
 
-def test_weights_of_a_seed_are_the_same_and_leave_the_global_state_alone():
-    before = torch.random.get_rng_state()
-    first, again, other = network(seed=3), network(seed=3), network(seed=4)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    pairs = list(zip(first.parameters(), again.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b in pairs)
-    assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
-
-
 def test_matrices_decay_and_biases_do_not(tmp_path):
     """Parameters whose gradient is zero move by the decay alone: a matrix shrinks each step, biases and gains stay."""
 
@@ -214,20 +135,7 @@ def test_matrices_decay_and_biases_do_not(tmp_path):
     ids, record = torch.arange(60) % 7, SimpleNamespace(rows=lambda unit: [], add=lambda *row: None)
     for decay in (0.5, 0.0):
         idle = Idle()
-        training.train(
-            idle,
-            ids,
-            ids,
-            record,
-            state=tmp_path / "state",
-            steps=5,
-            batch=2,
-            length=4,
-            rate=0.01,
-            schedule="constant",
-            decay=decay,
-            progress=False,
-        )
+        trained(idle, ids, record, tmp_path, steps=5, batch=2, rate=0.01, schedule="constant", decay=decay)
         assert torch.equal(idle.bias.detach(), torch.ones(4)) and idle.gain.item() == 1
         assert torch.allclose(idle.matrix.detach(), torch.full((3, 4), (1 - 0.01 * decay) ** 5), rtol=1e-6)
 

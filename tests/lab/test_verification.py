@@ -27,10 +27,7 @@ def test_no_bound_is_exceeded_and_half_of_it_is(check, masked):
         assert row["violations"] == 0 and row["worst"] <= 1 + 1e-9 and 0 < row["cases"] <= 36
         assert row["measured"] / row["stated"] == pytest.approx(row["worst"])
     half = verification.measure(check, "degenerate", 1000, masked=masked, maps=3, factor=0.5)
-    assert half["violations"] > 0, (
-        f"half of {check.name} holds too: this check would not see a wrong factor. Give it inputs that come near the "
-        "bound, or let a bound that is for comparison only be one of lab/bounds_survey/catalogue.py"
-    )
+    assert half["violations"] > 0, f"half of {check.name} holds too: give it inputs that come near the bound"
 
 
 def test_every_exported_upper_bound_has_a_row():
@@ -42,9 +39,7 @@ def test_every_exported_upper_bound_has_a_row():
     unlisted = exported - {bound.name for bound in CATALOGUE} - {"printed_l2_upper"}
     assert not unlisted, f"{sorted(unlisted)}: no Bound in CATALOGUE of lipnb/bounds/catalogue.py has this name"
     unchecked = exported - held - set(NOT_CHECKED)
-    assert not unchecked, (
-        f"{sorted(unchecked)}: no line in CHECKS of lab/verification/checks.py, nor a reason in NOT_CHECKED there"
-    )
+    assert not unchecked, f"{sorted(unchecked)}: neither in CHECKS nor in NOT_CHECKED of lab/verification/checks.py"
     absent = (held | set(NOT_CHECKED)) - exported - {"certify", "large_radius_limit"}
     assert not absent, f"{sorted(absent)}: checked, and neither public in lipnb.bounds nor in its catalogue"
 
@@ -104,15 +99,6 @@ def test_rounding_left_out_is_seen_in_fifty_digits(monkeypatch, name, fault):
     assert all(digits.bracketed(draw_cancelling("products", seed)).margin < 0 for seed in seeds)
 
 
-def test_the_true_change_is_that_of_the_map():
-    for seed in (0, 2):
-        case = draw_cancelling("plain", seed, name="truth")
-        f, x = case.attention.to(dtype=torch.float64), case.x.double()
-        move = 1e-3 * torch.ones_like(x)
-        moved = torch.linalg.vector_norm(f(x + move) - f(x)).item()
-        assert float(truth.change(case.attention, case.x, move)) == pytest.approx(moved, rel=1e-7, abs=1e-12)
-
-
 def test_fifty_digits_make_a_table(results_folder):
     few = {"blocks": {"certify": 7, "nearby_upper": 1}, "cases": 3, "progress": False}
     table = make(["verify-digits"], **few, save_as="few")["few"]
@@ -136,34 +122,7 @@ def made(save_as="verify", **options):
     return make(["verify"], save_as=save_as, **options)[save_as]
 
 
-def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
-    chosen = {"checks": ["yudin_upper", "large_radius_upper"], **SMALL}
-    whole = made(**chosen, save_as="whole")
-    measured, honest = [], table.measure
-
-    def until(limit):
-        def measure(check, kind, block, **options):
-            if len(measured) == limit:
-                raise KeyboardInterrupt
-            measured.append((check.name, options["masked"], kind, block))
-            return honest(check, kind, block, **options)
-
-        return measure
-
-    monkeypatch.setattr(table, "measure", until(5))
-    with pytest.raises(KeyboardInterrupt):
-        made(**chosen, save_as="parts")
-    with pytest.raises(ValueError, match="begun with other settings"):
-        made(**{**chosen, "maps": 3}, save_as="parts")
-    monkeypatch.setattr(table, "measure", until(None))
-    parts = made(**chosen, save_as="parts")
-    assert len(measured) == len(set(measured)) == len(whole) == 16
-    assert parts.equals(whole) and results.provenance("parts")["rows"] == 16
-    with pytest.raises(ValueError, match="there is no check 'steps'"):
-        made(checks=["steps"])
-
-
-def test_a_bound_is_put_into_the_stored_table_beside_the_others(results_folder, capsys):
+def test_a_bound_is_put_into_the_stored_table_beside_the_others(results_folder):
     chosen = ["yudin_upper", "large_radius_upper"]
     whole = made(**SMALL, checks=chosen)
     file = (results_folder / "verify.csv").read_bytes()
@@ -175,7 +134,6 @@ def test_a_bound_is_put_into_the_stored_table_beside_the_others(results_folder, 
     assert birth["made again"][0]["rows"] == "yudin_upper" and results.names() == ["verify"]
     table.put(chosen[1:], **SMALL)  # the rows that it had go
     assert (results_folder / "verify.csv").read_bytes() == file
-    assert cli.main(["verify", "--put"]) == 2 and "--put goes with --bounds" in capsys.readouterr().err
 
 
 def test_blocks_are_joined_to_their_worst(results_folder):
@@ -212,21 +170,6 @@ def test_problems_follow_from_their_seed(family, kind):
         assert (one.weights is not None) == (family == "measure" or (family == "full" and seed % 3 == 0))
 
 
-def test_the_kinds_hold_what_they_say():
-    structured = [draws.draw("any", "head", "structured", seed) for seed in range(40)]
-    degenerate = [draws.draw("any", "head", "degenerate", seed) for seed in range(40)]
-
-    def repeats(problem):
-        return sum(len(torch.unique(x, dim=0)) < len(x) for x in problem.x)
-
-    assert sum(map(repeats, structured)) > 40
-    assert any(problem.x.shape[1] == 1 for problem in degenerate)
-    assert any((problem.x == 0).all((-2, -1)).any() for problem in degenerate)
-    assert any(problem.V.abs().max() == 0 for problem in degenerate)
-    asymmetric = [(p.A - p.A.mT).abs().max() > 1e-6 for p in structured if p.x.shape[-1] > 1]
-    assert any(asymmetric) and not all(asymmetric)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_measured_is_the_exact_norm(masked, weighted):
@@ -255,13 +198,18 @@ def test_ascent_climbs_and_stays_in_the_ball(family, masked):
 def test_the_stored_table_is_whole():
     stored = results.load("verify")
     counts = stored.groupby(["bound", "masked"]).cases.sum()
-    missing = {check.name for check, masked in COUPLES if (check.name, masked) not in counts.index}
-    assert not missing, f"no rows for {sorted(missing)}: `python -m lab verify --bounds NAME --put` measures them"
-    assert set(counts.index) == {(check.name, masked) for check, masked in COUPLES}, "rows of a bound without a check"
+    couples = {(check.name, masked) for check, masked in COUPLES}
+    assert set(counts.index) == couples, "`python -m lab verify --bounds NAME --put` measures what is missing"
     least = {check.name: 3_000 if check.slow else 10_000 for check in CHECKS}
     assert all(count >= least[bound] for (bound, _), count in counts.items())
     assert stored.violations.sum() == 0 and stored.worst.max() <= 1 + 1e-9
     assert set(stored.kind) == set(KINDS) and (stored.worst_hot <= stored.worst).all()
+    on_balls, in_use = results.load("verify-ball"), results.load("verify-ball-in-use")
+    assert len(on_balls) == len(balls.CLASSES) and on_balls.cases.sum() >= 10_000 and on_balls.logits.min() >= 1
+    near = on_balls.groupby(["heads", "mask"]).worst.max()
+    assert all(near[heads, mask] > 0.9 for heads in ("one", "several") for mask in ("none", "causal"))
+    assert len(in_use) == len(balls.IN_USE) and in_use.cases.sum() == 640
+    assert all(table.violations.sum() == 0 and table.worst.max() <= 1 for table in (on_balls, in_use))
 
 
 SHORT = [kind for kind in balls.CLASSES if kind.tokens != "64"]
@@ -292,14 +240,6 @@ def test_ascended_layers_make_a_table(results_folder):
     assert table.worst[0] == max(measured) and table.block[0] == measured.index(max(measured))
 
 
-def test_ascended_layers_come_near_the_bound_on_a_ball():
-    stored = results.load("verify-ball")
-    assert stored.cases.sum() >= 10_000 and stored.violations.sum() == 0 and stored.logits.min() >= 1
-    assert len(stored) == len(balls.CLASSES)
-    near = stored.groupby(["heads", "mask"]).worst.max()
-    assert all(near[heads, mask] > 0.9 for heads in ("one", "several") for mask in ("none", "causal"))
-
-
 @pytest.mark.parametrize("kind", balls.IN_USE[::3], ids=lambda kind: "-".join(kind))
 def test_ascended_layers_in_use_are_those_of_the_package_and_stay_under_the_bound(kind):
     drawn, u = balls.draw(kind, 3, layers=6)
@@ -310,9 +250,3 @@ def test_ascended_layers_in_use_are_those_of_the_package_and_stay_under_the_boun
     row = balls.measure(kind, 3, layers=6)
     assert row["violations"] == 0 and 0 < row["worst"] <= 1 and row["cases"] == 6
     assert balls.measure(kind, 3, layers=6, factor=0.9 * row["worst"])["violations"] > 0
-
-
-def test_ascended_layers_in_use_never_exceed_the_bound():
-    stored = results.load("verify-ball-in-use")
-    assert len(stored) == len(balls.IN_USE) and stored.violations.sum() == 0 and stored.worst.max() <= 1
-    assert set(stored.cases) == {balls.LAYERS_IN_USE} and stored.cases.sum() == 640

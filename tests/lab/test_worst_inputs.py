@@ -19,20 +19,6 @@ def layer(seed, *, masked=False, h=2):
     return Attention(normal(h, 3, 8), normal(h, 3, 8), normal(h, 3, 8), normal(h, 5, 3), masked=masked, **biases)
 
 
-def test_numbers_on_one_axis_are_where_they_say():
-    numbers = {"random": 0.3, "text": 8.7, "found": 820.0, "bound": 980.0, "theorem": 4400.0}
-    figure = figures.worst_inputs.one_axis(
-        {"a head": numbers, "a layer": {"text": 20.0, "bound": 70_000.0, "x": 90_000.0}}
-    )
-    for ax, rows in zip(figure.axes, (5, 3), strict=True):
-        marks = [line for line in ax.lines if line.get_marker() in "o|"]
-        assert len(marks) == len(ax.texts) == rows and [mark.get_marker() for mark in marks[-2:]] == ["|", "|"]
-        assert [text.xy[0] for text in ax.texts] == [mark.get_xdata()[0] for mark in marks]
-        low, high = ax.get_xlim()
-        assert all(low < text.xy[0] < high for text in ax.texts)
-    assert [text.get_text() for text in figure.axes[0].texts][1:3] == ["text\n8.7", "found\n820"]
-
-
 def test_one_head_alone_is_that_head_of_the_layer():
     f = layer(0)
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
