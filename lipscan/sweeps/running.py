@@ -326,6 +326,7 @@ def _opened(now, scheduler):
 
     spec, gpus, own = now.spec, [], None
     with ExitStack() as stack:
+        stack.push(_quiet("distributed.client", "distributed.worker"))
         if scheduler:
             server = scheduler
         elif spec.cluster:
@@ -343,9 +344,6 @@ def _opened(now, scheduler):
             shape["silence_logs"] = logging.ERROR  # warnings would stand in the progress bar
             ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
             server = stack.enter_context(distributed.LocalCluster(**shape, **ports))
-        log = logging.getLogger("distributed.client")  # of a scheduler that goes away it writes forty lines
-        stack.callback(log.setLevel, log.level)
-        log.setLevel(logging.CRITICAL)
         try:
             client = distributed.Client(server, timeout=CONNECT, set_as_default=False)
         except (OSError, ValueError) as error:
@@ -354,6 +352,22 @@ def _opened(now, scheduler):
         if own:
             words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
         yield stack.enter_context(client), own, words + (f", GPU {', '.join(gpus)}" if gpus else "")
+
+
+def _quiet(*names):
+    """Silence loggers of Dask; returns what makes them speak again unless an error or Ctrl-C ends the work.
+
+    Of a scheduler that goes away they write forty lines; of a worker that is stopped, a traceback after all has closed.
+    """
+    levels = {log: log.level for log in map(logging.getLogger, names)}
+    for log in levels:
+        log.setLevel(logging.CRITICAL)
+
+    def again(error, *_):
+        for log, level in levels.items() if error is None else ():
+            log.setLevel(level)
+
+    return again
 
 
 def _answers(scheduler):
