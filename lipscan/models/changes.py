@@ -59,8 +59,8 @@ def unchanged(network: torch.nn.Module) -> Iterator[None]:
         before, switched = _State(network), False
         try:
             try:
-                before.hold()
-                yield
+                with held(network):
+                    yield
             finally:
                 switched = before.switched()
                 before.restore()
@@ -68,6 +68,25 @@ def unchanged(network: torch.nn.Module) -> Iterator[None]:
             before.restore()
             if switched and isinstance(sys.exc_info()[1], Exception | None):  # do not replace an interrupt
                 raise _refusal(network)
+
+
+@contextmanager
+def held(network: torch.nn.Module) -> Iterator[None]:
+    """Context in which no module goes to another type or device: a derivative that is being taken does not survive it.
+
+    Some networks convert a router in each pass, mostly to the type that it has.
+    """
+    own = [(vars(module), vars(module).get("_apply"), module) for module in network.modules()]
+    try:
+        for table, _, module in own:
+            table["_apply"] = _checking(network, module)
+        yield
+    finally:
+        for table, before, _ in own:
+            if before is None:
+                table.pop("_apply", None)
+            else:
+                table["_apply"] = before
 
 
 def _refusal(network):
@@ -94,11 +113,6 @@ class _State:
             if buffer is not None
         ]
         self.versions = self._versions()
-
-    def hold(self):
-        """Keep modules from being moved to another type or device: a derivative that is taken does not survive it."""
-        for module in self.modules:
-            vars(module)["_apply"] = _checking(self.network, module)
 
     def switched(self):
         """Whether more than numbers that a module keeps for its next pass is another than before."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lipnb.threads import turn
+from lipscan.models.changes import held
 
 USUAL = "hidden_states"
 
@@ -88,7 +89,7 @@ class Call:
         """Output of the module for other tokens; other arguments stay, but cached keys and values are dropped."""
         args, kwargs = self.with_tokens(x)
         cached = {name: None for name in kwargs if _cached(name)}
-        with turn():
+        with turn(), held(self.module):
             return first_of(self.module(*args, **kwargs | cached))
 
     def _name(self):

@@ -54,3 +54,34 @@ def test_calls_are_noted_changed_and_stopped():
     with pytest.raises(ZeroDivisionError), capture(one):
         network(1 / 0)
     assert not one._forward_hooks and not two._forward_pre_hooks
+
+
+def test_a_module_that_converts_a_part_in_each_pass_is_not_moved_and_can_be_afterwards():
+    """Moved while a derivative is taken, even to the type that it has, PyTorch 2.13 ends in a segmentation fault."""
+    moved = []
+
+    class Part(torch.nn.Linear):
+        def _apply(self, convert, recurse=True):
+            moved.append(convert)
+            return super()._apply(convert, recurse)
+
+    class Router(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part, self.wanted = Part(2, 2), torch.float32
+
+        def forward(self, x):
+            self.part = self.part.to(self.wanted)
+            return self.part(x)
+
+    with torch.random.fork_rng():
+        router, x = Router(), torch.ones(1, 3, 2)
+    call = Call(router, 0, (x,), {})
+    _, along = torch.func.jvp(call.again, (x,), (x,))
+    torch.testing.assert_close(along, x @ router.part.weight.T)
+    assert not moved
+    router.wanted = torch.float64
+    with pytest.raises(ValueError, match="the network Router changes itself as it reads"):
+        call.again(x)
+    router.double()
+    assert moved and router.part.weight.dtype == torch.float64
