@@ -98,17 +98,20 @@ verify: export OMP_NUM_THREADS = 1
 verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three to four hours; resumes; QUICK=1: some minutes)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
-test: setup text  ## style, types, unit tests, every page run (once) and compared, the book in a real browser
+# the committed pages, each in a kernel of its own: cells with the tag nbval-check-output must show what they show there
+NBVAL = $(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks -n 2 --dist loadfile -q
+
+test: setup text  ## style, types, unit tests, every committed page run and compared by nbval, the book in a real browser
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests lipnb lipscan --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
-	$(PAGES) execute
-	$(PAGES) compare
+	$(NBVAL)
 
 nightly: export OMP_NUM_THREADS = 1
 nightly: setup  ## what is slow and rare: every model type, the pages on what different machines have, every planted fault (hours)
 	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipscan/models/test_generic.py -s
+	$(MAKE) book
 	$(BIN)/python tests/environments.py
 	$(BIN)/python tests/smoke.py
 	$(BIN)/python tests/plant.py

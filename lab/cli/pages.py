@@ -8,8 +8,7 @@ EXAMPLES = """\
   python -m lab pages execute 41        run page 41 alone, into _build/notebooks, where its inputs changed
   python -m lab pages pair 41           write its last run beside its source in notebooks/, to be committed
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
-  python -m lab pages check             say what is stale or broken, and which numbers are typed
-  python -m lab pages compare           say where committed pages show something else than their last runs
+  python -m lab pages check             say what is missing or broken, and which numbers are typed
   python -m lab pages vary 12 13        run pages 12 and 13 with other seeds, texts, models and sizes
 """
 
@@ -42,16 +41,10 @@ def add(verbs):
     pairs.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     commands.add_parser(
         "check",
-        help="say what is stale or broken",
-        description="Say what is stale, broken or typed in pages and prose, one line each. The exit status is 1 where "
-        "there is something to say.",
-    )
-    commands.add_parser(
-        "compare",
-        help="say where committed pages show something else than their last runs",
-        description="Say where the last runs in _build gave another verdict than the ledger, or show something else "
-        "than the committed pages in cells with the tag nbval-check-output. Numbers elsewhere may depend on the texts "
-        "that are there, and are not compared; `check` says whether the committed pages are of the present code.",
+        help="say what is missing, broken or typed",
+        description="Say what is missing, broken or typed in pages and prose, one line each. The exit status is 1 "
+        "where there is something to say. Whether a committed page still shows what its code gives, nbval says "
+        "(`make test`).",
     )
     vary = commands.add_parser(
         "vary",
@@ -102,4 +95,4 @@ def run(arguments):
         return variations.report(root, arguments.pages, arguments.workers)
     from lab.pages import checks
 
-    return checks.report(root, checks.comparison if arguments.command == "compare" else checks.complaints)
+    return checks.report(root)

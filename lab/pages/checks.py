@@ -6,8 +6,7 @@ import nbformat
 from myst_nb.core.variables import format_plain_text
 
 from lab.pages import layout, typed_numbers, verdicts
-from lab.pages.execution import stored as facts
-from lab.pages.sources import EXECUTED, convert, is_fresh, plain, run_of, shown, sources
+from lab.pages.sources import convert, plain, sources
 
 MOST_BYTES = 300_000
 FEWEST_WORDS = 6  # of an alternative text
@@ -20,8 +19,6 @@ FORBIDDEN = {
     "Python's words for an object": r"(?:<|&lt;)(?:bound method|function|built-in|class &#x27;|class ')",
     "a NumPy scalar": r"\bnp\.(?:u?int|float|bool|str)\d*_?\(",
 }
-COMPARED = "nbval-check-output"  # the tag of cells with the same output in every run
-FULL = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?(?![\w.])")  # a number in full, not a version or part of a name
 
 
 def outputs(cells):
@@ -37,7 +34,7 @@ def cells(notebook):
 
 
 def agreement(root, source, notebook):
-    """Rule: the pair holds the source's cells, was made from the present inputs, and shows the outputs of that run."""
+    """Rule: the pair holds the source's cells, and was made from the present tables."""
     now, made = convert(root, source), notebook.metadata.get("lipnb", {})
     if cells(notebook) != cells(now):
         yield "its cells differ from the source"
@@ -46,10 +43,6 @@ def agreement(root, source, notebook):
             yield f"it loads data/results/{name}.csv, which does not exist"
         elif made.get("tables", {}).get(name) != hashed:
             yield f"the table {name} changed since it was executed"
-    if made.get("inputs") != now.metadata["lipnb"]["inputs"]:
-        yield "what it is made of changed since it was executed: a package, a table, a checkpoint or a statement"
-    if made.get("shown") != shown(notebook):
-        yield "its outputs are not those of its run"
 
 
 def edited(root):
@@ -183,42 +176,6 @@ def ledger(root):
         yield f"{verdicts.STORED} is not what the pages recorded: `make notebooks` writes it."
 
 
-def rounded(text):
-    """A text in which numbers of twelve or more significant digits have six: the last differ between processors."""
-
-    def six(number):
-        digits = number[0].partition("e")[0].replace(".", "").lstrip("0")
-        return f"{float(number[0]):.6g}" if len(digits) >= 12 else number[0]
-
-    return FULL.sub(six, text)
-
-
-def comparison(root):
-    """Rule: every committed page matches its last run in _build, in the cells that request this by their tag.
-
-    Verdicts are compared if the run read the same texts as the committed page; on other texts they may differ.
-    """
-    stored = {(row["id"], row["form"]): row["verdict"] for row in verdicts.read_stored(root) or []}
-    pages = facts(root)["pages"]
-    for row in verdicts.gather(root, root / EXECUTED):
-        known, run = stored.get((row["id"], row["form"])), run_of(root / EXECUTED / f"{row['page']}.ipynb")
-        if row["verdict"] != known and run.get("texts") == pages.get(row["page"], {}).get("texts"):
-            form = f"{row['id']}, {row['form']!r}"
-            yield f"{row['page']}.ipynb: of {form}, its run says {row['verdict']}, and the ledger {known}"
-    for source in sources(root):
-        pair, run = source.with_suffix(".ipynb"), root / EXECUTED / f"{source.stem}.ipynb"
-        if not is_fresh(root, source):
-            yield f"{source.name}: it has no run of its present inputs: `python -m lab pages execute` makes it."
-            continue
-        if not pair.exists():
-            yield f"{pair.name}: it does not exist."
-            continue
-        for old, new in zip(*(nbformat.read(path, as_version=4).cells for path in (pair, run)), strict=False):
-            kept, now = ("\n".join(rounded(text) for _, text in outputs([cell])) for cell in (old, new))
-            if COMPARED in old.metadata.get("tags", ()) and kept != now:
-                yield f"{pair.name}: a cell that begins `{old.source[:60]}` shows\n{now}\nand not\n{kept}"
-
-
 def complaints(root):
     """All violations, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
@@ -226,9 +183,9 @@ def complaints(root):
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 
-def report(root, rules=complaints):
+def report(root):
     """Print all violations; returns the exit status."""
-    found = list(rules(root))
+    found = complaints(root)
     for sentence in found:
         print(f"  {sentence}")
     if any(".ipynb" in sentence for sentence in found):

@@ -11,13 +11,13 @@ from lab.pages.verdicts import table as markdown
 
 STORED = "data/results/execution.json"
 MARK = "<!-- the execution -->"
-SHOWN = ("finished", "seconds", "versions", "texts", "models")  # parts of the record of a run
+SHOWN = ("finished", "seconds", "versions")  # parts of the record of a run
 
 
 def gather(root, notebooks, ledger):
     """Facts of pages, from their runs in _build if `notebooks` are those, else as stored; and of tables.
 
-    "pages": name -> finished, seconds, versions, texts, models, tables, verdicts; "tables": name -> command, finished,
+    "pages": name -> finished, seconds, versions, tables, verdicts; "tables": name -> command, finished,
     rows, seconds, sha256, code (number of commits since then that changed it).
     """
     known = stored(root)
@@ -100,7 +100,6 @@ def section(facts):
             f"{{doc}}`../notebooks/{name}`",
             run.get("finished", "–"),
             f"{run['seconds']:.0f} s" if "seconds" in run else "–",
-            ", ".join([*run.get("texts", ()), *run.get("models", ())]) or "–",
             ", ".join(f"{verdict} {count}" for verdict, count in run["verdicts"].items()) or "–",
         ]
         for name, run in pages.items()
@@ -109,7 +108,7 @@ def section(facts):
         [f"`{name}`", f"`{one['command']}`", one["finished"], f"{one['rows']:,}", f"`{one['sha256'][:8]}`", one["code"]]
         for name, one in made.items()
     ]
-    head = ["page", "last run", "time", "texts and models read", "verdicts"]
+    head = ["page", "last run", "time", "verdicts"]
     below = ["table", "command", "made", "rows", "sha256", "code"]
     return "\n".join(
         [" ".join(said), "", "## Pages", "", *markdown(head, lines), "", "## Tables", "", *markdown(below, rows)]

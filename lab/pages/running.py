@@ -14,8 +14,7 @@ from platform import python_version
 
 import nbformat
 
-from lab.pages import dependencies
-from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, shown, sources
+from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, sources
 
 # only results in the outputs of a page, even if make does not run it
 QUIET = {
@@ -47,28 +46,24 @@ def with_outputs(notebook, executed):
             for data in (output.get("data", {}) for output in cell.outputs):
                 if "image/png" in data:
                     data["image/png"] = lighter(data["image/png"])
-    notebook.metadata["lipnb"]["shown"] = shown(notebook)
     return notebook
 
 
 def run_page(root, source):
     """Execute one page with papermill; returns its seconds and, if it failed, a sentence with the location.
 
-    A record of the run is stored next to the executed page: its inputs, date, duration, and what it read.
+    A record of the run is stored next to the executed page: its inputs, date, duration and versions.
     """
     import papermill  # only here: other commands start faster without it
 
     out = root / EXECUTED / f"{source.stem}.ipynb"
-    failed, kernels = root / "_build" / "failed" / out.name, root / "_build" / "ipython" / source.stem
-    note, reads, log = out.with_suffix(".run.json"), failed.with_suffix(".reads.json"), failed.with_suffix(".log")
+    failed = root / "_build" / "failed" / out.name
+    note, log = out.with_suffix(".run.json"), failed.with_suffix(".log")
     for folder in (out.parent, failed.parent):
         folder.mkdir(parents=True, exist_ok=True)
-    for old in (note, reads):
-        old.unlink(missing_ok=True)
+    note.unlink(missing_ok=True)
     inputs, started, notebook = fingerprint(root, source), time.monotonic(), convert(root, source)
     nbformat.write(notebook, failed)
-    dependencies.startup(kernels, reads)
-    os.environ["IPYTHONDIR"] = str(kernels)
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     # messages of the kernel (interrupted, crashed) go to a file, not into the progress bar
     with log.open("w") as said:
@@ -86,9 +81,8 @@ def run_page(root, source):
     seconds = time.monotonic() - started
     facts = {"inputs": inputs, "finished": datetime.now(UTC).strftime("%Y-%m-%d"), "seconds": round(seconds, 1)}
     facts["versions"] = {"python": python_version(), **{name: version(name) for name in PACKAGES}}
-    facts |= json.loads(reads.read_text(encoding="utf-8")) if reads.is_file() else {"texts": [], "models": []}
     note.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    for path in (reads, failed, log):
+    for path in (failed, log):
         path.unlink(missing_ok=True)
     return seconds, None
 

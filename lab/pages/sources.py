@@ -96,12 +96,6 @@ def fingerprint(root, source):
     return known.hexdigest()
 
 
-def shown(notebook):
-    """One hash of everything that a notebook's cells show."""
-    outputs = [cell.get("outputs", []) for cell in notebook.cells]
-    return hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
-
-
 def run_of(executed):
     """Record of the run that made an executed page; empty if missing."""
     note = executed.with_suffix(".run.json")
@@ -119,13 +113,13 @@ def plain(source):
 
 
 def convert(root, source):
-    """Source of a page as a notebook without outputs, the same bytes every time; it names its inputs and tables."""
+    """Source of a page as a notebook without outputs, the same bytes every time; it names its tables, with SHA-256."""
     notebook = plain(source)
     notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
     # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
     notebook.metadata.get("jupytext", {}).pop("text_representation", None)
     named = {name: digest(path) for name, path in tables(root, source).items()}
-    notebook.metadata["lipnb"] = {"inputs": inputs(root, source), "tables": named}
+    notebook.metadata["lipnb"] = {"tables": named}
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
     return notebook

@@ -7,13 +7,28 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from lab import results
-from lab.benchmarks import device, layers, limit, near_degenerate, nearby, ours, peers, shares, workload
+from lab.benchmarks import (
+    device,
+    layers,
+    limit,
+    machine,
+    misconvergence,
+    near_degenerate,
+    nearby,
+    ours,
+    peers,
+    products,
+    shares,
+    workload,
+)
 from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.jacobian.cached import CachedGram
 from lipnb.spectral import start_vectors
@@ -336,3 +351,56 @@ def test_a_folder_that_cannot_hold_the_table_is_one_sentence(tmp_path):
     )
     assert done.returncode == 1 and "set LIPNB_RESULTS to a folder that can" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_row_of_the_workload_counts_what_is_off_in_either_direction():
+    truth = np.array([1.0, 2.0, 4.0])
+    answer = truth * [1, 1, 1 - 2e-4], np.array([3, 4, 5]), np.array([True, True, False]), truth * [1.1, 0.9, 1.1]
+    row = workload.row("mini:0", 8, "certified 0.99", answer, {"seconds": 1.0}, truth)
+    assert row["error"] == pytest.approx(2e-4) and (row["missed"], row["above_upper"], row["unconverged"]) == (1, 1, 1)
+
+
+def test_the_ratio_is_of_summed_seconds_and_low_with_the_slowest_repeats():
+    rows = {"layer": "mini:0", "products": 9.0, "missed": 0, "count": 2, "error": 0.0}
+    seconds = {workload.RELEASED: (10.0, 10.0, 10.0), "estimate": (1.0, 0.5, 2.0)}  # median, fastest, slowest
+    table = pd.DataFrame(
+        {**rows, "method": method, "seconds": turns * middle, "fastest": turns * least, "slowest": turns * most}
+        for method, (middle, least, most) in seconds.items()
+        for turns in (1, 2)
+    )
+    found = workload.summary(table).loc["mini:0", "estimate"]
+    assert (found.ratio, found.low, found.high) == (10, 5, 20)
+
+
+def test_the_limit_of_a_product_is_the_best_product_that_is_float32():
+    rates = {"part": ["gemm", "gemm", "product"], "rate": [100.0, 200.0, 50.0], "error": [1e-7, 1e-3, np.nan]}
+    assert products.with_share(pd.DataFrame(rates)).share.tolist()[-1] == 0.5
+    assert products.flops(20, 6) == 8 * products.flops(10, 3) == 8 * 16 * 10 * 3 * (10 + 3)
+
+
+def test_seconds_are_a_median_and_what_lacks_an_option_is_a_trial(results_folder, monkeypatch):
+    assert machine.spread([8.0, 1.0, 3.0]) == {"seconds": 3.0, "fastest": 1.0, "slowest": 8.0}
+    monkeypatch.setattr(ours, "left_out", lambda *tables: ["confidence"])
+    given = SimpleNamespace(quick=False, again=False)
+    machine.make("seconds", {}, given, {"one": lambda: [{"seconds": 1.0}]}, "turn")
+    assert results.names() == ["bench-seconds-trial"]
+
+
+def test_a_miss_is_counted_by_its_size_and_a_bound_below_the_truth_by_its_start(monkeypatch):
+    def solve(f, x, *, seed, **options):
+        upper = torch.tensor([0.9 if seed % 2 else 1.1] * len(true))
+        return SimpleNamespace(value=found, upper=upper, converged=found > 0, steps=0 * found + 3)
+
+    true, found = torch.ones(2).double(), torch.tensor([1.0, 1 - 1e-3])
+    monkeypatch.setattr(ours, "solve", solve)
+    monkeypatch.setattr(misconvergence, "cases", lambda *given: [(1, None, None, true)])
+    rows = {row["mode"]: row for row in misconvergence.compared("random", 0, 2, "")}
+    assert all((row["inputs"], row["missed"], row["unconverged"]) == (2, 1, 0) for row in rows.values())
+    assert [row["above_upper"] for row in rows.values()] == [0, 2, 2]  # an estimate has no bound
+    true, found = true[:1], found[:1]
+    [row] = misconvergence.coverage("close cluster", 0, 5)
+    assert (row["inputs"], row["above_upper"], row["products"]) == (5, 2, 3)
+
+
+def test_few_bounds_below_the_truth_are_likely_at_a_high_confidence():
+    assert near_degenerate.allowed(1 - 1e-6, 10_000) == 1 and 1000 < near_degenerate.allowed(0.5, 2000) < 1100

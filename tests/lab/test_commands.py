@@ -154,3 +154,11 @@ def test_a_benchmark_runs_in_a_process_of_its_own():
     command = [sys.executable, "-m", "lab", "bench", bench.NAMES[0], "--help"]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"usage: python -m lab bench {bench.NAMES[0]} " in run.stdout
+
+
+def test_a_benchmark_that_fails_is_the_last_and_gives_its_exit_status(monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        bench.subprocess, "run", lambda words, check: ran.append(words) or SimpleNamespace(returncode=3)
+    )
+    assert cli.main(["bench", "--quick"]) == 3 and len(ran) == 1

@@ -295,3 +295,15 @@ def test_every_function_says_which_tables_it_takes():
                 f"{figure.call}...) draws the table {table}: its docstring says so, as ``{table}``, with the columns"
             )
     assert set(book.FORMATS) == {"png", "svg", "pdf"}
+
+
+def test_the_atlas_draws_growth_from_the_shortest_window_slopes_in_their_intervals_and_each_on_its_axis():
+    same = {"map": "m", "case": "as read", "corpus": "alice", "masked": False, "window": 0}
+    rows = [{**same, "layer": layer, "length": n, "lipschitz": 2.0 * n} for layer in (0, 1) for n in (8, 32)]
+    grown = figures.atlas.growth(pd.DataFrame(rows), {"m": "alice"}).axes[0].lines
+    assert np.allclose([line.get_ydata() for line in grown[:2]], [1, 4])
+    fitted = pd.DataFrame([{**same, "layer": 0, "slope": 0.3, "low": 0.2, "high": 0.5, "released": 0.1}])
+    [bar] = figures.atlas.slopes(fitted).axes[0].containers[0][2][0].get_segments()
+    assert np.allclose(bar[:, 1], [0.2, 0.5])
+    both = figures.atlas.two_quantities(fitted, 0.25, 0.1).axes[0]
+    assert both.lines[1].get_xydata().tolist() == [[0.3, 0.1]] and both.get_ylabel().endswith("released quantity")

@@ -88,3 +88,9 @@ def test_stored_rows():
     assert figures.points(figures.kv_rounding.ranks(table, model="gpt2-mini")) == 4 * layers
     assert figures.points(figures.kv_rounding.depth(table, model="gpt2-mini")) == 5 * layers
     assert kv_rounding.again(rows.iloc[0].to_dict() | {"text": "other"}) is None
+
+
+def test_the_error_that_the_constant_multiplies_is_in_the_units_of_the_tokens():
+    table = results.load("kv-rounding").head(20)
+    once, twice = (figures.kv_rounding.predicted(table.assign(received=k * table.received)) for k in (1, 2))
+    assert (twice.error_constant / once.error_constant).between(2 - 1e-9, 2 + 1e-9).all()

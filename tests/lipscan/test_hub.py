@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import sys
 
+import huggingface_hub
 import pandas as pd
 import pytest
 import torch
 from hub import COMMIT, serve, tiny_bert, tiny_gpt2
 from safetensors.torch import load_file
 
-from lipscan import models
+from lipscan import hub, models
 
 # Run in a process of its own, because the hub client reads its address when imported.
 CLIENT = """
@@ -178,3 +179,16 @@ def test_ag_news_comes_from_the_hub_where_no_folder_has_it(tmp_path):
         text=True,
     )
     assert "'ag_news' was not found" in run.stderr and float(run.stdout) < 20
+
+
+def test_a_gated_model_is_there_and_its_terms_are_named(monkeypatch):
+    def refused(*words, local_files_only=False, **options):
+        if local_files_only:
+            raise FileNotFoundError
+        gated = huggingface_hub.errors.GatedRepoError
+        raise gated.__new__(gated)  # as it is, without the answer that each version of the client wants
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refused)
+    with pytest.raises(PermissionError, match="accept its terms"):
+        hub.snapshot("some/gated", ["*.json"], all)

@@ -239,3 +239,11 @@ def test_a_chain_of_near_points_is_one_atom_in_any_order():
     found = [splitting(f, line[list(order)]) for order in ((0, 1, 2, 3), (1, 0, 2, 3), (3, 2, 0, 1))]
     plain = splitting(f, line[[0, 3]], torch.tensor([3.0, 1]).double())
     assert all(one[:2] == pytest.approx(plain[:2], rel=1e-5) for one in found)
+
+
+def test_the_token_counts_the_rows_as_they_were_given():
+    for seed in range(1, 5):
+        attention, x, weights = unmasked(seed)
+        x, weights = torch.cat([x[:1], x]), torch.cat([weights[:1], weights])
+        norms = torch.linalg.matrix_norm(query_blocks(attention, x, weights), 2)
+        assert norms[splitting(attention, x, weights).token].item() == pytest.approx(norms.max().item())

@@ -206,3 +206,22 @@ def test_a_gap_is_told_and_measured_again_and_nothing_else_is(tmp_path):
     assert measured == ["a", "b", "c", "b"] and sorted(again.name) == ["a", "b", "c"]
     assert "gaps" not in json.loads((tmp_path / "gaps.json").read_text())
     assert not (tmp_path / "gaps.partial.jsonl").exists()
+
+
+def test_what_was_stopped_twice_still_has_all_its_units(tmp_path):
+    for unit in "abc":
+        with recording("stopped", {}, tmp_path) as record:
+            record.add(unit, [{"unit": unit}], 0.0)
+    with recording("stopped", {}, tmp_path) as record:
+        assert [record.rows(unit) for unit in "abc"] == [[{"unit": unit}] for unit in "abc"]
+
+
+def test_of_a_group_that_is_measured_together_no_part_is_measured_again_alone():
+    table = pd.DataFrame({"text": ["here", "here", "gone", "gone"], "row": range(4)})
+    found = remeasure(table, lambda row: None if row["row"] == 2 else {"row": row["row"]}, by=["text"])
+    assert found.row.tolist() == [0, 1]
+
+
+def test_a_number_that_fell_differs_as_much_as_one_that_rose():
+    found = remeasure(pd.DataFrame({"v": [2.0, 4.0]}), lambda row: {"v": 3.0})
+    assert sorted(found["v difference"]) == [0.25, 0.5]

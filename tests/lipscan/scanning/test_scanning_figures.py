@@ -87,3 +87,27 @@ def test_words_stand_on_the_map_of_tokens_and_axes_say_1_10_100(found):
     assert {"0.1", "1,000"} <= {label.get_text() for label in ax.get_yticklabels()}
     written = [figures._plain(value) for value in (0.001, 2.5, 100, 20000, 1e6, 2.5e8)]
     assert written == ["0.001", "2.5", "100", "20,000", "$10^{6}$", r"$2.5 \times 10^{8}$"]
+
+
+def test_bars_crosses_and_norms_are_those_of_their_rows_and_what_did_not_pass_is_left_out(finished):
+    rows = first_window(finished.table).query("length == 9")
+    rows = rows.assign(low=rows.lipschitz - 1, high=rows.lipschitz + 3, converged=[True, False])
+    ax = figures.layers(rows, {})
+    bars = ax.containers[0][2][0].get_segments()
+    assert np.allclose([bar[:, 1] for bar in bars], rows[["low", "high"]])
+    assert [[*line.get_xdata()] for line in ax.lines if line.get_marker() == "x"] == [[1]]
+    norms = figures.radii(rows.assign(radius=[5.0, 6.0], mean_radius=[2.0, 3.0]))
+    assert [[*line.get_ydata()] for line in norms.lines] == [[5, 6], [2, 3]]
+    drawn = figures.growth(finished.summary.assign(passed=finished.summary.layer == 0)).lines
+    assert [line.get_label() for line in drawn] == ["layer 0", "slope 1/2"]
+
+
+def test_scans_are_compared_at_the_longest_length_and_tokens_within_their_layer(finished):
+    rows = first_window(finished.table)
+    rows = rows.assign(before=rows.lipschitz, after=2 * rows.lipschitz)
+    longest = rows[rows.length == rows.length.max()]
+    lines = figures.comparison(rows, ("a", "b")).lines
+    assert [[*line.get_ydata()] for line in lines] == [[*longest.before], [*longest.after]]
+    words = {"layer": [0, 0, 1, 1], "place": [0, 1, 0, 1], "moves": [1.0, 2.0, 12.0, 3.0], "written": [*"abab"]}
+    drawn = figures.tokens(pd.DataFrame(words)).collections[0].get_array()
+    assert drawn.tolist() == [[0.5, 1], [1, 0.25]]

@@ -407,9 +407,11 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
         if not kept:
             until(lambda: len(ours := [task.state for task in list(tasks.values())]) == ours.count("memory") == 2)
             until(lambda: all(nanny.pid for nanny in cluster.workers.values()))  # of None psutil takes this process
+            lost = {*list(cluster.scheduler.workers)}
             for nanny in cluster.workers.values():
                 psutil.Process(nanny.pid).kill()
-            until(lambda: all(task.state != "memory" for task in list(tasks.values())))
+            # not their states: what is lost early may be there again before the rest is lost
+            until(lambda: not lost & {*list(cluster.scheduler.workers)})
         kept.append(given)
         real(*given)
 
@@ -418,7 +420,7 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     text = written("notebook: odd.py\ngrid: {n: [1, 2]}")
     sweep = sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
     assert list(sweep.table.result) == [2, 4] and not sweep.failures and len(kept) == 2
-    assert len(Path("began").read_text().split()) == 3
+    assert len(Path("began").read_text().split()) in (3, 4)  # the first may begin again before it is given up
 
 
 def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):

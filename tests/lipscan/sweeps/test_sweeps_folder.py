@@ -130,3 +130,8 @@ def test_a_folder_that_is_none_is_one_sentence(tmp_path, content):
     (tmp_path / "sweep.json").write_text(content)
     with pytest.raises(ValueError, match="sweep.json is damaged: the same `lipnb sweep` command makes it anew"):
         sweeps.status(tmp_path)
+
+
+def test_what_is_left_is_shared_by_the_points_that_run():
+    points = [{"state": "done", "seconds": 4.0}, *2 * [{"state": "running"}], *2 * [{"state": "left"}]]
+    assert folder.Status(Path(), "page.py", points, None, True).remaining == (2 / 2 + 2) * 4 / 2
