@@ -101,7 +101,7 @@ verify: setup  ## thousands of inputs against each upper bound, and 120,000 in f
 # the committed pages, each in a kernel of its own: cells with the tag nbval-check-output must show what they show there
 NBVAL = $(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks -n 2 --dist loadfile -q
 
-test: setup text  ## style, types, unit tests, every committed page run and compared by nbval, the book in a real browser
+test: setup text  ## style, types, unit tests, the committed pages run by nbval (marked cells, verdicts), the book in a real browser
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy

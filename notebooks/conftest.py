@@ -3,7 +3,7 @@
 import pytest
 from nbval.plugin import IPyNbCell
 
-MIME = "application/vnd.lipnb.verdicts+json"
+from lab.ledger import MIME
 
 
 def verdicts(outputs):

@@ -1,4 +1,4 @@
-"""Every committed page run and compared by nbval, on what different machines happen to have.
+"""Every committed page run by nbval, marked cells and verdicts compared, on what different machines happen to have.
 
     python tests/environments.py              all that can be made here (half an hour each pair of cores)
     python tests/environments.py nothing nltk  these

@@ -43,8 +43,8 @@ def add(verbs):
         "check",
         help="say what is missing, broken or typed",
         description="Say what is missing, broken or typed in pages and prose, one line each. The exit status is 1 "
-        "where there is something to say. Whether a committed page still shows what its code gives, nbval says "
-        "(`make test`).",
+        "where there is something to say. Whether tagged cells and verdicts are still what the code gives, nbval "
+        "says (`make test`).",
     )
     vary = commands.add_parser(
         "vary",
