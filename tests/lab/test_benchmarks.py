@@ -278,12 +278,12 @@ def test_a_miss_is_counted_by_its_size_and_a_bound_below_the_truth_by_its_start(
         upper = torch.tensor([0.9 if seed % 2 else 1.1] * len(true))
         return SimpleNamespace(value=found, upper=upper, converged=found > 0, steps=0 * found + 3)
 
-    true, found = torch.ones(2).double(), torch.tensor([1.0, 1 - 1e-3])
+    true, found = torch.ones(3).double(), torch.tensor([1.0, 1 - 1e-3, 1.0])
     monkeypatch.setattr(ours, "solve", solve)
     monkeypatch.setattr(misconvergence, "cases", lambda *given: [(1, None, None, true)])
-    rows = {row["mode"]: row for row in misconvergence.compared("random", 0, 2, "")}
-    assert all((row["inputs"], row["missed"], row["unconverged"]) == (2, 1, 0) for row in rows.values())
-    assert [row["above_upper"] for row in rows.values()] == [0, 2, 2]  # an estimate has no bound
+    rows = {row["mode"]: row for row in misconvergence.compared("random", 0, 3, "")}
+    assert all((row["inputs"], row["missed"], row["unconverged"]) == (3, 1, 0) for row in rows.values())
+    assert [row["above_upper"] for row in rows.values()] == [0, 3, 3]  # an estimate has no bound
     true, found = true[:1], found[:1]
     [row] = misconvergence.coverage("close cluster", 0, 5)
     assert (row["inputs"], row["above_upper"], row["products"]) == (5, 2, 3)

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from nltk.lm import KneserNeyInterpolated
 
 from lab import training
 from lab.training import kneser_ney
@@ -93,3 +94,20 @@ def test_windows_hide_what_is_before_them():
     assert whole.shape == (1, 100) and np.array_equal(whole[0, :10], losses[0])
     assert np.allclose(whole.reshape(10, 10)[:, 2:], losses[:, 2:]) and not np.allclose(whole[0, 10:12], losses[1, :2])
     assert training.kneser_ney_loss(ids, after, V, 4, 10) == pytest.approx(losses.mean())
+
+
+def test_with_one_discount_it_is_that_of_nltk(monkeypatch):
+    ids, other = text(400, 2), text(40, 3)
+    ids = np.concatenate([ids, ids[:6]])  # so that the first n-grams also stand after something
+
+    def one(counts):  # NLTK takes nothing from single tokens
+        return np.array([0, 0.3, 0.3, 0.3]) if len(counts) > V else np.zeros(4)
+
+    monkeypatch.setattr(kneser_ney, "_discounts", one)
+    peer = KneserNeyInterpolated(3, discount=0.3)
+    words = [str(i) for i in ids]
+    peer.fit([[tuple(words[i : i + m]) for m in (1, 2, 3) for i in range(len(words) - m + 1)]], sorted(set(words)))
+    grams = np.lib.stride_tricks.sliding_window_view(other, 3)
+    p = [peer.score(str(c), [str(a), str(b)]) for a, b, c in grams if c in ids]
+    mine = training.KneserNey(ids, V, 3).probabilities(grams[np.isin(grams[:, 2], ids)])
+    assert len(p) > 30 and mine == pytest.approx(np.array(p), rel=1e-12)

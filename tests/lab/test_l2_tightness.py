@@ -55,3 +55,11 @@ def test_ascent_reaches_the_constant_and_is_repeated():
     stored = table[table.n == 3]
     assert np.allclose([row["reached"] for row in rows], stored.reached, rtol=1e-4)
     assert [row["start"] for row in rows] == list(stored.start)
+
+
+def test_width_one_with_weights():
+    """The constant is multiplied by the squared query weight and the other two."""
+    n, (query, value, output) = 7, (torch.full((1, 1, 1), size, dtype=torch.float64) for size in (1.7, -0.4, 3.0))
+    f = Attention.l2(query, value, output)
+    reached = infinity_norm(f, witness(n) / 1.7).item()
+    assert abs(reached / (1.7**2 * 0.4 * 3 * largest_row(n)) - 1) < 1e-12

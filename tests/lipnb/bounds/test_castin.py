@@ -131,6 +131,12 @@ def test_the_sum_is_exact_for_aligned_heads_and_falls_with_half_the_angle_betwee
         alone = norm_at(Attention(q[None], k[None], v[None]), x)
         f = Attention(*(matrix.expand(2, 2, 2) for matrix in (q, k, v)), W)
         assert norm_at(f, x) / multi_head_upper(W, [alone] * 2) == pytest.approx(abs(math.cos(angle / 2)), abs=1e-7)
+    # heads of any positive size, written alike
+    q, k, v, x, W = normals(1, *[(3, 3)] * 5)
+    W = torch.tensor([0.1, 1, 7]).double()[:, None, None] * torch.linalg.qr(W).Q
+    alone = norm_at(Attention(q[None], k[None], v[None]), x)
+    f = Attention(*(matrix.expand(3, 3, 3) for matrix in (q, k, v)), W)
+    assert norm_at(f, x) == pytest.approx(multi_head_upper(W, [alone] * 3), rel=1e-7)
     assert multi_head_upper(EYE.expand(2, 2, 2), [0.0, 3.0]) == pytest.approx(3.0, rel=1e-7)
     assert multi_head_upper(EYE.expand(2, 2, 2), [math.inf, 3.0]) == math.inf
 

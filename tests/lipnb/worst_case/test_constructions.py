@@ -143,3 +143,13 @@ def exact_copies(A, x):
     n = len(x)
     weights = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
     return exact(Attention.from_matrices(A, EYE), x[:3], weights)
+
+
+def test_the_block_of_two_clusters_is_exact():
+    for A in (EYE, -EYE):
+        eigenvalue, u = eigenvector(A)
+        n, R = 6, 1.3
+        s = (eigenvalue / 4 if eigenvalue >= 0 else -2 * eigenvalue) * R**2
+        p = 1 / (1 + (n - 1) * math.exp(-s))
+        J = AttentionJacobian(Attention.from_matrices(A, EYE), tight_input(A, n, R)).dense()
+        assert torch.allclose(J[2:4, :2] @ u, p * (1 + s * (1 - p)) * u, atol=1e-12)
