@@ -1,5 +1,7 @@
 """Tables of brackets, and the attention layers of a GPT-2 without the rest of it."""
 
+import math
+
 import needs
 import pytest
 import torch
@@ -9,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from lab import results
 from lab.experiments import brackets, make, remeasure
-from lipnb import local_lipschitz
+from lipnb import bounds, local_lipschitz
 from lipscan import models
 
 
@@ -62,3 +64,15 @@ def test_the_stored_gpt2_rows_hold():
     table = results.load("bracket-gpt2")
     again = remeasure(table[table.layer == 0], brackets.again, rows=1)
     assert again["closed_form difference"].max() < 1e-3 and again["lower difference"].max() < 1e-3
+
+
+def test_the_ball_of_a_published_bound_holds_the_coordinate_that_absorbs_the_bias():
+    f, (x, _), _ = random_case(4, n=5)
+    radius = torch.linalg.vector_norm(x, dim=-1).max().item()
+
+    def general(share):
+        g, _ = bounds.without_query_bias(f, x, share * radius)
+        A, V = g.scale * g.key.mT @ g.query, g.output @ g.value
+        return sum(bounds.general_upper(A[h], V[h], 5, radius * math.hypot(1, share)) for h in range(g.heads))
+
+    assert brackets.published(f, x)["general"] == pytest.approx(min(general(0.1), general(0.3)), rel=1e-12)

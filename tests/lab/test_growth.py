@@ -56,6 +56,7 @@ def wobble(size):
         ((growth.FLAT - 0.001) * MID, 0.0, "flat"),
         ((growth.FLAT + 0.001) * MID, 0.0, "power law"),
         ((0.001 - growth.FLAT) * MID, 0.0, "flat"),
+        (-(growth.FLAT + 0.001) * MID, 0.0, "power law"),
         (0 * MID, 0.5, "power law"),  # the interval leaves the band
         (0 * MID + wobble(growth.TOLERANCE + 0.05), 0.01, "irregular"),
     ],

@@ -155,6 +155,9 @@ def test_lists_no_grad_and_gradients_that_are_zero():
     mixed = [x[0], x[1, :3]]
     found, expected = differentiable_lipschitz(module, mixed), local_lipschitz(module, mixed).value
     assert torch.allclose(found, expected) and found.requires_grad
+    for wrong in ({"rtol": -1.0}, {"max_steps": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            differentiable_lipschitz(module, mixed, **wrong)
     with torch.no_grad():
         assert not differentiable_lipschitz(module, x).requires_grad
     tokens = x.requires_grad_()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lipscan import models
+from lipscan.models import self_check as self_checks
 from lipscan.models.loading import assert_causality
 from lipscan.scanning.measure import self_check
 
@@ -78,3 +79,11 @@ def test_a_causal_network_said_to_be_unmasked_is_found_though_its_attention_is_t
     with pytest.raises(RuntimeError, match="is causal although masked=False"):
         assert_causality(model.module, False, "this one", architecture=model.architecture)
     assert_causality(model.module, True, "this one", architecture=model.architecture)
+
+
+def test_each_length_of_a_layer_is_compared_once(families, monkeypatch):
+    model, lengths, run = models.load(families / "gpt2"), [], self_checks.run
+    monkeypatch.setattr(self_checks, "run", lambda *given: lengths.append(given[2].shape[1]) or run(*given))
+    for n in (4, 4, 7, 4):
+        self_checks.check_length(model, torch.arange(n)[None], 0)
+    assert lengths == [4, 7]

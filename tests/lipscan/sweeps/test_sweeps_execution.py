@@ -544,3 +544,13 @@ def test_an_error_without_text_is_named_without_a_colon_at_its_end():
         output = nbformat.v4.new_output("error", ename="KeyError", evalue=text, traceback=[])
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("{}['a']", outputs=[output])])
         assert execution._error({}, ended, notebook).endswith(f": {said}")
+
+
+@pytest.mark.parametrize("limit", [8 * 10**9, None])
+def test_points_that_run_on_one_worker_share_its_memory(limit, monkeypatch):
+    import distributed
+    from distributed.system import MEMORY_LIMIT
+
+    worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit), state=SimpleNamespace(nthreads=4))
+    monkeypatch.setattr(distributed, "get_worker", lambda: worker)
+    assert execution._share() == (limit or MEMORY_LIMIT) / 4
