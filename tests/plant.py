@@ -24,7 +24,7 @@ from threading import Lock
 from faults import ROOT, faults, planted
 from tqdm import tqdm
 
-COPIED = ("lipnb", "lipscan", "lab", "tests")  # the rest of the repository is linked beside them
+COPIED = ("lipnb", "lipscan", "lab", "tests", "notebooks")  # the rest of the repository is linked beside them
 WORKERS = 2
 # a process that has imported what takes seconds, and nothing of ours: each run of tests is a fork of it
 SERVER = """
@@ -142,7 +142,10 @@ def main(words):
         print(f"no fault has {' or '.join(words)} in its place or text: see tests/faults.toml", file=sys.stderr)
         return 2
     for fault in chosen:
-        planted(fault, ROOT)
+        file, _ = planted(fault, ROOT)
+        if Path(file).parts[0] not in COPIED:  # it would be planted in this repository itself
+            print(f"{file} is not in a folder that is copied: add it to COPIED of tests/plant.py", file=sys.stderr)
+            return 2
     known, copies, seconds, left = Known(ROOT / "_build" / "planted.json"), Queue(), {}, 0
 
     def caught(fault):
