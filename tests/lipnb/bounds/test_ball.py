@@ -333,3 +333,11 @@ def test_lengths_beyond_whole_numbers_of_64_bits():
         f = layer(gaussian(6), 2, 3, bias=False, **mask)
         found = [ball_upper(f, n, 0.5, log=True) for n in (10**15, 10**30, 10**300)]
         assert found == pytest.approx([found[0]] * 3)  # of the mean-field bounds, or of the window, alone
+
+
+def test_relative_positions_widen_the_rows_of_a_layer_too():
+    """Without logits, heads that attend to the farthest token: far from the mean that they were without positions."""
+    nothing, n = torch.zeros(2, 3, 3, dtype=torch.float64), 9
+    far = 9.0 * (torch.arange(17) - 8).abs().double().expand(2, 17)
+    f = Attention(nothing, nothing, EYE.expand(2, 3, 3), EYE.expand(2, 3, 3), relative=far)
+    assert constant(f, torch.zeros(n, 3).double()) <= ball_upper(f, n, 1.0)

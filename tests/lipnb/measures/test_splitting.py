@@ -3,10 +3,11 @@
 import pytest
 import torch
 from cases import constant, normal, normals, random_case
+from scipy.sparse.csgraph import shortest_path
 
 from lipnb import Attention
 from lipnb.measures import mean_field_map, wasserstein
-from lipnb.measures.splitting import Splitting, far_splitting, query_blocks, splitting
+from lipnb.measures.splitting import Splitting, _chain_costs, far_splitting, query_blocks, splitting
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 
@@ -213,3 +214,13 @@ def test_the_token_counts_the_rows_as_they_were_given():
         x, weights = torch.cat([x[:1], x]), torch.cat([weights[:1], weights])
         norms = torch.linalg.matrix_norm(query_blocks(attention, x, weights), 2)
         assert norms[splitting(attention, x, weights).token].item() == pytest.approx(norms.max().item())
+
+
+def test_mass_goes_along_the_cheapest_chain_of_atoms():
+    x, z = normal(7, 2, seed=3), normal(4, 2, seed=4)
+    both = torch.cat([x, z])
+    squares = (both[:, None] - both).square().sum(-1)
+    squares[7:] = 0  # nothing goes on from z
+    expected = shortest_path(squares.numpy(), method="D")[:7, 7:]
+    assert torch.allclose(_chain_costs(x, z), torch.from_numpy(expected), rtol=1e-12)
+    assert (_chain_costs(x, z) < squares[:7, 7:]).any()
