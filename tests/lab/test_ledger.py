@@ -59,6 +59,13 @@ def test_what_was_not_measured_has_no_number_and_decides_nothing_of_a_variant(ki
 # what a page must say of each row
 
 
+@pytest.mark.parametrize("kind", ["upper", "lower"])
+def test_a_stored_bound_whose_every_ratio_is_one_is_no_test(kind):
+    row = asdict(getattr(ledger, kind)(ID, "a form", [0.5 if kind == "upper" else 2.0], grounds="tests", **TEXT))
+    assert list(verdicts.gaps(row)) == []
+    assert ["no test" in gap for gap in verdicts.gaps(row | {"worst_ratio": 1, "spread": 0})] == [True]
+
+
 @pytest.mark.parametrize(("kind", "good", "bad"), [("upper", 0.9, 1.1), ("lower", 1.1, 0.9), ("equal", 0.0, 0.1)])
 def test_only_the_papers_own_claim_in_a_form_that_it_shows_is_refuted(kind, good, bad):
     for seen, variant, verdict, is_variant in [

@@ -208,3 +208,14 @@ def test_of_a_group_that_is_measured_together_no_part_is_measured_again_alone():
 def test_a_number_that_fell_differs_as_much_as_one_that_rose():
     found = remeasure(pd.DataFrame({"v": [2.0, 4.0]}), lambda row: {"v": 3.0})
     assert sorted(found["v difference"]) == [0.25, 0.5]
+
+
+def test_a_shorter_table_leaves_what_was_measured_for_a_longer_one(tmp_path):
+    def made(asked, units):
+        with recording("lengths", SETTINGS, tmp_path, extends=lambda begun: True) as record:
+            fill(record, units)
+            record.keep([Unit(key, None) for key in asked])
+            assert len(record.finish()) == len(asked)
+        return (tmp_path / "lengths.partial.jsonl").exists()
+
+    assert made("a", "abc") and not made("abcd", "d")

@@ -80,7 +80,6 @@ REFUSALS = [
     ("a ratio that is none", lambda: upper([0.5, math.nan]), "finite"),
     ("no ratio", lambda: upper([]), "finite"),
     ("ratios that are all one", lambda: upper([1 + 1e-12, 1 - 1e-12]), "no test"),
-    ("the same of a lower bound", lambda: ledger.lower(ID, "a", [1.0, 1.0], **KNOWN), "no test"),
     ("no counter-example", lambda: upper([2.0]), "counter-example"),
     ("no tolerance", lambda: ledger.equal(ID, "a", [0.0], within=0, **KNOWN), "within"),
     ("a form twice", twice, "twice"),
