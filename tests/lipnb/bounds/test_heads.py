@@ -52,10 +52,12 @@ def test_shared_keys_are_those_of_plain_heads_written_out():
 
 def test_relative_positions_leave_the_bound_in_the_norm_of_the_largest_token():
     normal = gaussian(8)
-    f, x = layer_in_use(normal, relative=2 * normal(4, 5)), normal(5, 3)
-    blocks = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).movedim(2, 1), 2)  # (i, j)
-    terms = bounds.heads.max_token_terms(f, x)
-    assert blocks.sum(1).max() <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
+    layer, one = layer_in_use(normal, relative=2 * normal(4, 5)), torch.ones(1, 1).double()
+    # the second: a token at 0 moves by its query alone, 24 times as far
+    for f, x in ((layer, normal(5, 3)), (Attention.from_matrices(one, one), torch.tensor([[0], [6], [-6]]).double())):
+        blocks = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).movedim(2, 1), 2)  # (i, j)
+        terms = bounds.heads.max_token_terms(f, x)
+        assert blocks.sum(1).max() <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
 
 
 EYE = torch.eye(3, dtype=torch.float64)

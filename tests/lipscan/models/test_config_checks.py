@@ -49,6 +49,8 @@ TYPE, BUILT = "builds no network from config.json of 'model' .*expected .*got .*
 FIT, DAMAGED = "the weights of 'model' do not fit its config.json", "ts weights or its config.json are damaged"
 ENTRIES = {
     "bert": [
+        ({"parts": [{"depths": [2, 10**6]}]}, RULES, f"parts.depths = 1000000: {MOST}"),
+        ({"experts_implementation": ["a/b"]}, RULES, KERNEL),
         ({"num_hidden_layers": 100_000}, RULES, f"num_hidden_layers = 100000: {MOST}"),
         ({"text_config": {"num_hidden_layers": 10**6}}, RULES, f"text_config.num_hidden_layers = 1000000: {MOST}"),
         ({"num_attention_heads": 10**5}, RULES, "num_attention_heads = 100000: it must be at most 20,000"),

@@ -145,7 +145,7 @@ TYPE, FACTOR = "rope.scaling.type", "rope.scaling.factor"
 
 
 ROTATIONS = {  # entries, tensors more, what the network they were made of has
-    "none": ("llama", {TYPE: "none"}, {}, {}),
+    "none": ("llama", {TYPE: "none", FACTOR: 4.0}, {}, {}),
     "linear": ("qwen2", {TYPE: "linear", FACTOR: 4.0}, {}, {"rope_parameters": LINEAR}),
     "a factor alone": ("llama", {FACTOR: 4.0, "rope.scaling.finetuned": True}, {}, {"rope_parameters": LINEAR}),
     "Llama 3": ("llama", {}, {"rope_freqs.weight": divisors(16)}, {"rope_parameters": LLAMA3}),
