@@ -121,3 +121,14 @@ def test_a_benchmark_that_fails_is_the_last_and_gives_its_exit_status(monkeypatc
         bench.subprocess, "run", lambda words, check: ran.append(words) or SimpleNamespace(returncode=3)
     )
     assert cli.main(["bench", "--quick"]) == 3 and len(ran) == 1
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_drawn(said, monkeypatch):
+    def redraw(name, *_):
+        if name == "verification":
+            raise FileNotFoundError("no table")
+        return f"{name} drawn"
+
+    monkeypatch.setattr(figures, "redraw", redraw)
+    code, out, error = said(cli, "figures", "verification", "real-text-jump")
+    assert code == 1 and out == "real-text-jump drawn\n" and "verification was not drawn: no table" in error

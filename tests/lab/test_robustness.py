@@ -8,6 +8,7 @@ from cases import random_case
 
 from lab import experiments
 from lab.experiments import remeasure, robustness
+from lab.figures import robustness as figures
 from lipnb.bounds import perturbation
 
 
@@ -40,3 +41,9 @@ def test_stored_windows_are_attacked_again(monkeypatch):
     assert len(found) == 6 and all(found[f"{name} difference"].max() < 1e-6 for name in robustness.COMPARED)
     gone = pd.concat([table.assign(corpus="gone.txt"), table], ignore_index=True)
     assert (remeasure(gone, robustness.again, rows=2).corpus == "python_reference").all()
+
+
+def test_the_worst_change_and_its_bound_are_relative_to_output_and_tokens():
+    table = pd.DataFrame({"change": [1, 3], "random_best": [2, 1], "closed_form": 10, "received": [2, 4], "given": [4, 2]})
+    found = figures.worst(table)
+    assert found[["worst", "relative_change", "certified"]].values.tolist() == [[2, 0.5, 5], [3, 1.5, 20]]

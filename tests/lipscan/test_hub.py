@@ -145,3 +145,18 @@ def test_a_gated_model_is_there_and_its_terms_are_named(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refused)
     with pytest.raises(PermissionError, match="accept its terms"):
         hub.snapshot("some/gated", ["*.json"], all)
+
+
+def test_a_part_of_a_model_in_the_cache_is_not_taken_for_the_whole(tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, *, allow_patterns, local_files_only=False):
+        asked.append(local_files_only)
+        (tmp_path / ("config.json" if local_files_only else "model.safetensors")).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(hub, "reached", lambda address: True)
+    for _ in range(2):
+        assert hub.snapshot("someone/tiny", ["*"], lambda there: there("model.safetensors")) == tmp_path
+    assert asked == [True, False, True]

@@ -554,3 +554,11 @@ def test_points_that_run_on_one_worker_share_its_memory(limit, monkeypatch):
     worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit), state=SimpleNamespace(nthreads=4))
     monkeypatch.setattr(distributed, "get_worker", lambda: worker)
     assert execution._share() == (limit or MEMORY_LIMIT) / 4
+
+
+def test_a_value_under_the_name_of_a_parameter_is_passed_over_only_if_it_is_the_same():
+    assert execution._merged({"n": 3, "found": 1.0}, {"n": 3}) == {"found": 1.0}
+    with pytest.raises(ValueError, match="'n' is a parameter"):
+        execution._merged({"n": 4}, {"n": 3})
+    with pytest.raises(ValueError, match="column"):
+        execution._merged({"point": 4}, {"n": 3})

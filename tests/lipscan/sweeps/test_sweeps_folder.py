@@ -124,3 +124,8 @@ def test_a_folder_that_is_none_is_one_sentence(tmp_path, content):
 def test_what_is_left_is_shared_by_the_points_that_run():
     points = [{"state": "done", "seconds": 4.0}, *2 * [{"state": "running"}], *2 * [{"state": "left"}]]
     assert folder.Status(Path(), "page.py", points, None, True).remaining == (2 / 2 + 2) * 4 / 2
+
+
+def test_a_table_has_the_columns_of_all_its_rows():
+    assert folder._csv([{"n": 1}, {"n": 2, "found": [1, {"a": None}]}], ["n"]) == 'n,found\n1,\n2,"[1,{""a"":null}]"\n'
+    assert folder._csv([], ["n", "value"]) == "n,value\n"
