@@ -164,6 +164,7 @@ def test_finished_points_of_an_earlier_notebook_are_kept_by_name_and_marked(answ
 def test_gpus_are_those_that_are_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 5")
     assert running.devices() == ["0", "5"] and running.devices(1) == ["0"] and running.devices(0) == []
+    assert running.devices(2) == running.devices()
     assert running.devices([4, "MIG-7"]) == ["4", "MIG-7"]
     with pytest.raises(ValueError, match="only 2 GPUs"):
         running.devices(3)
