@@ -144,7 +144,7 @@ for check in verification.CHECKS:
         for kind in verification.KINDS:
             live = {"masked": masked, "maps": fresh_maps}
             fresh.append(verification.measure(check, kind, fresh_block, **live))
-        spoiled = {"masked": masked, "maps": 2 * fresh_maps, "factor": 0.5}
+        spoiled = {"masked": masked, "maps": 4 * fresh_maps, "factor": 0.5}
         row = verification.measure(check, "degenerate", fresh_block, **spoiled)
         halved.append(row)
 fresh, halved = pd.DataFrame(fresh), pd.DataFrame(halved)

@@ -44,6 +44,8 @@ def test_stored_windows_are_attacked_again(monkeypatch):
 
 
 def test_the_worst_change_and_its_bound_are_relative_to_output_and_tokens():
-    table = pd.DataFrame({"change": [1, 3], "random_best": [2, 1], "closed_form": 10, "received": [2, 4], "given": [4, 2]})
+    table = pd.DataFrame(
+        {"change": [1, 3], "random_best": [2, 1], "closed_form": 10, "received": [2, 4], "given": [4, 2]}
+    )
     found = figures.worst(table)
     assert found[["worst", "relative_change", "certified"]].values.tolist() == [[2, 0.5, 5], [3, 1.5, 20]]

@@ -18,7 +18,9 @@ def test_recorded_scalars_of_every_kind_come_back():
     others = {"f": np.float32(0.5), "g": torch.tensor(2.5), "h": np.array([[7]]), "k": np.bool_(False)}
     values = plain | others | {"i": float("nan")}
     packed = {name: recorded._packed(recorded._scalar(name, value)) for name, value in values.items()}
-    output = nbformat.v4.new_output("display_data", data={recorded.MIME: json.loads(json.dumps(packed, allow_nan=False))})
+    output = nbformat.v4.new_output(
+        "display_data", data={recorded.MIME: json.loads(json.dumps(packed, allow_nan=False))}
+    )
     cell = nbformat.v4.new_code_cell(outputs=[output])
     got = recorded.recorded(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x"), cell]))
     assert math.isnan(got.pop("i"))

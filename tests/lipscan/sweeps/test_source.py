@@ -33,7 +33,7 @@ def test_examples_can_be_swept():
 
 def test_another_kernel_is_another_source_and_a_text_for_a_truth_is_found_in_any_point(tmp_path, monkeypatch):
     path = tmp_path / "x.py"
-    path.write_text("# %% tags=[\"parameters\"]\nmasked = True\n# %%\n1\n")
+    path.write_text('# %% tags=["parameters"]\nmasked = True\n# %%\n1\n')
     specs = dict.fromkeys(("python3", "other"), "")
     monkeypatch.setattr("jupyter_client.kernelspec.KernelSpecManager.find_kernel_specs", lambda self: specs)
     assert source.read(path).hash == source.read(path, "python3").hash != source.read(path, "other").hash
