@@ -32,7 +32,7 @@ width, tokens = 32, 6  # of the random layers
 head_counts = [1, 2, 4, 8, 16, 32]
 trials = 12  # random layers for each number of heads
 maps = 300  # random maps with biases
-ascents = 12  # maps on which the constant is maximised by gradient ascent
+ascents = 24  # maps on which the constant is maximised by gradient ascent
 seed = 0
 
 # %% tags=["hide-input"]

@@ -17,7 +17,7 @@
 
 # %% tags=["parameters"]
 maps = 400  # random maps, two radii each
-ascents = 12  # maps on which the constant is maximised by gradient ascent
+ascents = 24  # maps on which the constant is maximised by gradient ascent
 pairs = 300  # inputs on which mask and no mask are compared, at each radius
 seed = 0
 
