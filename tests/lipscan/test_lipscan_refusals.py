@@ -132,7 +132,7 @@ REFUSALS = [  # id, call, word
     ("two windows of a text too short", lambda at: inputs._that_fit((32, 512), 2, 600, 0, by_default=False), "32"),
     ("a text too short for any", lambda at: inputs._that_fit((32,), 2, 1, 0, by_default=False), "longer text"),
     # options of a scan, before a model is looked for
-    *[(f"lengths {type(given).__name__} {given!s:.7}", lambda at, given=given: options.lengths_of(given), "whole numbers")
+    *[(f"lengths {given!s:.7}", lambda at, given=given: options.lengths_of(given), "whole numbers")
       for given in ("2,x", "", [2.5], "2,2", (0,), 2.5, object())],
     *[(f"{name} {value!r}", lambda at, given={name: value}: options.ScanOptions(**given), name) for name, value in [
         ("masked", "no"), ("layers", 1.5), ("layers", None), ("close", "no"), ("windows", "3"), ("windows", 2.5),

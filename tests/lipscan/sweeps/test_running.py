@@ -85,7 +85,7 @@ def test_a_good_row_stays_until_its_rerun_succeeds(answered, monkeypatch):
     good = sweeping.answer
     bad = {"ok": False, "values": {}, "error": "E: no"}
     monkeypatch.setattr(sweeping, "answer", lambda *given: good(*given) | bad)
-    for factor in (100, 1000):  # a second failure, with yet another notebook, holds on to the row too
+    for factor in (100, 1000, 10_000):  # later failures, with yet other notebooks, hold on to the row too
         edited(factor)
         sweep = sweeps.run(name, progress=False)
         assert len(sweep.table) == 0 and len(sweep.failures) == sweep.stale == 2
