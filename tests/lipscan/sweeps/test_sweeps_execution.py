@@ -385,6 +385,7 @@ def test_a_result_that_is_lost_before_it_is_fetched_is_made_again(cluster, place
     real = folder.Folder.keep
     monkeypatch.setattr(folder.Folder, "keep", keep)
     text = written("notebook: odd.py\ngrid: {n: [1, 2]}")
+    until(lambda: len(cluster.scheduler.workers) == 2)  # one that another test ended may still be starting
     sweep = sweeps.run(text, scheduler=cluster.scheduler_address, progress=False)
     assert list(sweep.table.result) == [2, 4] and not sweep.failures and len(kept) == 2
     assert len(Path("began").read_text().split()) in (3, 4)  # the first may begin again before it is given up
