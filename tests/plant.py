@@ -173,7 +173,8 @@ def main(words):
         controls = [*pool.map(lambda part: copies.get().run(part), parts)]
     print(f"{len(chosen)} planted, {len(chosen) - left} caught, {left} survived")
     if any(code for code, _, _ in controls):
-        print(f"with nothing planted fail: {', '.join(test for _, failed, _ in controls for test in failed)}")
+        failing = [test for _, failed, _ in controls for test in failed]
+        print(f"with nothing planted fail: {', '.join(failing) or 'none, but a run ended early: a test is missing'}")
         return 2
     return 1 if left else 0
 
