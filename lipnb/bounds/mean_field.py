@@ -246,7 +246,7 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
 
 
 def _past_averages(t, p):
-    r"""The integrals of `masked_mean_field_upper_sharp`, of :math:`f(q) = ((1 - \eta q)/q)^{1/p}`, and that of keys alone.
+    r"""Integrals of :math:`f(q) = ((1 - \eta q)/q)^{1/p}`: of values, of their keys beside them, of keys alone.
 
     .. math:: \int_0^1 f\, dq, \qquad \int_0^1 \max(1 - 2q,\, 2\rho - 1)\, f\, dq, \qquad
         \int_0^1 \max(1 - 2q,\, \sqrt 2 - 1)\, f\, dq, \qquad \eta = 1 - e^{-2t} .
