@@ -49,11 +49,13 @@ def log_masked(t, V_norm, p=2):
 
 def log_masked_sharp(t, V_norm, p=2, log_tau=math.inf):
     """Logarithm of `masked_mean_field_upper_sharp`; with p = 2 and `log_tau`, of `masked_mean_field_upper_exact`."""
-    values, keys, keys_alone = (2 * t / p + log_of(average) for average in _past_averages(t, p))
-    two_t = math.log(2) + log_of(t)
-    together = log_sum([values, two_t + keys])  # one majorant of the sum: no bound of either term
-    apart = [min(values, math.log(2) + log_tau), min(two_t + keys_alone, log_of(t) + math.log(6) / 2 + log_tau)]
-    return log_of(V_norm) + log_sum([log_of(t), min(together, log_sum(apart))])
+    values, keys = (2 * t / p + log_of(average) for average in _past_averages(t, p))
+    past = log_sum(
+        [values, math.log(2) + log_of(t) + keys]
+    )  # one majorant W of the sum: its second part bounds no keys
+    if log_tau < math.inf:  # keys by tau, which is less than what the norms give for keys alone: page 32 of the book
+        past = min(past, log_sum([min(values, math.log(2) + log_tau), log_of(t) + math.log(6) / 2 + log_tau]))
+    return log_of(V_norm) + log_sum([log_of(t), past])
 
 
 def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
@@ -246,12 +248,11 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
 
 
 def _past_averages(t, p):
-    r"""Integrals of :math:`f(q) = ((1 - \eta q)/q)^{1/p}`: of values, of their keys beside them, of keys alone.
+    r"""The two integrals of `masked_mean_field_upper_sharp`, of :math:`f(q) = ((1 - \eta q)/q)^{1/p}` over [0, 1].
 
-    .. math:: \int_0^1 f\, dq, \qquad \int_0^1 \max(1 - 2q,\, 2\rho - 1)\, f\, dq, \qquad
-        \int_0^1 \max(1 - 2q,\, \sqrt 2 - 1)\, f\, dq, \qquad \eta = 1 - e^{-2t} .
+    .. math:: \int_0^1 f\, dq, \qquad \int_0^1 \max(1 - 2q,\, 2\rho - 1)\, f\, dq, \qquad \eta = 1 - e^{-2t} .
 
-    All are incomplete beta functions.
+    Both are incomplete beta functions.
     """
     t = max(t, 1e-16)  # below it the bound is constant, and powers of eta would underflow
     eta, rho = -math.expm1(-2 * t), math.sqrt(0.5 / (1 / t + math.hypot(1, 1 / t)))
@@ -263,11 +264,5 @@ def _past_averages(t, p):
         a, b = k + conjugate, 1 + 1 / p
         return float(beta(a, b) * betainc(a, b, eta * end)) / eta**a
 
-    values = moment(0, 1)
-
-    def bent(rho):
-        """Integral of max(1 - 2q, 2 rho - 1) f: the two are equal at q = 1 - rho."""
-        bend = 1 - rho
-        return (2 * rho - 1) * values + 2 * (bend * moment(0, bend) - moment(1, bend))
-
-    return values, bent(rho), bent(math.sqrt(0.5))
+    values, bend = moment(0, 1), 1 - rho
+    return values, (2 * rho - 1) * values + 2 * (bend * moment(0, bend) - moment(1, bend))

@@ -204,8 +204,8 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
 
     Notes
     -----
-    Ours, rounded as `mean_field_upper_exact`. Values and keys are bounded by the norms instead of tau where that is
-    less: each alone, or both together, which is `masked_mean_field_upper_sharp`.
+    Ours, rounded as `mean_field_upper_exact`. Values alone are bounded by the norms where that is less than 2 tau, and
+    values and keys together by `masked_mean_field_upper_sharp` where that is less than their sum.
 
     The sum over boxes is not evaluated but bounded in closed form (`log_masked_tau`), from above for every A. For a
     matrix A of rank r, and R large, the bound is at most of order :math:`t^{1 + r/2 - 1/4} e^{\gamma^* R^2}`: its
@@ -217,7 +217,7 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
     --------
     >>> eye = torch.eye(2)
     >>> [round(masked_mean_field_upper_exact(A, eye, 6.0, log=True), 2) for A in (-eye, eye)]
-    [40.35, 15.03]
+    [40.35, 14.65]
     """
     A_norm, V_norm = norms(A, V)
     return answer(log_mean_field_exact(square(A), logit_bound(A_norm, R), V_norm, R, masked=True), log)

@@ -136,23 +136,24 @@ def test_step_one_for_keys_alone():
     assert majorant(t, q) == pytest.approx(2 * t * q * (1 - q), rel=1e-12)
 
 
-def test_the_integral_of_keys_alone():
-    for t in (1e-6, 0.3, 2.38, 12.0):
-        eta, bend = -math.expm1(-2 * t), 1 - math.sqrt(0.5)
+def test_keys_alone_by_the_norm_are_never_less_next_to_tau():
+    """If 2 tau < values, sqrt 6 t tau < sqrt(3/2) t values, which is at most the bound of keys alone, at any t."""
+    shares = []
+    for t in (0.0, 0.1, 1.0, 2.38, 12.0, 300.0):
 
-        def density(y):
-            q = y * y  # takes the singularity away
-            return 2 * max(1 - 2 * q, math.sqrt(2) - 1) * math.sqrt(1 - eta * q)
+        def integral(weight, t=t):
+            corner, eta = math.sqrt(1 - math.sqrt(0.5)), 1 - math.exp(-2 * t)
+            ends = (0, corner), (corner, 1)  # of y, q = y^2
+            return sum(quad(lambda y: 2 * weight(y * y) * math.sqrt(1 - eta * y * y), *end)[0] for end in ends)
 
-        parts = (0, math.sqrt(bend)), (math.sqrt(bend), 1)
-        integral = sum(quad(density, *ends, epsabs=0, epsrel=1e-11)[0] for ends in parts)
-        assert _past_averages(t, 2)[2] == pytest.approx(integral, rel=1e-9)
-    # with a small tau of values, nothing of the form for both is left: 2 tau and keys alone
-    t, tau = 0.3, 0.01
-    alone = 2 * t * math.exp(t) * _past_averages(t, 2)[2]
-    assert math.exp(log_masked_sharp(t, 1.0, log_tau=math.log(tau))) == pytest.approx(
-        t + 2 * tau + min(alone, math.sqrt(6) * t * tau), rel=1e-12
-    )
+        shares.append(integral(lambda q: max(1 - 2 * q, math.sqrt(2) - 1)) / integral(lambda q: 1))
+    assert shares == sorted(shares) and shares[0] > 0.625 > math.sqrt(6) / 4
+    # so the smaller of: both together by the norms; values by the norms or tau, keys by tau
+    t = 2.0
+    values, keys = (math.exp(t) * one for one in _past_averages(t, 2))
+    for tau in (0.1, 1.0, values / 2 - 0.1, values / 2 + 0.1, 20.0):
+        least = min(values + 2 * t * keys, min(values, 2 * tau) + math.sqrt(6) * t * tau)
+        assert math.exp(log_masked_sharp(t, 1.0, log_tau=math.log(tau))) == pytest.approx(t + least, rel=1e-12)
 
 
 def test_step_three_of_the_proof_averages_over_the_past():
