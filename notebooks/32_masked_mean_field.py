@@ -710,7 +710,7 @@ ledger.record(
                  orders["values / stated"] * (8 * np.e) ** 0.5, grounds="the measure of the proof, 161 tokens", **own),
     ledger.lower(thm, "with a mask the constant reaches t^(5/4) exp(gamma* R^2) / 57, A = V = I (ours)",
                  57 * orders.constant, grounds="the measure of the proof, 161 tokens", **own),
-    ledger.upper(thm, "a control: the bound without a mask, with a mask", mask_costs[160],
+    ledger.upper(thm, "a control: with a mask, what bounds all measures without one", mask_costs[160],
                  grounds="161 tokens on an arc, a quarter turn", seen="ours", effort="structured",
                  counter_example=f"a quarter turn, t = 16: {mask_costs.set_index('t')[160][16]:.2f} times it"),
     ledger.upper(d2, "step 1: Gamma(s, .) is |V| t Lipschitz", steps["step 1"], grounds="random sequences", **read),

@@ -207,11 +207,11 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
     Ours, rounded as `mean_field_upper_exact`. Values alone are bounded by the norms where that is less than 2 tau, and
     values and keys together by `masked_mean_field_upper_sharp` where that is less than their sum.
 
-    The sum over boxes is not evaluated but bounded in closed form (`log_masked_tau`), from above for every A. For a
-    matrix A of rank r, and R large, the bound is at most of order :math:`t^{1 + r/2 - 1/4} e^{\gamma^* R^2}`: its
-    exponent is exact for every A, and for A = 1 in one dimension its order :math:`t^{5/4} e^{t/8}` too. The sum itself
-    can be smaller, of order :math:`t^{1 + r/4} e^{\gamma^* R^2}` with isolated best x, of which the closed form knows
-    only the length :math:`|A x|`.
+    The sum over boxes is not evaluated but bounded in closed form, from above for every A, by what is known of
+    the length :math:`|A x|` at a best x. For a matrix A of rank r, and R large, the bound is at most of order
+    :math:`t^{1 + r/2 - 1/4} e^{\gamma^* R^2}`: its exponent is exact for every A, and for A = 1 in one dimension its
+    order :math:`t^{5/4} e^{t/8}` too. The sum itself can be smaller: with isolated best x the theorem has the order
+    :math:`t^{1 + r/4} e^{\gamma^* R^2}`, which is returned for rank one only.
 
     Examples
     --------
@@ -248,9 +248,13 @@ def log_masked_tau(A, R):
 
     1. :math:`\log E_c \le 2 \gamma^* R^2`, share 1;
     2. :math:`\log E_c \le m/2 + H_{1/(2\mu)} - (\rho - m)^2 / (2 m)` with :math:`m = \mu R^2`, for any :math:`\mu > 0`;
-    3. :math:`\log E_c \le \rho + H_0`, as good where :math:`-\|A\|_2` is an eigenvalue, or A a rotation to the right.
+    3. :math:`\log E_c \le \rho + H_0`, as good where :math:`-\|A\|_2` is an eigenvalue, or A turns by a right angle.
+
+    In a box lengths differ by at most :math:`2 \kappa`. So a share is the mean, over the solid of all boxes that meet
+    the ball, of the factor beside the largest E, which falls from 1 outside of a window; it is at most the density of
+    lengths times the integral of the factor, and :math:`e^{-\text{slack}}` for lengths outside of a wider window.
     """
-    size = A.abs().max()
+    A, size = A.detach(), A.detach().abs().max()
     S = torch.linalg.svdvals(A / size)
     B, s = A / size / S[0], S * logit_bound(size.item(), R)  # B of norm 1
     rate, most = mean_field_rate(A), s[0].item()
@@ -265,7 +269,7 @@ def log_masked_tau(A, R):
         return most * (max(torch.linalg.eigvalsh(form)[-1].item(), 0.0) + len(B) * ROUNDING)
 
     def share(center, spread, window, slack):
-        """Share of boxes in which the penalty is small, and e^-slack for the others, as a logarithm."""
+        """Logarithm of a share: the factor has the integral `window`, and is e^-slack at the distance `spread`."""
         low, high = (center + sign * (spread + 2 * kappa) for sign in (-1, 1))
         log_density = _log_density_of_lengths(s / most, N > 1, low / most, high.clamp_max(most + 2 * kappa) / most)
         return torch.logaddexp(log_density + torch.log((window + 4 * kappa) / most), -slack + 0 * kappa)

@@ -149,11 +149,11 @@ def test_keys_alone_by_the_norm_are_never_less_next_to_tau():
         shares.append(integral(lambda q: max(1 - 2 * q, math.sqrt(2) - 1)) / integral(lambda q: 1))
     assert shares == sorted(shares) and shares[0] > 0.625 > math.sqrt(6) / 4
     # so the smaller of: both together by the norms; values by the norms or tau, keys by tau
-    t = 2.0
-    values, keys = (math.exp(t) * one for one in _past_averages(t, 2))
-    for tau in (0.1, 1.0, values / 2 - 0.1, values / 2 + 0.1, 20.0):
-        least = min(values + 2 * t * keys, min(values, 2 * tau) + math.sqrt(6) * t * tau)
-        assert math.exp(log_masked_sharp(t, 1.0, log_tau=math.log(tau))) == pytest.approx(t + least, rel=1e-12)
+    for t in (2.0, 10.0):  # at 10 there are tau above half of `values` whose keys are less than what is added for them
+        values, keys = (math.exp(t) * one for one in _past_averages(t, 2))
+        for tau in (0.1, 1.0, 0.45 * values, 0.515 * values, 1.5 * values):
+            least = min(values + 2 * t * keys, min(values, 2 * tau) + math.sqrt(6) * t * tau)
+            assert math.exp(log_masked_sharp(t, 1.0, log_tau=math.log(tau))) == pytest.approx(t + least, rel=1e-12)
 
 
 def test_step_three_of_the_proof_averages_over_the_past():

@@ -496,7 +496,7 @@ def test_parameters_are_read_without_their_gradients():
     A, V = (torch.nn.Parameter(part.clone()) for part in (SHEAR, STRETCH))
     rate = mean_field_rate(A)
     assert not (rate.x.requires_grad or rate.y.requires_grad)
-    for bound in (mean_field_lower_exact, mean_field_upper_exact):
+    for bound in (mean_field_lower_exact, mean_field_upper_exact, masked_mean_field_upper_exact):
         assert bound(A, V, 2.0) == bound(SHEAR, STRETCH, 2.0)
     assert general_lower_pair(A, V, 7, 2.0) == general_lower_pair(SHEAR, STRETCH, 7, 2.0)
 
