@@ -50,8 +50,12 @@ def log_masked(t, V_norm, p=2):
 def log_masked_sharp(t, V_norm, p=2, log_tau=math.inf):
     """Logarithm of `masked_mean_field_upper_sharp`; with p = 2 and `log_tau`, of `masked_mean_field_upper_exact`."""
     values, keys = (2 * t / p + log_of(average) for average in _past_averages(t, p))
-    past = [min(values, math.log(2) + log_tau), log_of(t) + min(math.log(2) + keys, math.log(6) / 2 + log_tau)]
-    return log_of(V_norm) + log_sum([log_of(t), *past])
+    past = log_sum(
+        [values, math.log(2) + log_of(t) + keys]
+    )  # one majorant W of the sum: its second part bounds no keys
+    if log_tau < math.inf:  # keys by tau, which is less than what the norms give for keys alone: page 32 of the book
+        past = min(past, log_sum([min(values, math.log(2) + log_tau), log_of(t) + math.log(6) / 2 + log_tau]))
+    return log_of(V_norm) + log_sum([log_of(t), past])
 
 
 def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:

@@ -184,11 +184,12 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
     r"""Lipschitz constant of the masked mean-field map on measures in a ball: upper bound with the exact exponent.
 
     .. math:: \mathrm{Lip}^{d_2}(F^m_{|\mathcal P([0,1] \times B_R)}) \le
-        \|V\|_2 \big(t + (2 + \sqrt 6\, t)\, \tau\big), \qquad
-        \tau = \prod_j N_j^{1/2} \exp\Big(\gamma^* R^2 + 3 R^2 \big(\sum_j \sigma_j^2 / N_j^2\big)^{1/2}\Big)
+        \|V\|_2 \big(t + (2 + \sqrt 6\, t)\, \tau\big), \qquad \tau = e^{3 \kappa} \Big(\sum_c E_c\Big)^{1/2} ,
+        \qquad \kappa = R^2 \Big(\sum_j \sigma_j^2 / N_j^2\Big)^{1/2} ,
 
-    for any whole numbers :math:`N_j \ge 1`, with the singular values :math:`\sigma_j` of A, :math:`t = \|A\|_2 R^2` and
-    :math:`\gamma^*` from `mean_field_rate`; for values and keys separately `masked_mean_field_upper_sharp` if less.
+    with :math:`t = \|A\|_2 R^2` and the singular values :math:`\sigma_j` of A. The ball is cut into :math:`\prod_j N_j`
+    boxes c along the right singular vectors, for any whole numbers :math:`N_j \ge 1`, and :math:`E_c` is the largest
+    :math:`e^{R |A x| - x \cdot A x}` in c; the largest of all is :math:`e^{2 \gamma^* R^2}`, from `mean_field_rate`.
 
     Parameters
     ----------
@@ -203,13 +204,20 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
 
     Notes
     -----
-    Ours, rounded as `mean_field_upper_exact`. The exponent is exact for every A.
+    Ours, rounded as `mean_field_upper_exact`. Values alone are bounded by the norms where that is less than 2 tau, and
+    values and keys together by `masked_mean_field_upper_sharp` where that is less than their sum.
+
+    The sum over boxes is not evaluated but bounded in closed form, from above for every A, by what is known of
+    the length :math:`|A x|` at a best x. For a matrix A of rank r, and R large, the bound is at most of order
+    :math:`t^{1 + r/2 - 1/4} e^{\gamma^* R^2}`: its exponent is exact for every A, and for A = 1 in one dimension its
+    order :math:`t^{5/4} e^{t/8}` too. The sum itself can be smaller: with isolated best x the theorem has the order
+    :math:`t^{1 + r/4} e^{\gamma^* R^2}`, which is returned for rank one only.
 
     Examples
     --------
     >>> eye = torch.eye(2)
     >>> [round(masked_mean_field_upper_exact(A, eye, 6.0, log=True), 2) for A in (-eye, eye)]
-    [40.35, 15.03]
+    [40.35, 14.65]
     """
     A_norm, V_norm = norms(A, V)
     return answer(log_mean_field_exact(square(A), logit_bound(A_norm, R), V_norm, R, masked=True), log)
@@ -224,22 +232,73 @@ def log_mean_field_exact(A, t, V, R, bias=0.0, masked=False):
     by_norm = log_masked_sharp if masked else log_mean_field_optimal
     if not (math.isfinite(6 * t) and t):  # numbers of boxes are up to 6 t
         return by_norm(t, V)
-    log_tau = logit_bound(mean_field_rate(A).upper, R) + bias * R
-    if masked:
-        log_tau += log_cells(torch.linalg.svdvals(A), R)
-    return by_norm(t, V, log_tau=log_tau)
+    log_tau = log_masked_tau(A, R) if masked else logit_bound(mean_field_rate(A).upper, R)
+    return by_norm(t, V, log_tau=log_tau + bias * R)
 
 
-def log_cells(singular_values, R):
-    r"""Logarithm of the factor for cutting the ball into boxes in the masked bound.
+def log_masked_tau(A, R):
+    r"""Logarithm of tau of the masked bound, for the best of some numbers of boxes.
 
-    .. math:: \min_{N_1, \dots} \ 3 R^2 \Big(\sum_j (\sigma_j / N_j)^2\Big)^{1/2} + \tfrac12 \sum_j \log N_j
+    .. math:: 3 \kappa + \tfrac12 \log \sum_c E_c, \qquad \kappa = \Big(\sum_j s_j^2 / N_j^2\Big)^{1/2}, \qquad
+        s_j = \sigma_j R^2 .
+
+    The sum over the N boxes is bounded in three ways, each N times the largest :math:`E_c` times a share of boxes. With
+    lengths :math:`\rho = R^2 |A x|` at :math:`|x| \le 1` and :math:`H_\alpha` the largest
+    :math:`R^2 (\alpha |A x|^2 - x \cdot A x)`, of at least 0,
+
+    1. :math:`\log E_c \le 2 \gamma^* R^2`, share 1;
+    2. :math:`\log E_c \le m/2 + H_{1/(2\mu)} - (\rho - m)^2 / (2 m)` with :math:`m = \mu R^2`, for any :math:`\mu > 0`;
+    3. :math:`\log E_c \le \rho + H_0`, as good where :math:`-\|A\|_2` is an eigenvalue, or A turns by a right angle.
+
+    In a box lengths differ by at most :math:`2 \kappa`. So a share is the mean, over the solid of all boxes that meet
+    the ball, of the factor beside the largest E, which falls from 1 outside of a window; it is at most the density of
+    lengths times the integral of the factor, and :math:`e^{-\text{slack}}` for lengths outside of a wider window.
     """
-    S = 3 * singular_values * R * R
-    # at the least point, were N_j real, the first m of all S_j / N_j are sqrt(m) / 2, the others have N_j = 1
-    m = torch.arange(1, len(S) + 1, device="cpu").to(S)[:, None]
-    N = (2 * S / m.sqrt()).round().clamp_min(1)
-    return ((S / N).norm(dim=1) + N.log().sum(1) / 2).min().item()
+    A, size = A.detach(), A.detach().abs().max()
+    S = torch.linalg.svdvals(A / size)
+    B, s = A / size / S[0], S * logit_bound(size.item(), R)  # B of norm 1
+    rate, most = mean_field_rate(A), s[0].item()
+    first = torch.arange(1, len(s) + 1, device="cpu").to(s)
+    # without shares the best N_j, were they real, are 6 s_j / sqrt(m) for the first m directions, and 1 for the others
+    N = (6 * s / first[:, None].sqrt()).round().clamp_min(1)
+    kappa = (s / N).norm(dim=1)
+
+    def top(alpha):
+        """H of the docstring, rounded upwards."""
+        form = alpha * B.mT @ B - (B + B.mT) / 2
+        return most * (max(torch.linalg.eigvalsh(form)[-1].item(), 0.0) + len(B) * ROUNDING)
+
+    def share(center, spread, window, slack):
+        """Logarithm of a share: the factor has the integral `window`, and is e^-slack at the distance `spread`."""
+        low, high = (center + sign * (spread + 2 * kappa) for sign in (-1, 1))
+        log_density = _log_density_of_lengths(s / most, N > 1, low / most, high.clamp_max(most + 2 * kappa) / most)
+        return torch.logaddexp(log_density + torch.log((window + 4 * kappa) / most), -slack + 0 * kappa)
+
+    mu = (B @ rate.x.to(B)).norm().item()
+    m, logs = mu * most, [2 * logit_bound(rate.upper, R) + 0 * kappa]
+    at_mu, at_end = m / 2 + top(1 / (2 * mu)), most + top(0)
+    for slack in math.log1p(most) * torch.tensor([1, 2, 4, 16, math.inf], dtype=s.dtype, device="cpu").to(s):
+        logs.append(at_mu + share(m, torch.sqrt(2 * m * slack), math.sqrt(2 * math.pi * m), slack))
+        logs.append(at_end + share(most, slack, 1.0, slack))
+    return (3 * kappa + (N.log().sum(1) + torch.stack(logs).amin(0)) / 2).min().item()
+
+
+def _log_density_of_lengths(sides, cut, low, high):
+    r"""Logarithm of a bound of the density of :math:`|y|` at lengths from `low` to `high`, y uniform in a box.
+
+    .. math:: \frac{S_k\, \rho^{k - 1}}{\prod_{j \le k} 2 s_j} \ (k \ge 2), \qquad \frac1{s_1} \Big(1 -
+        \sum_{j \ge 2} s_j^2 / \rho^2\Big)^{-1/2} \ (k = 1), \qquad S_k = \frac{2 \pi^{k/2}}{\Gamma(k/2)} .
+
+    The box has the half sides s_j in the directions that are cut, shape (m, d), the first ones; the least over k. Given
+    the other coordinates, of length e, the first k have the density :math:`S_k \rho (\rho^2 - e^2)^{k/2 - 1}` over the
+    product at most.
+    """
+    k = torch.arange(1, len(sides) + 1, device="cpu").to(sides)
+    log_sphere = math.log(2) + k / 2 * math.log(math.pi) - torch.lgamma(k / 2)
+    logs = log_sphere - torch.log(2 * sides).cumsum(0) + (k - 1) * high.log()[:, None]
+    rest = torch.where(cut, sides, 0)[:, 1:].norm(dim=1)
+    logs[:, 0] -= torch.log1p(-torch.where(rest == 0, rest, rest / low.clamp_min(rest)).square()) / 2
+    return torch.where(cut, logs, math.inf).amin(1)
 
 
 def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:

@@ -17,6 +17,7 @@ from lipnb.bounds import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
+from lipnb.bounds.mean_field import _past_averages, log_masked_sharp
 from lipnb.worst_case import eigenvector, two_diracs
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
@@ -110,6 +111,49 @@ def test_step_two_of_the_proof_values_and_keys_together():
     for t in (0.1, 0.7, 3.0):  # a share q at v, the rest at -v
         for q in np.linspace(0.05, 1 - bend(t), 5):
             assert q * (1 + t * 2 * (1 - q)) == pytest.approx(concave(t, q), rel=1e-12)
+
+
+def test_step_one_for_keys_alone():
+    """A set of attention q carries at most the least concave function above 2 t q (1 - q) that is t at 1."""
+
+    def majorant(t, q):
+        """Primitive of 2 t max(1 - 2 q, sqrt 2 - 1)."""
+        start = min(q, 1 - math.sqrt(0.5))
+        return 2 * t * (start * (1 - start) + (math.sqrt(2) - 1) * (q - start))
+
+    draw, t = np.random.default_rng(3), 1.3
+    for case in range(400):
+        n, d = draw.integers(2, 9), 1 + case % 2
+        P, x = draw.dirichlet(np.full(n, 0.3)), draw.normal(size=(n, d))
+        x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)) if case % 3 else np.linalg.norm(x, axis=1)[:, None]
+        v = draw.normal(size=d)
+        keys = t * np.abs((x - P @ x) @ v) / np.linalg.norm(v)
+        for T in [*(draw.random((20, n)) < 0.5), keys >= np.median(keys), keys > 0]:
+            assert (P * keys)[T].sum() <= majorant(t, P[T].sum()) + 1e-12
+    # half of the mass at each end: t, where values and keys together are sqrt(1 + t^2), which is less than 1 + t
+    assert majorant(t, 1.0) == pytest.approx(t, rel=1e-12) and concave(t, 1.0) - 1 < 0.5 * t
+    q = 1 - math.sqrt(0.5)  # a share q at one end, the rest at the other, on the curve
+    assert majorant(t, q) == pytest.approx(2 * t * q * (1 - q), rel=1e-12)
+
+
+def test_keys_alone_by_the_norm_are_never_less_next_to_tau():
+    """If 2 tau < values, sqrt 6 t tau < sqrt(3/2) t values, which is at most the bound of keys alone, at any t."""
+    shares = []
+    for t in (0.0, 0.1, 1.0, 2.38, 12.0, 300.0):
+
+        def integral(weight, t=t):
+            corner, eta = math.sqrt(1 - math.sqrt(0.5)), 1 - math.exp(-2 * t)
+            ends = (0, corner), (corner, 1)  # of y, q = y^2
+            return sum(quad(lambda y: 2 * weight(y * y) * math.sqrt(1 - eta * y * y), *end)[0] for end in ends)
+
+        shares.append(integral(lambda q: max(1 - 2 * q, math.sqrt(2) - 1)) / integral(lambda q: 1))
+    assert shares == sorted(shares) and shares[0] > 0.625 > math.sqrt(6) / 4
+    # so the smaller of: both together by the norms; values by the norms or tau, keys by tau
+    for t in (2.0, 10.0):  # at 10 there are tau above half of `values` whose keys are less than what is added for them
+        values, keys = (math.exp(t) * one for one in _past_averages(t, 2))
+        for tau in (0.1, 1.0, 0.45 * values, 0.515 * values, 1.5 * values):
+            least = min(values + 2 * t * keys, min(values, 2 * tau) + math.sqrt(6) * t * tau)
+            assert math.exp(log_masked_sharp(t, 1.0, log_tau=math.log(tau))) == pytest.approx(t + least, rel=1e-12)
 
 
 def test_step_three_of_the_proof_averages_over_the_past():
