@@ -1,7 +1,8 @@
-r"""One head with a causal mask, on n tokens in a ball: each row by two tokens, then all rows in their order.
+r"""One head on n tokens in a ball: each row by two tokens, then all rows, with a causal mask in their order.
 
 Row i moves by :math:`M (q_i + k_i + v_i)`, its query, key and value terms. Let :math:`\alpha_j` be the norms of the
-perturbations, and :math:`|q_i| \le q\, \alpha_i`. Row 1 sees only itself, so it moves by :math:`M \varepsilon_1`.
+perturbations, and :math:`|q_i| \le q\, \alpha_i`. With a mask row 1 sees only itself and moves by
+:math:`M \varepsilon_1`.
 
 **One row.** Let :math:`v = |M|`, and k the product of half the range of :math:`u^\top M x`, for unit vectors u and x in
 the ball, and of the largest :math:`|A x_i|`. Then the key and value terms of row i are at most
@@ -22,7 +23,8 @@ lemma of `lipnb.bounds.ball`. With rotary positions, norms or caps each logit ch
 in a direction of its own. The covariance of these changes with :math:`\zeta` is at most the product of half their
 ranges, :math:`\tfrac12 k (a + b)`, which gives the same with T = v + k.
 
-**All rows.** Let :math:`|\alpha| = 1`, :math:`h_i` be h of the two largest of :math:`\alpha_1, \dots, \alpha_i`, and
+**All rows.** Without a mask every row is at most :math:`q \alpha_i + h(a, b)`, with the two largest of all. With
+one, let :math:`|\alpha| = 1`, :math:`h_i` be h of the two largest of :math:`\alpha_1, \dots, \alpha_i`, and
 :math:`g = h_n`. The sum of squares is at most :math:`v^2 \alpha_1^2 + \sum_{i \ge 2} (q \alpha_i + h_i)^2`.
 
 *If* :math:`\alpha_1` *is one of the two largest* of all, y the other, put g for every :math:`h_i`.
@@ -39,16 +41,27 @@ as :math:`c_1 \ge c_2`. Used for :math:`(w_0, w_1, w_2)`, then :math:`(w_0, w_2,
 :math:`q w_s + g`, as g is at least :math:`h(w_{s+1}, w_s)` and :math:`h(y, w_m)`. So one row is
 :math:`q y + c_1 y + c_2 \alpha_1`, and those of all tokens but y and the first are :math:`q \alpha_i + g`.
 
-With the root of the other :math:`\alpha_i^2` as one more unknown, both sums of squares are those of a matrix of order 3
-or 4 applied to a unit vector. Both values of g occur as either of the two may be larger. QED
+With the root of the sum of the other :math:`\alpha_i^2` as one more unknown, the sums of squares are those of a
+matrix of order 3 or 4 applied to a unit vector. Both values of g occur as either of the two may be larger. QED
 
-For large t, :math:`q = k = t` and v of order one, the second matrix is larger if :math:`n \ge 3`, and no smaller bound
-holds for all A and V of these norms: see the tests for tokens that reach it.
+For :math:`q = k = t` large and v of order one, no smaller bound holds for all A and V of these norms: see the tests for
+tokens that reach it.
 """
 
 import math
 
 import numpy as np
+
+
+def norm_of_rows(query: float, value: float, key: float, n: int, *, apart: bool) -> float:
+    """Norm of n rows that see all tokens; arguments and direction of error as for `norm_of_masked_rows`.
+
+    >>> round(norm_of_rows(1.0, 0.0, 1.0, 4, apart=True) ** 2, 3)
+    5.236
+    """
+    c_1, c_2 = _of_two(value, key, apart)
+    rest = math.sqrt(max(n - 2, 0))  # columns y, z, the rest; every row has c_1 y + c_2 z
+    return _norm([[query + c_1, c_2, 0], [c_1, query + c_2, 0], [rest * c_1, rest * c_2, query]])
 
 
 def norm_of_masked_rows(query: float, value: float, key: float, n: int, *, apart: bool) -> float:
@@ -80,8 +93,7 @@ def norm_of_masked_rows(query: float, value: float, key: float, n: int, *, apart
     >>> [round(norm_of_masked_rows(1.0, 0.0, 1.0, n, apart=True) ** 2, 12) for n in (2, 3)]
     [2.5, 3.25]
     """
-    T = math.hypot(value, key) if apart else value + key
-    c_1, c_2 = (T + value) / 2, (T - value) / 2
+    c_1, c_2 = _of_two(value, key, apart)
     found = []
     for a, b in ((c_1, c_2), (c_2, c_1)):
         # alpha_1 is one of the two largest, y the other: columns alpha_1, y, the rest; g = a alpha_1 + b y
@@ -91,4 +103,14 @@ def norm_of_masked_rows(query: float, value: float, key: float, n: int, *, apart
             rest = math.sqrt(n - 3)
             first, second = [value, 0, 0, 0], [c_2, query + c_1, 0, 0]
             found.append([first, second, [0, a, query + b, 0], [0, rest * a, rest * b, query]])
-    return max(np.linalg.norm(np.array(matrix), 2).item() for matrix in found)
+    return max(map(_norm, found))
+
+
+def _of_two(value, key, apart):
+    """The numbers c_1 and c_2 of the lemma on one row."""
+    T = math.hypot(value, key) if apart else value + key
+    return (T + value) / 2, (T - value) / 2
+
+
+def _norm(matrix):
+    return np.linalg.norm(np.array(matrix), 2).item()

@@ -1,4 +1,4 @@
-"""One masked head on a ball: its rows in their order, as an inequality from both sides, and tokens that reach it."""
+"""One head on a ball: its rows, with a mask in their order, on both sides of the inequality; tokens that reach it."""
 
 import math
 
@@ -12,7 +12,7 @@ from lipnb import Attention, local_lipschitz
 from lipnb.bounds import ball_upper
 from lipnb.bounds.ball import _log_of_rows, _through_few, rows_of
 from lipnb.bounds.multihead_norms import Sizes
-from lipnb.bounds.rows_on_ball import norm_of_masked_rows
+from lipnb.bounds.rows_on_ball import norm_of_masked_rows, norm_of_rows
 from lipnb.worst_case import climb, gaussian
 
 W, E, F, G = torch.eye(4, dtype=torch.float64)
@@ -67,6 +67,24 @@ def test_no_sizes_of_perturbations_exceed_it_and_two_tokens_are_never_below(seed
         assert (rows_in_order(sizes, query, value, key, apart) @ sizes).norm() <= upper * (1 + 1e-12)
     kappa = math.hypot(value, key / math.sqrt(2)) if apart else value + key / math.sqrt(2)
     assert upper <= _through_few(query, kappa, (n - 1) * kappa**2 + value**2, 2, n) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("query", "value", "key", "apart"), SIZES)
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_without_a_mask_it_is_the_largest_sum_of_rows_and_below_that_of_two_tokens(n, query, value, key, apart):
+    """The two largest perturbations are those of tokens 1 and 2 in some order: all of them between, on a grid."""
+    c_1, c_2 = coefficients(value, key, apart)
+    turn, level = torch.meshgrid(*torch.linspace(0, math.pi / 2, 801).double().expand(2, 801), indexing="ij")
+    y, z = level.cos() * turn.cos(), level.cos() * turn.sin()
+    each = level.sin() / math.sqrt(max(n - 2, 1)) * (n > 2)
+    shared = torch.maximum(c_1 * y + c_2 * z, c_2 * y + c_1 * z)
+    found = (query * y + shared).square() + (query * z + shared).square() + (n - 2) * (query * each + shared).square()
+    stated = norm_of_rows(query, value, key, n, apart=apart)
+    largest = (found / (y.square() + z.square() + (n - 2) * each.square())).sqrt().nan_to_num(0).max().item()
+    assert largest <= stated * (1 + 1e-12) and largest == pytest.approx(stated, rel=1e-5)
+    kappa = math.hypot(value, key / math.sqrt(2)) if apart else value + key / math.sqrt(2)
+    assert stated <= _through_few(query, kappa, n * kappa**2, 2, n) * (1 + 1e-12)
+    assert not apart or value != 1 or stated < 0.999 * _through_few(query, kappa, n * kappa**2, 2, n)
 
 
 @given(seed=seeds, n=st.integers(2, 6), value=st.floats(0, 10), key=st.floats(0, 10), apart=st.booleans())
@@ -140,7 +158,8 @@ def test_a_mask_that_leaves_one_pair_lowers_the_bound_and_no_other_head_is_touch
         kappa = math.hypot(1, t / math.sqrt(2))
         rows = {name: rows_of(g, n) for name, g in (("all", f), ("causal", f.replace(masked=True)), ("sink", sinks))}
         found = {name: math.exp(_log_of_rows(one, of, heads=1, apart=True)) for name, of in rows.items()}
-        assert found["all"] >= _through_few(t, kappa, n * kappa**2, 2, n) * (1 - 1e-4)
+        assert found["all"] == pytest.approx(norm_of_rows(t, 1.0, t, n, apart=True))
+        assert found["all"] == pytest.approx(_through_few(t, kappa, n * kappa**2, 2, n), rel=1e-6)
         assert found["causal"] == pytest.approx(norm_of_masked_rows(t, 1.0, t, n, apart=True))
         sizes = torch.ones(n, dtype=torch.float64) / math.sqrt(n)  # with a sink row 1 has a query and a key too
         for _ in range(200):
