@@ -21,6 +21,7 @@ from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
 from lipnb.bounds.mean_field_rate import log_mean_field_exact
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, head_norms, log_sum
+from lipnb.bounds.rows_on_ball import norm_of_masked_rows, norm_of_rows
 from lipnb.bounds.transformer_heads import range_of_relative, sizes_of_features
 from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, radius, real_tensor
@@ -95,6 +96,8 @@ def ball_upper(
     with :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; both also with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, and row i of U is the average over the tokens that token i sees;
+    for each head its rows by their two largest perturbations (`lipnb.bounds.rows_on_ball`), with a mask in their order,
+    which at every n has the leading constant of the worst head of the same norms;
     the sums of `heads_on_ball`, on sequences of any length; the sum of `mean_field_upper_exact`, or of the masked one.
     Exact for one token, and for R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the
     heads, which may far exceed the norm of their sum if heads cancel. At R = 0 it is not exact with relative positions,
@@ -298,6 +301,10 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     # 3. Each row by the two largest perturbations of each head, kappa^2 = v^2 + k^2 / 2; rows of one token have v only.
     first = value**2 - kappa**2 if not several.all() else 0.0
     few = _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)
+    # 4. Each row of one head by c_1 and c_2 times the two largest; with a mask by those before it.
+    if heads == 1:
+        of_rows = norm_of_rows if several.all() else norm_of_masked_rows
+        few = min(few, of_rows(query, value, key, n, apart=apart))
     return scale + math.log(min(by_terms, nearly_uniform, few))
 
 
