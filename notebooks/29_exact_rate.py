@@ -635,8 +635,9 @@ ledger.record(
 # *Tried, and what came of it.*
 #
 # - *A given number of tokens.* {prf:ref}`popularity` caps what $\sqrt n$ can do, and below the cap it says nothing new.
-#   There {doc}`21_general_bound` is exact to leading order: for large $t$ an input attains both its lemma on one row
-#   and its cross term of query and key, at every $n$. A better bound has to know more of a head than its norms.
+#   There {doc}`21_general_bound` is exact to leading order: from width 3 on, for large $t$ and every $n$, an input
+#   attains both its lemma on one row and its cross term of query and key. A better bound has to know more of a head
+#   than its norms.
 # - *Whole layers.* Popularity holds for each head, with biases, so it improves the bounds of {doc}`21_general_bound`
 #   where $2 \gamma^* R^2 < \log n$. No head of MiniLM is there, not at $10^{10}$ tokens. A semidefinite program for
 #   each row of all heads was not written.
