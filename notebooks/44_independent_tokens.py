@@ -220,8 +220,9 @@ figures.table(ends[list(shown)], shown, digits=3)
 #    q_h(x)^\top)$. Here $Z^h_n, m^h_n, \Sigma^h_n$ are averages over the first $n$ tokens.
 # 2. They tend to those of $\mu$, almost surely and uniformly on the support, because the functions that are averaged
 #    are uniformly Lipschitz. So $D_n \to D$ and $k_n \to k$ uniformly. As $\norm{K}_2$ of a matrix with blocks
-#    $\frac1n k(x_i, x_j)$ is at most the largest $\norm{k}_2$, the norm of the Jacobian differs from that of $T_n = D +
-#    K$ on $L^2(\mu_n)$ by a number that tends to 0.
+#    $\frac1n k(x_i, x_j)$ is at most the largest $\norm{k}_2$, the norm of the Jacobian differs by a number that tends
+#    to 0 from that of $T_n = D + K$ on $L^2(\mu_n)$, or, if tokens coincide, from the larger of that and their
+#    $\norm{D(x_i)}_2$: pushes of equal tokens whose sum is 0 meet $D$ alone.
 # 3. *Below.* For a continuous $u$ the quotient $\norm{T_n u} / \norm u$ in $L^2(\mu_n)$ tends to that in $L^2(\mu)$, by
 #    the law of large numbers. And if one token moves, the part through $K$ is of
 #    order $1 / \sqrt n$, so that $\norm{D(x_i)}_2$ is left; tokens come near every point of the support.

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 BISECTIONS = 60  # of an interval of logarithms of length log 8
+BALANCES = (1.0, 1 / 3)  # best c of the lower bounds for values alone, and for keys alone with V = I
 LARGEST = torch.finfo(torch.float64).max  # a lower bound must not become infinite
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # per dimension, of an eigenvalue in units of the norm of A
 
@@ -75,9 +76,10 @@ def mean_field_rate(A: torch.Tensor) -> MeanFieldRate:
 
     Notes
     -----
-    Ours. :math:`\|A\|_2 / 8 \le \gamma^* \le \|A\|_2`, never below `growth_rate`; the first is attained by positive
-    semidefinite A, the second where :math:`-\|A\|_2` is an eigenvalue. The minimum is convex in :math:`1/\mu`; at its
-    minimiser some top eigenvector x has :math:`|A x| = \mu`, and then both sides agree.
+    Ours. :math:`\|A\|_2 / 8 \le \gamma^* \le \|A\|_2`, never below `growth_rate`; the first is attained by symmetric
+    positive semidefinite A, the second where :math:`-\|A\|_2` is an eigenvalue. The minimum is convex in
+    :math:`1/\mu`; for :math:`A \ne 0` some top eigenvector x at its minimiser has :math:`|A x| = \mu`, and then both
+    sides agree. For A = 0 the rate is 0, the infimum.
 
     Examples
     --------
@@ -304,8 +306,8 @@ def _log_density_of_lengths(sides, cut, low, high):
 def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
     r"""Lipschitz constant of the mean-field map on measures in a ball: lower bound with the exact exponent.
 
-    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \ge e^{\gamma^* R^2} \max_{c = 1, 1/3} \frac{\sqrt c}{1 + c}
-        \Big|V \Big(y + \frac{R^2 |A x|}{1 + c} (y - x)\Big)\Big|
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \ge \max\Big(\|V\|_2,\ e^{\gamma^* R^2} \max_{c = 1, 1/3}
+        \frac{\sqrt c}{1 + c} \Big|V \Big(y + \frac{R^2 |A x|}{1 + c} (y - x)\Big)\Big|\Big)
 
     with :math:`\gamma^*` and the unit pair (x, y) from `mean_field_rate`; any :math:`c > 0` and any pair would do.
 
@@ -317,31 +319,37 @@ def mean_field_lower_exact(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     Returns
     -------
     float
-        A lower bound for every A and R, with or without real eigenvalues; 0 if A = 0 or V vanishes on the pair.
+        A lower bound for every A and R, with or without real eigenvalues, and never below the spectral norm of V. For
+        :math:`V = I` at least :math:`3 \sqrt 3 / 64`, a thirteenth, of `mean_field_upper_exact`, for all A and R in
+        every width.
 
     Notes
     -----
-    Ours. The local constant at two atoms R y and R x, whose weights have the ratio :math:`c\,
-    e^{-2 \gamma^* R^2}` to 1. The rounding of the formula is not counted.
+    Ours. The larger of two local constants. A single token, which sees itself alone, has :math:`\|V\|_2`; at R = 0 this
+    is the norm of the derivative, though the ball is one point. Two atoms R y and R x, whose weights have the ratio
+    :math:`c\, e^{-2 \gamma^* R^2}` to 1, have at least the other. The rounding of the formula is not counted.
 
     Examples
     --------
     >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     >>> round(mean_field_lower_exact(turn, torch.eye(2), 4.0, log=True), 2)
     10.04
+    >>> mean_field_lower_exact(turn, torch.eye(2), 0.1)
+    1.0
     """
-    half_gap, log_block = _at_pair(A, V, R)
-    blocks = (math.log(math.sqrt(c) / (1 + c)) + log_block(-math.log1p(c)) for c in (1, 1 / 3))
-    return answer(min(half_gap + max(blocks), LARGEST), log)
+    half_gap, log_norm, log_block = _at_pair(A, V, R)
+    blocks = (math.log(math.sqrt(c) / (1 + c)) + log_block(-math.log1p(c)) for c in BALANCES)
+    return answer(max(log_norm, min(half_gap + max(blocks), LARGEST)), log)
 
 
 def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
     r"""Lipschitz constant of one head on sequences of n tokens in a ball: lower bound for any A and V.
 
-    .. math:: \mathrm{Lip}(f_{|B_R^n}) \ge \sqrt{n - 1}\, q\, \big|V \big(y + (1 - q) R^2 |A x| (y - x)\big)\big|,
-        \qquad q = \frac1{1 + (n - 1) e^{-2 \gamma^* R^2}} ,
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \ge \max\Big(\|V\|_2,\ \max_m \sqrt{\frac{n - m}m}\; q_m\, \big|V \big(y +
+        (1 - q_m) R^2 |A x| (y - x)\big)\big|\Big), \qquad q_m = \frac m{m + (n - m) e^{-2 \gamma^* R^2}} ,
 
-    with :math:`\gamma^*` and the unit pair (x, y) from `mean_field_rate`.
+    with :math:`\gamma^*` and the unit pair (x, y) from `mean_field_rate`. Any whole number m from 1 to n - 1 would do;
+    two are tried, those nearest to the weights of the atoms of `mean_field_lower_exact`.
 
     Parameters
     ----------
@@ -351,36 +359,49 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
     Returns
     -------
     float
-        A lower bound; with :math:`V = I` never below `general_lower`, and of order :math:`\sqrt n` up to lengths of
-        :math:`e^{2 \gamma^* R^2}`. Up to a power of :math:`\|A\|_2 R^2` no input has that order for longer sequences.
+        A lower bound, never below the spectral norm of V, which tends to `mean_field_lower_exact` as n grows. With
+        :math:`V = I` it is never below `general_lower`, at least :math:`\sqrt{n - 1} / 2` up to the length
+        :math:`1 + e^{2s}` with :math:`s = \gamma^* R^2`, and from there on at least
+        :math:`\frac{\sqrt 2}3 e^s (1 + \frac{2s}3)`, a 26th of `mean_field_upper_exact`.
 
     Notes
     -----
-    Ours, after castin2024smooth, Prop. 3.4. Attained at the tokens R y, R x, ..., R x.
+    Ours, after castin2024smooth, Prop. 3.4. The inputs are n equal tokens, and m tokens R y with n - m tokens R x. The
+    rounding of the formula is not counted.
 
     Examples
     --------
     >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     >>> round(general_lower_pair(turn, torch.eye(2), 101, 2.0), 4)
     15.6206
+    >>> minus = -torch.eye(1)
+    >>> [round(general_lower_pair(minus, -minus, n, 2.0), 1) for n in (10**2, 10**4, 10**12)]
+    [12.1, 164.5, 165.5]
     """
-    half_gap, log_block = _at_pair(A, V, R)
-    others = log_of(count(n) - 1)
-    rest = others - 2 * half_gap  # log of (1 - attention to y) / (attention to y)
-    q, left = -log_sum([0, rest]), -log_sum([0, -rest])
-    return answer(min(others / 2 + q + log_block(left), math.log(LARGEST)), log=False)
+    half_gap, log_norm, log_block = _at_pair(A, V, R)
+    n, logs = count(n), [log_norm]
+    for w in (c * math.exp(-2 * half_gap) for c in BALANCES):
+        m = max(1, round(n * w / (1 + w)))
+        ratio = log_of(n - m) - log_of(m)
+        rest = ratio - 2 * half_gap  # log of (1 - q) / q
+        q, left = -log_sum([0, rest]), -log_sum([0, -rest])
+        logs.append(ratio / 2 + q + log_block(left))
+    return answer(min(max(logs), math.log(LARGEST)), log=False)
 
 
 def _at_pair(A, V, R):
-    r"""Half the gap of logits at the pair, and a function of log c: log of :math:`|V (y + c R^2 |A x| (y - x))|`.
+    r"""What the lower bounds are made of, for the pair (x, y) of the exact rate.
 
-    Logarithms, because scores and entries of V may be near the limits of float64.
+    Half the gap of logits, :math:`\gamma^* R^2`; the logarithm of the norm of V; and a function of log c: the logarithm
+    of :math:`|V (y + c R^2 |A x| (y - x))|`. Logarithms, because scores and entries of V may be near the limits of
+    float64.
     """
     norms(A, V)  # validates the matrices
     A, V, R, rate = square(A).detach(), as_double("V", V).detach(), radius(R), mean_field_rate(A)
     half_gap, (size, width) = logit_bound(rate.lower, R), (part.abs().max().item() for part in (A, V))
+    log_norm = math.log(width) + torch.linalg.matrix_norm(V / width, 2).log().item() if width else -math.inf
     if not (size and width):
-        return half_gap, lambda left: -math.inf
+        return half_gap, log_norm, lambda left: -math.inf
     stretch = _log_length(A / size @ rate.x) + math.log(size) + 2 * log_of(R)
     value, key = V / width @ rate.y, V / width @ (rate.y - rate.x)
 
@@ -389,7 +410,7 @@ def _at_pair(A, V, R):
         both = value + math.exp(more) * key if more < 0 else math.exp(-more) * value + key
         return math.log(width) + max(more, 0) + _log_length(both)
 
-    return half_gap, log_block
+    return half_gap, log_norm, log_block
 
 
 def _log_length(vector):

@@ -333,7 +333,8 @@ def test_upper_bounds_hold_for_any_measure_and_sharper_ones_are_below_others(hea
 @pytest.mark.parametrize("s", [0.3, 2.0, 15.0])
 def test_the_lower_bound_is_the_constant_at_the_pair(A, s):
     R = math.sqrt(s / mean_field_rate(A).lower)
-    reached = max(constant(A, SHEAR, *at_pair(A, R, odds)) for odds in (1, 1 / 3))
+    alone = constant(A, SHEAR, torch.zeros(1, 2).double(), torch.ones(1).double())
+    reached = max(alone, *(constant(A, SHEAR, *at_pair(A, R, odds)) for odds in (1, 1 / 3)))
     lower = mean_field_lower_exact(A, SHEAR, R)
     assert lower <= reached * (1 + 1e-9)
     if s > 10:
@@ -379,7 +380,7 @@ def test_the_order_is_known_in_every_width(width):
         upper = mean_field_upper_exact(eye, eye, math.sqrt(t))
         assert upper == pytest.approx(t + math.hypot(1, t) * math.exp(t / 8), rel=1e-7)
         reached = constant(eye, eye, *at_pair(eye, math.sqrt(t), 1 / 3))
-        assert max(1, mean_field_lower_exact(eye, eye, math.sqrt(t))) * 13 > upper >= reached
+        assert mean_field_lower_exact(eye, eye, math.sqrt(t)) * 13 > upper >= reached
 
 
 def test_ascent_comes_near_the_upper_bound_and_does_not_pass_it():
@@ -416,16 +417,62 @@ def test_the_masked_bound_by_hand():
     assert log_masked_tau(one, 2.0) <= log_masked_tau(least, 2 / math.sqrt(5e-324)) < log_masked_tau(one, 2.0) + 0.1
 
 
+@given(seed=seeds, d=st.integers(1, 6), kind=st.sampled_from(sorted(KINDS)), t=st.floats(1e-3, 1e5))
+@quickly
+def test_the_lower_bound_is_a_thirteenth_of_the_upper_one(seed, d, kind, t):
+    """V = I: 64 / (3 sqrt 3) = 12.32 suffices in every width and for every A, also A = 0 and R near 0."""
+    A, eye = KINDS[kind](normal(seed, d, d)), torch.eye(d).double()
+    if norm := torch.linalg.matrix_norm(A, 2).item():
+        A = t / norm * A
+    for R in (1.0, 1e-6):
+        lower, upper = (bound(A, eye, R, log=True) for bound in (mean_field_lower_exact, mean_field_upper_exact))
+        assert 0 <= lower <= upper + 1e-12 and upper - lower <= math.log(64 / 3**1.5)
+
+
+def test_the_factor_between_the_two_bounds_is_reached_far_out():
+    """A = I has t = 8 gamma* R^2: 64 / (3 sqrt 3) in the limit, and no less suffices."""
+    ends = (mean_field_upper_exact, mean_field_lower_exact)
+    logs = [[end(EYE, EYE, math.sqrt(8 * g), log=True) for end in ends] for g in (0.01, 1.0, 10.0, 1e3, 1e5)]
+    logs = [upper - lower for upper, lower in logs]
+    assert logs == sorted(logs) and math.log(64 / 3**1.5) - 1e-4 < logs[-1] <= math.log(64 / 3**1.5)
+
+
+def test_lower_bounds_are_never_below_the_norm_of_values():
+    """One token that sees itself alone, or n equal ones: the map is V."""
+    V = normal(3, 3, 2)
+    norm = torch.linalg.matrix_norm(V, 2).item()
+    for A, R in ((EYE, 1.0), (EYE, 1e-3), (SHEAR, 1e-200), (0 * EYE, 1.7), (TURN, 0.0)):
+        assert mean_field_lower_exact(A, V, R) == pytest.approx(norm, rel=1e-12)
+        for n in (1, 2, 10**300):
+            assert general_lower_pair(A, V, n, R) == pytest.approx(norm, rel=1e-12)
+
+
+def blocks_at_pair(A, V, n, R):
+    """The gain of the block of `general_lower_pair` at m tokens R y and n - m tokens R x, for each m, by autograd."""
+    rate, found = mean_field_rate(A), []
+    for m in range(1, n):
+        x = R * torch.cat([rate.y.expand(m, -1), rate.x.expand(n - m, -1)])
+        move = torch.cat([rate.y.expand(m, -1), torch.zeros(n - m, 2).double()])
+        moved = torch.func.jvp(lambda x: (x @ A.mT @ x.mT).softmax(1) @ x @ V.mT, (x,), (move,))[1]
+        found.append(moved[m:].norm().item() / math.sqrt(m))
+    return found
+
+
 @pytest.mark.parametrize("A", [-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH])
 @pytest.mark.parametrize("n", [2, 3, 20])
 def test_sequences_at_the_pair(A, n):
     V = normal(5, 3, 2)
-    for R in (0.5, 1.5, 3.0):
-        rate = mean_field_rate(A)
-        x = R * torch.stack([rate.y, *[rate.x] * (n - 1)])
-        reached = local_lipschitz(Attention.from_matrices(A, V), x, method="dense").value.item()
+    norm = torch.linalg.matrix_norm(V, 2).item()
+    for R in (0.3, 0.8, 1.5, 3.0):
+        rate, blocks = mean_field_rate(A), blocks_at_pair(A, V, n, R)
         lower = general_lower_pair(A, V, n, R)
-        assert 0 < lower <= reached * (1 + 1e-9) <= general_upper_optimal(A, V, n, R) * (1 + 1e-8)
+        assert norm * (1 - 1e-12) <= lower <= max(norm, *blocks) * (1 + 1e-12)
+        m = max(range(1, n), key=lambda m: blocks[m - 1])
+        x = R * torch.cat([rate.y.expand(m, -1), rate.x.expand(n - m, -1)])
+        reached = local_lipschitz(Attention.from_matrices(A, V), x, method="dense").value.item()
+        assert lower <= max(norm, reached) * (1 + 1e-9) <= general_upper_optimal(A, V, n, R) * (1 + 1e-8)
+        # with V = I the two numbers m that are tried come near the best of all
+        assert general_lower_pair(A, EYE, n, R) > 0.93 * max(blocks_at_pair(A, EYE, n, R))
         if A is not TURN:
             assert general_lower_pair(A, EYE, n, R) >= general_lower(A, n, R) * (1 - 1e-12)
 
@@ -435,9 +482,34 @@ def test_a_block_of_a_long_sequence_by_hand():
     n = 1 + round(math.exp(4))
     q = 1 / (1 + (n - 1) * math.exp(-4))
     assert general_lower_pair(EYE, EYE, n, 4.0) == pytest.approx(math.sqrt(n - 1) * q * (1 + (1 - q) * 4), rel=1e-9)
-    # beyond the promised length it falls like one over the root, and does not overflow
-    assert general_lower_pair(EYE, EYE, 10**12, 4.0) == pytest.approx(5 * math.exp(4) / 1e6, rel=1e-3)
+    # far beyond the promised length the constant of two atoms, c = 1/3: e^2 (sqrt(3) / 4) (1 + 4 (3/4))
+    assert general_lower_pair(EYE, EYE, 10**12, 4.0) == pytest.approx(math.exp(2) * 3**0.5, rel=1e-9)
+    # at 500 tokens three are at R y: q = 3 / (3 + 497 e^-4)
+    q = 3 / (3 + 497 * math.exp(-4))
+    assert general_lower_pair(EYE, EYE, 500, 4.0) == pytest.approx((497 / 3) ** 0.5 * q * (5 - 4 * q), rel=1e-9)
     assert general_lower_pair(EYE, EYE, 10**12, 1e100) == pytest.approx(1e6, rel=1e-9)
+
+
+@pytest.mark.parametrize("A", [-EYE, EYE, TURN, NILPOTENT, SHEAR, STRETCH])
+def test_long_sequences_keep_the_constant_of_measures(A):
+    """From 1 + e^(2s) tokens on at least sqrt(2)/3 e^s (1 + 2s/3) for V = I, and in the limit all of it."""
+    for s in (0.01, 0.5, 4.0, 30.0):
+        R = math.sqrt(s / mean_field_rate(A).lower)
+        least, upper = 2**0.5 / 3 * math.exp(s) * (1 + 2 * s / 3), mean_field_upper_exact(A, EYE, R)
+        for times in (1, 1.2, 1.49, 1.51, 2.6, 10, 1e3):
+            n = 1 + math.ceil(times * math.exp(2 * s))
+            assert least <= general_lower_pair(A, EYE, n, R) <= upper <= 36 / 2**0.5 * least
+        for V, n in ((EYE, 10**40), (SHEAR, 10**300)):
+            assert general_lower_pair(A, V, n, R) == pytest.approx(mean_field_lower_exact(A, V, R), rel=1e-9)
+
+
+def test_a_million_tokens_by_their_jacobian():
+    """A = -1, V = 1, R = 2: with one token at -R 26.7 are left at a million tokens, with 112 of them 165.5."""
+    for n, m in ((10**6, 112), (10**12, 111_780_000)):
+        lower = general_lower_pair(-EYE[:1, :1], EYE[:1, :1], n, 2.0)
+        weights = torch.tensor([m / n, 1 - m / n]).double()
+        reached = constant(-EYE[:1, :1], EYE[:1, :1], torch.tensor([[-2.0], [2.0]]).double(), weights)
+        assert 165 < lower <= reached * (1 + 1e-4) and reached < 1.01 * lower
 
 
 def test_nothing_to_attend_to():
@@ -446,7 +518,8 @@ def test_nothing_to_attend_to():
     assert mean_field_upper_exact(0 * EYE, SHEAR, 1.7) == pytest.approx(
         torch.linalg.matrix_norm(SHEAR, 2).item(), rel=1e-7
     )
-    assert mean_field_lower_exact(0 * EYE, EYE, 1.7) == 0 == general_lower_pair(0 * EYE, EYE, 5, 1.7)
+    assert mean_field_lower_exact(0 * EYE, EYE, 1.7) == 1 == general_lower_pair(0 * EYE, EYE, 5, 1.7)
+    assert mean_field_lower_exact(EYE, 0 * EYE, 1.7) == 0 == general_lower_pair(EYE, 0 * EYE, 5, 1.7)
     assert mean_field_upper_exact(EYE, 0 * EYE, 1.7) == 0 and mean_field_upper_exact(EYE, EYE, 0.0) == pytest.approx(1)
 
 
@@ -511,7 +584,8 @@ def test_a_length_beyond_the_promised_one_keeps_the_order_up_to_a_power():
 
 
 def test_the_longest_sequences_have_lower_bounds():
-    assert max(general_lower(-EYE, 10**300, 1.0), general_lower_pair(-EYE, EYE, 10**300, 1.0)) < 1e-100
+    assert general_lower(-EYE, 10**300, 1.0) < 1e-100
+    assert general_lower_pair(-EYE, EYE, 10**300, 1.0) == pytest.approx(mean_field_lower_exact(-EYE, EYE, 1.0))
 
 
 def test_the_bound_of_a_layer_takes_the_exact_rate():
