@@ -15,6 +15,7 @@ DECADES = [1, 10, 100, 1000, 10_000, 100_000]
 PLACES = ("lonely", "cluster", "cluster_out", "lonely_out")  # the marks of two clusters
 MOVES = ("moves", "each moves", "each moves", "moves")
 ROWS = [1, 1, 0.1, -0.75]  # heights of the marks
+SHARES = {"x": [0.0] * 2, "y": [-0.28, -0.44]}  # places of the sentences about attention
 SHORT = 0.08  # a move too short for an arrow
 TICKS = [1, 2, 5, 10, 20, 50, 100]
 LONG_TICKS = [8, 32, 128, 512, 2048]
@@ -390,7 +391,7 @@ def even_forks(table):
     Returns
     -------
     Movable
-        Controls n, t and b. Data sources: tokens, shares, curve, now.
+        Controls n, t and b. Data sources: places, shares, curve, now.
     """
     n, t, b = (sorted(set(table[name])) for name in ("n", "t", "b"))
     if len(table) != len(n) * len(t) * len(b):
@@ -399,7 +400,7 @@ def even_forks(table):
     each = [[[rows.loc[m, one, by] for by in b] for one in t] for m in n]
     at = [len(n) - 1, int(np.abs(np.log(t) - np.log(100)).argmin())]
     at.append(int(rows.loc[n[at[0]], t[at[1]]].ratio.argmax()))
-    tokens = Feed("tokens", ("b",), [_even_fork(by) for by in b])
+    tokens = Feed("places", ("b",), [_even_fork(by) for by in b])
     shares = Feed("shares", ("n", "t", "b"), [[[_shares(row) for row in line] for line in part] for part in each])
     curve = Feed(
         "curve", ("n", "t"), [[{"ratio": rounded([row.ratio for row in line])} for line in part] for part in each]
@@ -410,7 +411,7 @@ def even_forks(table):
     feeds = [tokens, shares, curve, Feed("now", ("n", "t", "b"), now), Feed("says", ("n", "t", "b"), says)]
     first = [feeds[0].frames[at[2]], shares.frames[at[0]][at[1]][at[2]]]
     left = _even_forks_tokens(
-        source("tokens", {"color": [BLUE] * 2 + [GREEN]} | first[0]), source("shares", first[1] | _PLACES)
+        source("places", {"color": [BLUE] * 2 + [GREEN]} | first[0]), source("shares", first[1] | SHARES)
     )
     right = axes(
         "b, how far the others are along f", "constant over the exact bound",
@@ -432,9 +433,6 @@ def even_forks(table):
     )
     chosen = each[at[0]][at[1]]
     return Movable("even-forks", [left, right], controls, feeds, _even_forks_still(chosen, at[2]), alt)
-
-
-_PLACES = {"x": [0.0] * 2, "y": [-0.28, -0.44]}
 
 
 def _even_fork(b):

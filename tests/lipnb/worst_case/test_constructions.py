@@ -196,6 +196,17 @@ def test_even_forks_attend_evenly_and_their_bound_holds_at_every_size():
             assert lower >= 2 * t * root * (1 - b * b) * (1 - p) * (1 - 1e-9)
 
 
+def test_any_isotropic_direction_is_as_good_if_values_are_kept():
+    """V = I and A = t (2 p p^T - I): the multiplier has a double eigenvalue, and w lies between its eigenvectors."""
+    for d in (2, 3, 6):
+        p = torch.linalg.qr(normal(d, d, seed=d)).Q[0]
+        A, eye = 1e6 * (2 * torch.outer(p, p) - torch.eye(d)), torch.eye(d, dtype=torch.float64)
+        for n in (2, 5)[: d - 1]:
+            x, lower = even_fork_input(A, eye, n, 1.0)
+            assert abs((x[0] - x[1]) @ A @ (x[0] - x[1])) < 1e-6
+            assert lower > 0.9999 * bounds.general_upper_exact(A, eye, n, 1.0)
+
+
 def test_the_bound_of_an_even_fork_holds_for_any_matrices():
     for seed in range(24):
         d, n, R = 3 + seed % 3, 2 + seed % 7, (0.5, 1.0, 3.0)[seed % 3]
