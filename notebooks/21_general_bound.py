@@ -11,9 +11,9 @@
 #
 # How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$ {term}`tokens <token>`
 # lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$: that is Theorem 3.3 of
-# {cite:t}`castin2024smooth`. We prove the exact leading constant. With the {term}`logit range` $t = \norm A_2 R^2$ it is
-# $\norm V_2\, t \sqrt{\lambda_n}$, where $\lambda_2 = 4$ and $\lambda_n$ is about $n/2 + 4$ for many tokens: no head of
-# these norms has more, up to a factor that tends to 1 with $t$, and some heads without a
+# {cite:t}`castin2024smooth`. We prove the exact leading constant. With the {term}`logit range` $t = \norm A_2 R^2$ it
+# is $\norm V_2\, t \sqrt{\lambda_n}$, where $\lambda_2 = 4$ and $\lambda_n$ is about $n/2 + 4$ for many tokens: no head
+# of these norms has more, up to a factor that tends to 1 with $t$, and some heads without a
 # {term}`mask <mask (causal)>` have as much. {numref}`fig-21-even-fork` is the input at which they do. For 98 tokens and
 # $t = 100$ it has {glue:text}`even_ratio:.3f` of our {term}`bound`; the published bound (reconstructed) is
 # {glue:text}`too_high:.2f` times as large as ours or more, on the balls that we drew.
@@ -62,8 +62,8 @@ figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 
 # ## Two tokens in the plane
 #
 # Move a token and three things change: what it asks for (*query*), how others score it (*key*), and what it hands on
-# (*value*). The {term}`Jacobian` is the sum of three matrices. For the largest constant all three must be large
-# in the same direction. Take $R = 1$, let $A$ swap the two axes and multiply by $t$, and put the tokens at $\pm e_1$.
+# (*value*). The {term}`Jacobian` is the sum of three matrices. For the largest constant the first two must add
+# up. Take $R = 1$, let $A$ swap the two axes and multiply by $t$, and put the tokens at $\pm e_1$.
 # Then $A x_i = \pm t e_2$ is orthogonal to both tokens, so all {term}`logits <logit>` are 0 and all probabilities are
 # $\frac12$. Move the tokens along $e_2$, in opposite directions, by $1/\sqrt 2$ each. By the formula of
 # {prf:ref}`jacobian-one-head` the first output moves by
@@ -96,7 +96,7 @@ rows += [("whole Jacobian, exact bound", whole, ends[0]), ("whole Jacobian, Theo
 rows = pd.DataFrame(rows, columns=["matrix", "norm", "bound"])
 figures.table(rows, bold=rows.matrix == "whole Jacobian, exact bound")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-two-tokens", "caption": "The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first {term}`singular vector`), and their outputs before and after: both outputs start at 0, and move apart along the line of the tokens. The move is finite, so they move by less than half the norm above. Grey arrows are {term}`attention`."}, "image": {"alt": "Two panels. Left, two tokens in the plane and an arrow from each to where it is moved. Right, the two outputs and arrows to where they go."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-two-tokens", "caption": "The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first {term}`singular vector`), and their outputs before and after: both outputs start at 0 and move apart, nearly along the line of the tokens. The move is finite, so they move by less than half the norm above. Grey arrows are {term}`attention`."}, "image": {"alt": "Two panels. Left, two tokens in the plane and an arrow from each to where it is moved. Right, the two outputs and arrows to where they go."}}
 J = (query + key + value).reshape(4, 4)
 push = 0.5 * torch.linalg.svd(J).Vh[0].reshape(2, 2)
 figures.objects.tokens_and_attention(x, Attention.from_matrices(A, V), moved=x + push)
@@ -124,8 +124,8 @@ plt.show()
 # where $\mu$ is the larger eigenvalue of
 # $\begin{pmatrix} 0 & \sqrt{n - 2}\; t \rho \\ \sqrt{n - 2}\; t \rho & n \rho^2 + 2 \sqrt2\, t \rho \end{pmatrix}$.
 #
-# (b) Let tokens have width 3 or more, or 2 if $n = 2$. For every $t \ge 1$ there is a matrix $A$ with $\norm A_2 R^2 = t$
-# such that the head $f$ with $A$ and $V$, without a mask, has
+# (b) Let tokens have width 3 or more, or 2 if $n = 2$. For every $t \ge 1$ there is a matrix $A$ with
+# $\norm A_2 R^2 = t$ such that the head $f$ with $A$ and $V$, without a mask, has
 #
 # $$\Lip(f_{|B_R^n}) \ge \norm V_2\, t \sqrt{\lambda_n}\, \Big( 1 - \frac{4 \log(n t) + \frac12}{t} \Big) .$$
 #
@@ -219,8 +219,8 @@ glue("variance", max(variance_ratios), display=False)
 reflection, eye3 = torch.diag(torch.tensor([1.0, -1.0, -1.0])).double(), torch.eye(3).double()
 rates = pd.DataFrame(
     [
-        {"n": n, "t": t, "ratio": even_fork_input(t * A, eye3, n, 1.0)[1] / bounds.general_upper_exact(t * A, eye3, n, 1.0),
-         "A": name}
+        {"A": name, "n": n, "t": t,
+         "ratio": even_fork_input(t * A, eye3, n, 1.0)[1] / bounds.general_upper_exact(t * A, eye3, n, 1.0)}
         for name, A in (("-f f^T", reflection), ("+f f^T", torch.diag(torch.tensor([1.0, -1.0, 1.0])).double()))
         for n in (2, 3, 4, 6, 10, 98, 1000) for t in (10.0, 100.0, 1e4, 1e6)
     ]
@@ -242,8 +242,8 @@ figures.table(shown, names={"n": "tokens n"} | {name: name for name in shown.col
 # %% [markdown]
 # From $t = 100$ on the loss is at most {glue:text}`largest_loss:.2f` $\log(n t) / t$ here. The sign of the third
 # direction matters: with $+ f f^\top$ in place of $- f f^\top$ the same limit is reached later, with
-# {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks are far from the bound for a few tokens:
-# there we do not know how much of the gap is due to the bound.
+# {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks are far from the bound for a few
+# tokens: there we do not know how much of the gap is due to the bound.
 #
 # *On balls.* {numref}`fig-21-ball` compares both bounds with inputs against one fixed pair $A$, $V$.
 
@@ -299,7 +299,7 @@ plt.show()
 # %% [markdown]
 # *Random maps* in one to four dimensions, $A$ not symmetric and $V$ of any shape; 2 to 8 tokens; three radii. Each
 # constant is the largest singular value of the dense Jacobian, at random inputs, at the two clusters of
-# {doc}`22_tightness`, at forks, at inputs found by gradient ascent, and at equal tokens.
+# {doc}`22_tightness`, at forks and even forks, at inputs found by gradient ascent, and at equal tokens.
 
 
 # %% tags=["hide-input"]
@@ -415,39 +415,39 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # which is $t^2$ plus the quadratic form of the matrix at the unit vector $((1 - \beta^2)^{1/2}, \beta)$.
 #
 # *The simpler form.* With $s^2 = t^2 + 2$ we have $\rho = s / \sqrt2$ and $t \rho \le s^2 / \sqrt2$. So the sum is at
-# most $s^2$ times the form of
-# $\begin{pmatrix} 1 & \sqrt{(n - 2)/2} \\ \sqrt{(n - 2)/2} & n/2 + 3 \end{pmatrix}$, of trace $n/2 + 4$ and
-# determinant 4: its larger eigenvalue is $\lambda_n$.
+# most $s^2$ times the form of $\begin{pmatrix} 1 & \sqrt{(n - 2)/2} \\ \sqrt{(n - 2)/2} & n/2 + 3 \end{pmatrix}$, of
+# trace $n/2 + 4$ and determinant 4: its larger eigenvalue is $\lambda_n$.
 #
-# *The closed form.* By Minkowski's inequality the rows add up to at most $t + \sqrt n\, \rho$. For the other,
-# $2 t \rho \sqrt n\, \beta (1 - \beta^2)^{1/2} \le t^2 \beta^2 + n \rho^2 (1 - \beta^2)$. Both are applied to the sum before
-# it is maximised, so neither is smaller than $(t^2 + \mu)^{1/2}$.
+# *The closed form.* In the squared norm above use $\sqrt2\, \beta + \sqrt{n - 2}\, (1 - \beta^2)^{1/2} \le \sqrt n$,
+# and it is at most $(t + \sqrt n\, \rho)^2$. Or use
+# $2 \sqrt{n - 2}\; t \rho\, \beta (1 - \beta^2)^{1/2} \le t^2 \beta^2 + n \rho^2 (1 - \beta^2)$, and it is at most
+# $n \rho^2 + 2 \sqrt2\, t \rho + 2 t^2$. So the closed form is never the smaller one.
 # :::
 # ::::
 #
 # ::::{dropdown} Proof of the exact leading constant, (b)
 # :::{prf:proof}
 # *The input.* Let $R = 1$; other radii follow with $A / R^2$ and $R X$. Let $w$ be a unit vector with
-# $\abs{V w} = \norm V_2$, and $w, e, f$ orthonormal. Take $A = t (e w^\top + w e^\top - f f^\top)$, of norm $t$, and for
-# $0 < b_1 < b \le 1$, with $s_1^2 = 1 - b_1^2$, $s^2 = 1 - b^2$,
+# $\abs{V w} = \norm V_2$, and $w, e, f$ orthonormal. Take $A = t (e w^\top + w e^\top - f f^\top)$, of norm $t$, and
+# for $0 < b_1 < b \le 1$, with $s_1^2 = 1 - b_1^2$, $s^2 = 1 - b^2$,
 #
 # $$x_1 = s_1 w + b_1 f, \qquad x_2 = -s_1 w + b_1 f, \qquad x_3 = \dots = x_n = s w + b f .$$
 #
 # *Attention.* No token has a component along $e$. So token $i$ with the component $c_i$ along $f$ gives token $k$ the
-# logit $x_k^\top A x_i = -t\, c_k c_i$: the prongs $x_1$ and $x_2$ get the same from every token, and each other token is
-# behind them by $t\, c_i (b - b_1)$. Row $i$ gives all the others together $p_i \le p$, where
+# logit $x_k^\top A x_i = -t\, c_k c_i$: the prongs $x_1$ and $x_2$ get the same from every token, and each other token
+# is behind them by $t\, c_i (b - b_1)$. Row $i$ gives all the others together $p_i \le p$, where
 # $p = \big(1 + 2 e^{t b_1 (b - b_1)} / (n - 2)\big)^{-1}$ for $n > 2$ and $p = 0$ for $n = 2$.
 #
-# *The move.* Let $\varepsilon_1 = \alpha e$, $\varepsilon_2 = -\alpha e$, $\varepsilon_j = \gamma e$ for $j \ge 3$, with
-# $\alpha, \gamma \ge 0$ and $2 \alpha^2 + (n - 2) \gamma^2 = 1$. As $w$ is a top singular vector of $V$,
+# *The move.* Let $\varepsilon_1 = \alpha e$, $\varepsilon_2 = -\alpha e$, $\varepsilon_j = \gamma e$ for $j \ge 3$,
+# with $\alpha, \gamma \ge 0$ and $2 \alpha^2 + (n - 2) \gamma^2 = 1$. As $w$ is a top singular vector of $V$,
 # $\abs{V z} \ge \norm V_2 \abs{w \cdot z}$ for all $z$, so components along $w$ are enough. There, as $A e = t w$ and
 # $(A x_i) \cdot e = t\, w \cdot x_i$, with $\sigma_2 = -s_1$, $\sigma_1 = s_1$ and $\sigma_j = s$ for $j \ge 3$,
 #
 # $$\begin{aligned} w \cdot q_i &= t\, (1 - p_i)(s_1^2 + p_i s^2)\; e \cdot \varepsilon_i , \\
 #   w \cdot k_i &= t\, \sigma_i (1 - p_i) (s_1 \alpha + p_i s \gamma), \qquad w \cdot v_i = 0 . \end{aligned}$$
 #
-# In each row both have the same sign. As $s_1 \ge s$, row 1 and row 2 are at least $t (1 - p)\, s^2 \cdot 2 \alpha$, and
-# the others at least $t (1 - p)\, s^2 (\alpha + \gamma)$.
+# In each row both have the same sign. As $s_1 \ge s$, row 1 and row 2 are at least $t (1 - p)\, s^2 \cdot 2 \alpha$,
+# and the others at least $t (1 - p)\, s^2 (\alpha + \gamma)$.
 #
 # *The form.* With $\alpha = a/\sqrt2$ and $\gamma = c/\sqrt{n - 2}$ the squares add up to
 # $t^2 (1 - p)^2 s^4$ times $4 a^2 + (c + a \sqrt{(n - 2)/2})^2$. At the best unit vector $(a, c)$, which has
@@ -464,31 +464,31 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # ::::{dropdown} Proof for widths 1 and 2
 # :::{prf:proof}
 # *Width 2.* Suppose there were $t \to \infty$, matrices $A$ with $\norm A_2 = t$, and $X$ in the unit ball with
-# $\norm{D_X f}_2 / (\norm V_2\, t) \to \sqrt{\lambda_n}$. Pass to a subsequence on which $A/t$, $X$, $P$ and the top singular
-# vector $\varepsilon$ converge. In the limit the value term is gone, and all inequalities in the proof of (a) are
-# equalities. The maximiser has both entries positive, so two moves, $\varepsilon_1$ and $\varepsilon_2$ say, have the same
-# length, and all others one that is smaller by the factor $\lambda_n - 1 > 1$. Without values the row lemma is this: the
-# numbers $P_{ij}\, v^\top (x_j - m_i)$ have the sum 0 and, by {prf:ref}`variance-in-ball`, the absolute sum 1 at most, so
-# each is at most $\frac12$, and $\abs{k_i} \le \frac t2 (\abs{\varepsilon_1} + \abs{\varepsilon_2})$. Equality needs $\frac12$
-# at both, and variance 1: in *every* row $P_{i1} = P_{i2} = \frac12$ and $\abs{A x_i} = t$, so $x_1 = -x_2$, and all tokens
-# lie on the sphere. Equality for the query needs $\abs{A^\top (x_1 - x_2)} = 2t$.
+# $\norm{D_X f}_2 / (\norm V_2\, t) \to \sqrt{\lambda_n}$. Pass to a subsequence on which $A/t$, $X$, $P$ and the top
+# singular vector $\varepsilon$ converge. In the limit the value term is gone, and all inequalities in the proof of (a)
+# are equalities. The maximiser has both entries positive, so two moves, $\varepsilon_1$ and $\varepsilon_2$ say, have
+# the same length, and all others one that is smaller by the factor $\lambda_n - 1 > 1$. Without values the row lemma is
+# this: the numbers $P_{ij}\, v^\top (x_j - m_i)$ have the sum 0 and, by {prf:ref}`variance-in-ball`, the absolute sum 1
+# at most, so each is at most $\frac12$, and $\abs{k_i} \le \frac t2 (\abs{\varepsilon_1} + \abs{\varepsilon_2})$.
+# Equality needs $\frac12$ at both, and variance 1: in *every* row $P_{i1} = P_{i2} = \frac12$ and $\abs{A x_i} = t$, so
+# $x_1 = -x_2$, and all tokens lie on the sphere. Equality for the query needs $\abs{A^\top (x_1 - x_2)} = 2t$.
 #
 # So before the limit, the two logits of a row differ by $y \cdot x_i \to 0$, where $y = A^\top (x_1 - x_2)$ and
-# $\abs y / t \to 2$. In the plane this puts all tokens on one line through 0, up to $o(1/t)$: $x_i = \omega_i z + o(1/t)$
-# with a unit vector $z \perp y$ and $\omega_i \to \pm 1$. Since
+# $\abs y / t \to 2$. In the plane this puts all tokens on one line through 0, up to $o(1/t)$:
+# $x_i = \omega_i z + o(1/t)$ with a unit vector $z \perp y$ and $\omega_i \to \pm 1$. Since
 # $0 = y \cdot z = (x_1 - x_2)^\top A z = (\omega_1 - \omega_2)\, z^\top A z + o(1)$, also $z^\top A z = o(1)$, and all
 # logits $x_k^\top A x_i = \omega_k \omega_i\, z^\top A z + o(1)$ tend to 0. Then $P_{i1} \to 1/n$, not $\frac12$.
 #
 # *Width 1.* The key term of a row is $\sum_j P_{ij} (\ell_{ij} - \bar \ell_i)\, \varepsilon_j$ with the logits
-# $\ell_{ij}$ and their mean $\bar \ell_i$ under $P_{i \cdot}$. As $\ell_{ij} - \bar\ell_i = \log P_{ij} + H_i$, with the entropy
-# $H_i \le \log n$, it is at most $(\sqrt n / e + \log n) \norm\varepsilon$. The query term is at most $t$ times
-# $\norm\varepsilon$, since it acts on each row alone.
+# $\ell_{ij}$ and their mean $\bar \ell_i$ under $P_{i \cdot}$. As $\ell_{ij} - \bar\ell_i = \log P_{ij} + H_i$, with
+# the entropy $H_i \le \log n$, it is at most $(\sqrt n / e + \log n) \norm\varepsilon$. The query term is at most $t$
+# times $\norm\varepsilon$, since it acts on each row alone.
 # :::
 # ::::
 #
 # *Width 2, in numbers.* What is the best factor there? In the plane we know only examples. If all logits stay bounded,
-# tokens are $x_i = \omega_i z + (\alpha_i / t)\, e$, and the limit of the Jacobian over $t$ is an explicit $n \times n$ matrix.
-# We maximise its norm over $\omega$, $\alpha$ and $z^\top A z$, with up to three distinct tokens:
+# tokens are $x_i = \omega_i z + (\alpha_i / t)\, e$, and the limit of the Jacobian over $t$ is an explicit $n \times n$
+# matrix. We maximise its norm over $\omega$, $\alpha$ and $z^\top A z$, with up to three distinct tokens:
 
 
 # %% tags=["hide-input"]
@@ -764,9 +764,11 @@ ledger.record(
 # - The published bound, as reconstructed, holds at all inputs tried, and none of them reaches half of it. The tighter
 #   ones are proved, not only tested, and with them the published one.
 # - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can replace
-#   $\sqrt{\lambda_n}$ by less. What a bound can still use is the head's own $A$ and $V$, and $t$, which need not be large:
+#   $\sqrt{\lambda_n}$ by less. What a bound can still use is the head's own $A$ and $V$, and $t$, which need not be
+# large:
 #   the limit is reached with a loss of order $\log(n t)/t$. Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
-# - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$.
+# - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$. In
+#   width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$: a token at 0, half of the others on each side.
 # - With a mask the bound holds; whether its leading constant is reached is open.
 # - The form that fails is that of the released code. We do not know whether Theorem C.3 reads so.
 # - Lengths stay below 513, but for even forks. How loose the bounds are for inputs met in practice is measured in
