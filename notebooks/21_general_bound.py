@@ -227,9 +227,9 @@ rates = pd.DataFrame(
 )  # fmt: skip
 best = rates[rates["A"] == "-f f^T"].pivot(index="n", columns="t", values="ratio")
 losses = (1 - best[best.columns[1:]]) * best.columns[1:] / np.log(np.outer(best.index, best.columns[1:]))
-glue("even_ratio", best.loc[98, 100.0], display=False)
-glue("turned_ratio", rates.set_index(["A", "n", "t"]).ratio["+f f^T", 98, 100.0], display=False)
-glue("largest_loss", losses.max().max(), display=False)
+glue("even_ratio", float(best.loc[98, 100.0]), display=False)
+glue("turned_ratio", float(rates.set_index(["A", "n", "t"]).ratio["+f f^T", 98, 100.0]), display=False)
+glue("largest_loss", float(losses.max().max()), display=False)
 closed = [
     bounds.general_upper_optimal(1e6 * eye3, eye3, n, 1) / bounds.general_upper_exact(1e6 * eye3, eye3, n, 1)
     for n in range(2, 99)
