@@ -70,7 +70,7 @@ for R in radii:
 ax = plt.subplots(figsize=(6.4, 4.8))[1]
 for R, colour in zip(radii, ("#e69f00", "#009e73", "#0072b2"), strict=True):
     n, measured = curves[R]
-    upper = [bounds.general_upper_optimal(A, eye, m, R) for m in n]
+    upper = [bounds.general_upper_exact(A, eye, m, R) for m in n]
     lower = [bounds.general_lower(A, m, R) for m in n]
     ax.plot(n, upper, color=colour, ls="--", lw=1.2)
     ax.plot(n, lower, color=colour, ls=":", lw=1.4)
@@ -221,7 +221,7 @@ for name, B in cases.items():
             row["Prop 3.4"] = measured / bounds.general_lower(B, n, R)
             row["inside"] = n <= 1 + math.exp(2 * rate * R**2)
             row["half"] = measured / (math.sqrt(n - 1) / 2)
-            row["upper"] = measured / bounds.general_upper_optimal(B, one, n, R)
+            row["upper"] = measured / bounds.general_upper_exact(B, one, n, R)
             rows.append(row)
 
 # %% tags=["hide-input"]
@@ -246,7 +246,7 @@ ends = []
 for R in (1, 1.5, 2, 2.5, 3):
     n = round(1 + math.exp(2 * R**2))
     measured = two_cluster_constant(A, eye, n, R)
-    row = [bound(A, eye, n, R) for bound in (bounds.general_upper_optimal, bounds.general_upper)]
+    row = [bound(A, eye, n, R) for bound in (bounds.general_upper_exact, bounds.general_upper)]
     ends.append((R, n, measured, row[0] / measured, row[1] / measured))
 ends = pd.DataFrame(ends, columns=["R", "n", "constant", "tighter / measured", "published / measured"])
 names = {"R": "radius R", "n": "tokens n at the end", "constant": "local constant"}

@@ -1,4 +1,4 @@
-"""Data of two of the movable figures: two clusters at any length and radius; one head from uniform to sharp."""
+"""Data of three of the movable figures: two clusters, one head from uniform to sharp, even forks."""
 
 import pandas as pd
 import torch
@@ -68,3 +68,38 @@ def from_uniform_to_sharp(lengths, logit_ranges, *, draws=5):
                 row |= {"released": reported(f, x).item(), "largest": f.probabilities(x)[0].amax(1).mean().item()}
                 rows.append(row)
     return pd.DataFrame(rows)
+
+
+def even_forks(lengths, logit_ranges, components):
+    r"""Even forks in the unit ball, :math:`A = t (e w^\top + w e^\top - f f^\top)`, V = I: constants and bounds.
+
+    The prongs are at :math:`\pm s_1 w + b_1 f`, the n - 2 others at :math:`s w + b f`, all of length 1, with
+    :math:`b_1 = b / 4`.
+
+    `lengths`: numbers of tokens n, 3 or more; `logit_ranges`: values of t; `components`: values of b, at most 1. One
+    weighted token replaces the n - 2, so any n costs the same. Returns one row for each n, t and b. Columns: n; t; b;
+    constant, the local Lipschitz constant, exact to rounding; bound, `general_upper_exact`; others and prongs, the
+    attention that each of the n - 2 others, and each prong, gives to one prong.
+    """
+    A, eye = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, -1]], dtype=torch.float64), torch.eye(3, dtype=torch.float64)
+    rows = []
+    for t in logit_ranges:
+        f = Attention.from_matrices(t * A, eye)
+        for n in lengths:
+            a = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
+            bound = bounds.general_upper_exact(t * A, eye, n, 1.0)
+            for b in components:
+                x = torch.tensor([[1.0, 0.0, b / 4], [-1.0, 0.0, b / 4], [1.0, 0.0, b]], dtype=torch.float64)
+                x[:, 0] *= (1 - x[:, 2].square()).clamp_min(0).sqrt()
+                P = f.probabilities(x, a)[0]
+                row = {"n": n, "t": t, "b": b, "bound": bound, "others": P[2, 0].item(), "prongs": P[0, 0].item()}
+                apart = torch.linalg.matrix_norm(t * _covariance(P[2], x) @ A, 2)  # the others, moved apart
+                whole = local_lipschitz(f, x, weights=a, method="dense").value
+                rows.append(row | {"constant": max(whole.item(), apart.item())})
+    return pd.DataFrame(rows)
+
+
+def _covariance(p, x):
+    """Covariance matrix of tokens (n, d) under the probabilities (n,)."""
+    apart = x - p @ x
+    return apart.mT @ (p[:, None] * apart)

@@ -1,4 +1,4 @@
-"""The book's three movable figures: two clusters, defined against released quantity, growth by model and layer."""
+"""The book's movable figures: two clusters, defined or released quantity, growth by model and layer, even forks."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,12 +9,13 @@ from lab.statistics.growth import slope
 from lab.statistics.power_laws import one_series, power_law
 from lipscan.scanning.figures import log_ticks
 
-__all__ = ["growth", "released", "two_clusters"]
+__all__ = ["even_forks", "growth", "released", "two_clusters"]
 
 DECADES = [1, 10, 100, 1000, 10_000, 100_000]
 PLACES = ("lonely", "cluster", "cluster_out", "lonely_out")  # the marks of two clusters
 MOVES = ("moves", "each moves", "each moves", "moves")
 ROWS = [1, 1, 0.1, -0.75]  # heights of the marks
+SHARES = {"x": [0.0] * 2, "y": [-0.28, -0.44]}  # places of the sentences about attention
 SHORT = 0.08  # a move too short for an arrow
 TICKS = [1, 2, 5, 10, 20, 50, 100]
 LONG_TICKS = [8, 32, 128, 512, 2048]
@@ -376,4 +377,129 @@ def _growth_still(points, law, says):
     ax.set_title(says.partition(";")[0].replace(", 95 %", ",\n95 %"), fontsize=10.5)
     for axis, values in ((ax.xaxis, points["n"]), (ax.yaxis, points["y"])):
         log_ticks(axis, min(values), max(values))
+    return figure
+
+
+def even_forks(table):
+    """Even forks in the plane of w and f, and their constant over the exact bound as the bulk moves along f.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `lab.experiments.moving.even_forks`: all n at all t and all b.
+
+    Returns
+    -------
+    Movable
+        Controls n, t and b. Data sources: places, shares, curve, now.
+    """
+    n, t, b = (sorted(set(table[name])) for name in ("n", "t", "b"))
+    if len(table) != len(n) * len(t) * len(b):
+        raise ValueError(f"every b is needed at every n and t, {len(n) * len(t) * len(b)} rows, got {len(table)}.")
+    rows = table.assign(ratio=table.constant / table.bound).set_index(["n", "t", "b"]).sort_index()
+    each = [[[rows.loc[m, one, by] for by in b] for one in t] for m in n]
+    at = [len(n) - 1, int(np.abs(np.log(t) - np.log(100)).argmin())]
+    at.append(int(rows.loc[n[at[0]], t[at[1]]].ratio.argmax()))
+    tokens = Feed("places", ("b",), [_even_fork(by) for by in b])
+    shares = Feed("shares", ("n", "t", "b"), [[[_shares(row) for row in line] for line in part] for part in each])
+    curve = Feed(
+        "curve", ("n", "t"), [[{"ratio": rounded([row.ratio for row in line])} for line in part] for part in each]
+    )
+    now = [[[{"b": [float(by)], "y": rounded([row.ratio])} for by, row in zip(b, line, strict=True)] for line in part]
+           for part in each]  # fmt: skip
+    says = [[[_even_forks_says(*row.name, row) for row in line] for line in part] for part in each]
+    feeds = [tokens, shares, curve, Feed("now", ("n", "t", "b"), now), Feed("says", ("n", "t", "b"), says)]
+    first = [feeds[0].frames[at[2]], shares.frames[at[0]][at[1]][at[2]]]
+    left = _even_forks_tokens(
+        source("places", {"color": [BLUE] * 2 + [GREEN]} | first[0]), source("shares", first[1] | SHARES)
+    )
+    right = axes(
+        "b, how far the others are along f", "constant over the exact bound",
+        xticks=[0.01, 0.03, 0.1, 0.3, 1], yticks=[0.2, 0.4, 0.6, 0.8, 1], x_axis_type="log", log=False,
+        x_range=(b[0] / 1.2, 1.2), y_range=(0, 1.08),
+    )  # fmt: skip
+    right.line([b[0] / 1.2, 1.2], [1, 1], line_color=BLACK, line_dash="dotted", line_width=1.5)
+    lines = source("curve", {"b": [*map(float, b)]} | curve.frames[at[0]][at[1]])
+    right.line("b", "ratio", source=lines, line_color=BLUE, line_width=3)
+    right.scatter("b", "y", source=source("now", now[at[0]][at[1]][at[2]]), size=12, color=BLUE, line_color="white")
+    controls = [
+        Control("n", "number of tokens n =", [_exact(m) for m in n], at[0]),
+        Control("t", "logit range t =", [tidy(one) for one in t], at[1]),
+        Control("b", "component b =", [tidy(by) for by in b], at[2]),
+    ]
+    alt = (
+        "Left: two tokens at opposite ends of the horizontal axis w, slightly raised along f, and the others above the "
+        "right one, with the attention that they give. Right: the constant over the bound against b, with one peak."
+    )
+    chosen = each[at[0]][at[1]]
+    return Movable("even-forks", [left, right], controls, feeds, _even_forks_still(chosen, at[2]), alt)
+
+
+def _even_fork(b):
+    """The three places of an even fork."""
+    up = [b / 4, b / 4, b]
+    side = [sign * (1 - y * y) ** 0.5 for sign, y in zip((1, -1, 1), up, strict=True)]
+    return {"x": rounded(side), "y": rounded(up)}
+
+
+def _percent(share):
+    return f"{100 * share:.3g} %"
+
+
+def _shares(row):
+    """What each of the others, and each prong, gives to one prong."""
+    said = (("each of the others", row.others), ("each prong", row.prongs))
+    return {"text": [f"{who} gives each prong {_percent(share)}" for who, share in said]}
+
+
+def _even_forks_says(n, t, b, row):
+    return (
+        f"n = {_exact(n)}, t = {tidy(t)}, b = {tidy(b)}: the constant is {tidy(row.constant)}, {tidy(row.ratio, 4)} of "
+        f"the exact bound."
+    )
+
+
+def _even_forks_tokens(tokens, shares):
+    """Plot of the plane of w and f."""
+    plot = axes(
+        "along w",
+        "along f",
+        log=False,
+        xticks=[-1, 0, 1],
+        yticks=[0, 0.5, 1],
+        x_range=(-1.3, 1.3),
+        y_range=(-0.55, 1.2),
+    )
+    angle = np.linspace(0, np.pi, 60)
+    plot.line(np.cos(angle), np.sin(angle), line_color="#b4b4b4")
+    plot.scatter("x", "y", source=tokens, color="color", size=13, line_color="white")
+    written = {"text_align": "center", "text_font_size": "13px", "text_baseline": "middle"}
+    plot.text("x", "y", "text", source=shares, **written)
+    for y, word, color in ((0.6, "● prongs", BLUE), (0.44, "● the others", GREEN)):
+        plot.text([0.0], [y], [word], text_color=color, **written)
+    return plot
+
+
+def _even_forks_still(rows, place):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.1))
+    n, t, b = rows[place].name
+    angle, at = np.linspace(0, np.pi, 60), _even_fork(b)
+    left.plot(np.cos(angle), np.sin(angle), color="#b4b4b4", lw=1)
+    left.scatter(at["x"][:2], at["y"][:2], s=55, color="C0", zorder=3, label="prongs")
+    left.scatter(at["x"][2:], at["y"][2:], s=55, color="C2", zorder=3, marker="s", label=f"{int(n) - 2} others")
+    for y, text in zip((-0.22, -0.4), _shares(rows[place])["text"], strict=True):
+        left.text(0, y, text, ha="center", va="center", fontsize=9)
+    left.set(xlabel="along w", ylabel="along f", xlim=(-1.3, 1.3), ylim=(-0.55, 1.25), xticks=[-1, 0, 1], yticks=[0, 1])
+    left.legend(fontsize=9, loc="center", bbox_to_anchor=(0.45, 0.5))
+    right.plot([row.name[2] for row in rows], [row.ratio for row in rows], color="C0", lw=2.4)
+    right.plot(b, rows[place].ratio, "o", color="C0", ms=8)
+    right.axhline(1, color="C6", ls=":")
+    right.set(
+        xscale="log",
+        xlabel="b",
+        ylabel="constant over the exact bound",
+        title=f"n = {int(n)}, t = {t:g}",
+        ylim=(0, 1.08),
+    )
+    right.set_xticks([0.01, 0.1, 1], [0.01, 0.1, 1])
     return figure

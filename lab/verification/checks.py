@@ -132,7 +132,7 @@ def _check(key, family, goal, *, name="", bound=None, measured=jacobian_norm, sl
 
 at_input, largest = goals.over(goals.yudin_form), _each(lambda case: largest_token(jacobian(case)))
 CHECKS = (
-    *(_check(key, "head", goals.norm) for key in ("general", "general_sharp", "general_optimal")),
+    *(_check(key, "head", goals.norm) for key in ("general", "general_sharp", "general_optimal", "general_exact")),
     _check("column", "head", goals.over(goals.column_form)),
     _check("spread", "head", goals.over(goals.spread_form)),
     *(_check(key, "head", at_input) for key in ("yudin", "yudin_sharp")),

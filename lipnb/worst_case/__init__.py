@@ -2,7 +2,14 @@
 
 from lipnb.worst_case.ascent import adam, ascend, climb, gaussian
 from lipnb.worst_case.ball_search import WorstCase, on_ball
-from lipnb.worst_case.constructions import eigenvector, fork_input, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case.constructions import (
+    eigenvector,
+    even_fork_input,
+    fork_input,
+    quadratic_input,
+    tight_input,
+    two_diracs,
+)
 from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "bulk_directions",
     "climb",
     "eigenvector",
+    "even_fork_input",
     "fork_input",
     "forks",
     "gaussian",

@@ -16,7 +16,7 @@ from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.spectral.answer import table_of
 from lipnb.worst_case.ascent import adam, ascend, gaussian, unit_slope
-from lipnb.worst_case.constructions import tight_input
+from lipnb.worst_case.constructions import even_fork, tight_input
 from lipnb.worst_case.forks import Shapes, bulk_directions, forks, plain_twins, two_clusters
 from lipnb.worst_case.region import domain_of
 
@@ -84,8 +84,9 @@ def on_ball(
     r"""Search for the roughest n tokens in the ball of radius R: a lower bound on the constant of the ball.
 
     Forks and two clusters over singular pairs, signs, angles and lengths (`lipnb.worst_case.forks`) are compared by
-    their stated bounds; the best of them, two sides and random inputs by their local constants. Gradient ascent then
-    starts from the roughest, with steps of Adam along the derivative of the top singular value,
+    their stated bounds; the best of them, the even fork of each head (`even_fork_input`), two sides and random inputs
+    by their local constants. Gradient ascent then starts from the roughest and from an even fork, with steps of Adam
+    along the derivative of the top singular value,
 
     .. math:: \nabla_X \|D_X f\|_2 = \nabla_X\, \langle w,\, D_X f\, v \rangle \quad (w, v \text{ held}),
 
@@ -150,12 +151,12 @@ def on_ball(
     f, domain = domain_of(f, R, ellipsoid).spanned(f)
     placed = not PLACES.isdisjoint(f.more)
     with _bar(CONSTRUCTION_STEPS + effort * (PLACED if placed else POINTS[f.heads > 1] + TOKENS), progress) as bar:
-        shapes, found = _constructions(f, n, domain, seed, bar)
+        shapes, even, found = _constructions(f, n, domain, seed, bar)
         for i in range(effort):
             if placed:
                 found = _with_tokens(f, found, domain, PLACED, seed + i, bar)
                 continue
-            some = shapes.take(slice(i * STARTS, (i + 1) * STARTS))
+            some = _joined([shapes.take(slice(i * STARTS, (i + 1) * STARTS)), even.take(slice(1 if i == 0 else 0))])
             found = _round(f, found, some, domain, seed + i, bar)
         return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
 
@@ -201,7 +202,7 @@ def _answer(attention, x, kind):
 
 
 def _constructions(f, n, domain, seed, bar):
-    """Forks, and a `_Found` of explicit and random inputs and the roughest forks; both with the roughest first."""
+    """Forks, even forks, and a `_Found` of explicit and random inputs and the roughest forks; the roughest first."""
     bar.set_description("constructions")
     twins = plain_twins(domain.pulled(f), n)
     directions = [bulk_directions(g, pairs=8 if f.heads == 1 else 4) for g in twins]
@@ -209,11 +210,14 @@ def _constructions(f, n, domain, seed, bar):
     each = [
         forks(g, n, 1.0, some, keep=FORKS // len(twins), seed=seed) for g, some in zip(twins, directions, strict=True)
     ]
-    shapes = _by_constant(f, domain, Shapes(*(torch.cat(parts) for parts in zip(*each, strict=True))))
+    shapes = _by_constant(f, domain, _joined(each))
+    even = _by_constant(f, domain, _joined([_even_forks(g, n) for g in twins]))
     bar.update(CONSTRUCTION_STEPS // 2)
     inputs = [(_random(twins[0], n, seed), "random")]
     if len(shapes.points):
         inputs.append((shapes.take(slice(8)).tokens(), "fork"))
+    if len(even.points):
+        inputs.append((even.take(slice(4)).tokens(), "fork"))
     for g, some in zip(twins, directions, strict=True) if n > 1 else ():
         inputs += [(two_clusters(g, n, 1.0, some).tokens(), "two clusters"), (_tight(g, n), "two clusters")]
         inputs.append((_two_sides(n, some[: 2 * f.heads]), "two sides"))
@@ -221,7 +225,12 @@ def _constructions(f, n, domain, seed, bar):
     nothing = _Found(u[:0], u.new_zeros(0), [])
     found = _with_best(f, domain, nothing, u, [kind for part, kind in inputs for _ in part], most=12)
     bar.update(CONSTRUCTION_STEPS - 1 - CONSTRUCTION_STEPS // 2)
-    return shapes, found
+    return shapes, even, found
+
+
+def _joined(each):
+    """The inputs of several `Shapes` of three points, in their order."""
+    return Shapes(*(torch.cat(parts) for parts in zip(*each, strict=True)))
 
 
 def _by_constant(f, domain, shapes):
@@ -270,6 +279,20 @@ def _tight(g, n):
             continue
         found += [u, -u]
     return torch.stack(found) if found else g.query.new_zeros(0, n, g.width)
+
+
+def _even_forks(g, n):
+    """`Shapes` of the even fork of each head, in the span of its matrices; none in width 2 or for two tokens."""
+    points, stated = [g.query.new_zeros(0, 3, g.width)], []
+    for h, (Q, K) in enumerate(zip(g.query, g.key, strict=True)):
+        V = g.value[h] if g.output is None else g.output[h] @ g.value[h]
+        basis = torch.linalg.qr(torch.cat([Q, K, V]).mT).Q
+        if n >= 3 and basis.shape[1] >= 3:
+            found, lower = even_fork(g.slope * (K @ basis).mT @ (Q @ basis), V @ basis, n, 1.0)
+            points.append((found @ basis.mT)[None])
+            stated.append(lower)
+    counts = torch.tensor([1, 1, n - 2], device="cpu").expand(len(stated), 3)
+    return Shapes(torch.cat(points), counts, g.query.new_tensor(stated))
 
 
 def _two_sides(n, directions):

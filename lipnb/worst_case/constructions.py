@@ -1,15 +1,21 @@
-"""Inputs that make one head rough, in closed form: the constructions of castin2024smooth, and a fork for any A."""
+"""Inputs that make one head rough, in closed form: the constructions of castin2024smooth, and forks for any A."""
 
 import math
 
 import torch
 
+from lipnb.attention import Attention
 from lipnb.bounds.norms import growth_rate, norms
+from lipnb.bounds.upper_norms import triangle
 from lipnb.checks import as_double, count, number, radius, square, whole
+from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
+__all__ = ["eigenvector", "even_fork_input", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 
 PAIRS = 8  # singular pairs that `fork_input` compares
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7)  # ratios of the smaller component along f to the larger, in an even fork
+LENGTHS = 32  # larger components along f that `even_fork_input` compares
+HALVINGS = 60  # bisection steps for the multiplier of w . A w = 0 in an even fork
 
 
 def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -246,3 +252,154 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
             prongs = c[at] * k + torch.stack([s[at] * e, -s[at] * e])
             best, best_x = stated[at].item(), R * torch.cat([prongs, v.expand(n - 2, -1)])
     return best_x, best
+
+
+def even_fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> tuple[torch.Tensor, float]:
+    r"""Tokens of which each attends evenly to the same two: the largest constant for large logits, for the best A.
+
+    With unit :math:`w \perp f`, two prongs and n - 2 tokens at one place, the bulk,
+
+    .. math:: R\,(s_1 w + b_1 f),\ R\,(-s_1 w + b_1 f),\ R\,(\pm s w + b f), \dots, R\,(\pm s w + b f), \qquad
+        s_1^2 + b_1^2 = s^2 + b^2 = 1 .
+
+    If :math:`w \cdot A w = w \cdot A f = 0`, every token, the prongs included, gives both prongs the same attention;
+    if moreover :math:`f \cdot A w = 0` and :math:`f \cdot A f = -\mu < 0`, the bulk is behind them by
+    :math:`\mu R^2 b (b - b_1)` in the logits of the bulk, and by :math:`\mu R^2 b_1 (b - b_1)` in those of the prongs.
+    For :math:`A = \|A\|_2 (e w^\top + w e^\top - f f^\top)`, w, e, f orthonormal and :math:`|V w| = \|V\|_2`,
+    without a mask,
+
+    .. math:: \mathrm{Lip}_X(f) \ge \|V\|_2\, t \sqrt{\lambda_n}\; (1 - b^2)(1 - p), \qquad
+        p = \frac 1 {1 + 2 e^{t \min(b, b_1) (b - b_1)} / (n - 2)},
+
+    with :math:`t = \|A\|_2 R^2` and :math:`\lambda_n` as in `lipnb.bounds.general_upper_exact`.
+
+    Parameters
+    ----------
+    A, V : Tensor, shape (d, d) and (m, d)
+        Matrices of one head.
+    n : int
+        Number of tokens, 2 or more; for 2 there is no bulk.
+    R : float
+        Radius.
+
+    Returns
+    -------
+    Tensor, shape (n, d), and float
+        The tokens, float64, in the ball up to rounding, prongs first; and a lower bound on their local constant without
+        a mask, up to rounding: the constant of moves in the plane of w and f, their images, and equal ones in the bulk.
+
+    Raises
+    ------
+    ValueError
+        As `lipnb.bounds.general_upper`; if n is less than 2, or the width less than 2, or less than 3 for three tokens
+        or more.
+
+    Notes
+    -----
+    Ours. w has the largest :math:`|V w|^2 / \|V\|_2^2 + (|A w|^2 + |A^\top w|^2) / (2 \|A\|_2^2)` among the unit
+    vectors with :math:`w \cdot A w = 0`, and f is an eigenvector of the symmetric part of A on the complement of
+    :math:`w, A w, A^\top w` (in width 3 of the first and last). If there is no such w, or f is not as above, the tokens
+    are still in the ball, and the lower bound still holds. :math:`b`, :math:`b_1` and the sign of s are the best of a
+    grid; where :math:`f \cdot A f > 0`, :math:`b < b_1`.
+
+    Examples
+    --------
+    >>> A = 1e6 * torch.diag(torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64))
+    >>> x, lower = even_fork_input(A, torch.eye(3), 4, 1.0)
+    >>> x.shape, round(lower / 1e6, 3)  # the root of 5.236
+    (torch.Size([4, 3]), 2.288)
+    """
+    A, V = square(A), as_double("V", V)
+    norms(A, V)
+    R = radius(R)
+    if count(n) < 2 or len(A) < min(n, 3):
+        raise ValueError(
+            f"n must be 2 or more, and tokens of width 2 for n = 2, else 3 or more, got n = {n!r}, width {len(A)}."
+        )
+    points, lower = even_fork(A, V, n, R)
+    return points.repeat_interleave(_copies(points, n), 0), lower
+
+
+def even_fork(A, V, n, R):
+    """The two or three distinct tokens of `even_fork_input`, and the lower bound; valid float64 matrices."""
+    w = _isotropic(A, V)
+    if n == 2:
+        some, points = w[None], torch.stack([w, -w])[None]
+    else:
+        f = _along_the_bulk(A, w)
+        some, points = torch.stack([w, f]), _even_forks(w, f, (f @ A @ f).item() * R * R)
+    # the constant of moves in the span of w, f and their images, equal ones in the bulk
+    basis = torch.linalg.qr(torch.cat([some, some @ A.mT, some @ A]).mT).Q
+    head = Attention.from_matrices(basis.mT @ A @ basis, triangle(V @ basis))
+    shares = _copies(points[0], n).to(w).expand(len(points), -1) / n
+    found = local_lipschitz(head, R * points @ basis, weights=shares, method="dense").value
+    best = found.argmax()
+    return R * points[best], found[best].item()
+
+
+def _copies(points, n):
+    """How many of n tokens are at each of the points of an even fork."""
+    return torch.tensor([1, 1, n - 2][: len(points)], device=points.device)
+
+
+def _isotropic(A, V):
+    """Unit w with w . A w = 0, if any, and large |V w|^2 / |V|^2 + (|A w|^2 + |A^T w|^2) / (2 |A|^2)."""
+    form, values = (A + A.mT) / 2, V.mT @ V
+    sizes = [torch.linalg.matrix_norm(part, 2).clamp_min(1e-300) for part in (A, values)]
+    form, gain = form / sizes[0], values / sizes[1] + (A.mT @ A + A @ A.mT) / (2 * sizes[0] ** 2)
+    ends = torch.linalg.eigh(form)
+    least, most = ends.eigenvalues[[0, -1]].tolist()
+    if min(-least, most) < 1e-9:  # definite
+        return ends.eigenvectors[:, ends.eigenvalues.abs().argmin()]
+
+    def top(nu):
+        return torch.linalg.eigh(gain - nu * form).eigenvectors[:, -1]
+
+    # Lagrange: at the nu with the least top eigenvalue; below it w . A w >= 0, above it w . A w <= 0
+    low, high = -2 / most, -2 / least  # gain <= 2
+    for _ in range(HALVINGS):
+        nu = (low + high) / 2
+        w = top(nu)
+        low, high = (nu, high) if w @ form @ w >= 0 else (low, nu)
+    return _between(form, top(low), top(high))
+
+
+def _between(form, p, q):
+    """Unit w in the plane of unit p and q with w . form w = 0, the nearest to p, if p . form p >= 0 >= q . form q."""
+    q = q - (q @ p) * p
+    if not q.norm() > 0:
+        return p
+    q = q / q.norm()
+    a, b, c = (p @ form @ p).item(), (p @ form @ q).item(), (q @ form @ q).item()
+    below = b + math.copysign(math.sqrt(max(b * b - a * c, 0)), b)
+    w = p - a / below * q if below else p  # a + 2 b s + c s^2 = 0 at the root s of smaller size
+    return w / w.norm()
+
+
+def _along_the_bulk(A, w):
+    """Unit f orthogonal to w, A^T w and, if the width allows, A w: along it logits are most negative, or positive."""
+    size = torch.linalg.matrix_norm(A, 2).clamp_min(1e-300)
+    off = torch.linalg.svd(torch.stack([w, A.mT @ w / size, A @ w / size]))
+    rank = (off.S > 1e-9).sum().item()
+    free = off.Vh[rank:]
+    if not len(free):  # width 3
+        free = torch.linalg.svd(torch.stack([w, A.mT @ w / size])).Vh[2:]
+    along = torch.linalg.eigh(free @ (A + A.mT) @ free.mT / 2)
+    best = 0 if -along.eigenvalues[0] >= along.eigenvalues[-1] / 4 else -1
+    return along.eigenvectors[:, best] @ free
+
+
+def _even_forks(w, f, logit):
+    """Candidates (b, 3, d) on the unit sphere: components along f on a grid, bulk on both sides. `logit`: f.A f R^2."""
+    longest = torch.logspace(-math.log10(max(abs(logit), 1.0)) / 2, 0, LENGTHS, dtype=w.dtype, device=w.device)
+    shares = torch.tensor(SHARES, dtype=w.dtype, device=w.device)
+    b, b1 = (part.flatten() for part in torch.broadcast_tensors(longest[:, None], longest[:, None] * shares))
+    if logit > 0:  # the longer component wins attention
+        b, b1 = b1, b
+    s, s1 = (1 - b * b).clamp_min(0).sqrt(), (1 - b1 * b1).clamp_min(0).sqrt()
+    sides = [
+        torch.stack([s1[:, None] * w, -s1[:, None] * w, side * s[:, None] * w], 1)
+        + torch.stack([b1, b1, b], 1)[..., None] * f
+        for side in (1, -1)
+    ]
+    return torch.cat(sides)

@@ -22,6 +22,7 @@ from lipnb.worst_case import tight_input
 
 ROOT = Path(__file__).parents[2]
 LENGTHS, RADII, RANGES = [3, 10, 30, 100], [0.5, 1.0, 1.5], [0.0, 8.0, 64.0]
+FORKS, HEIGHTS = [3, 8], [0.05, 0.3, 1.0]
 ONE = torch.ones(1, 1).double()
 PAGE = "notebooks/99_scratch.html"
 DATA = """(name) => Bokeh.documents.map(one => one.get_model_by_name(name)).find(one => one)?.data"""
@@ -38,12 +39,13 @@ def atlas_rows():
 def tables():
     """Small ones."""
     sharp = moving.from_uniform_to_sharp([4, 8, 16], RANGES, draws=3)
-    return moving.two_clusters(LENGTHS, RADII), sharp, atlas_rows()
+    return moving.two_clusters(LENGTHS, RADII), sharp, atlas_rows(), moving.even_forks(FORKS, [10.0, 1e4], HEIGHTS)
 
 
 def drawn(tables):
-    """The three figures."""
-    makers = (figures.movable.two_clusters, figures.movable.released, figures.movable.growth)
+    """The four figures."""
+    movable = figures.movable
+    makers = (movable.two_clusters, movable.released, movable.growth, movable.even_forks)
     with plt.style.context(figures.STYLE):
         return [make(table) for make, table in zip(makers, tables, strict=True)]
 
@@ -79,7 +81,7 @@ def site(tmp_path_factory, shown):
 @pytest.fixture(scope="module")
 def visit(site, browser):
     visit = test_book.Visit(browser, site / PAGE, 1300)
-    visit.page.wait_for_function("document.querySelectorAll('.movable.awake').length === 3")
+    visit.page.wait_for_function("document.querySelectorAll('.movable.awake').length === 4")
     return visit
 
 
@@ -131,6 +133,27 @@ def test_two_clusters_moved_show_what_the_package_computes(visit, n, R):
     assert visit.page.evaluate(DATA, "curves")["constant"][n] == pytest.approx(constant, rel=1e-3)
     control = figure(visit, 0).locator("[name=n]")
     assert control.get_attribute("aria-valuetext") == str(length)
+
+
+@pytest.mark.parametrize(("n", "t", "b"), [(0, 0, 0), (1, 1, 1), (1, 0, 2)])
+def test_even_forks_moved_show_what_the_package_computes(visit, n, t, b):
+    for name, to in (("n", n), ("t", t), ("b", b)):
+        slide(visit, 3, name, to)
+    length, logits, height = FORKS[n], (10.0, 1e4)[t], HEIGHTS[b]
+    A = logits * torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, -1]]).double()
+    low = height / 4
+    x = torch.tensor([[1.0, 0, low], [-1.0, 0, low]] + [[1.0, 0, height]] * (length - 2), dtype=torch.float64)
+    x[:, 0] *= (1 - x[:, 2] ** 2).sqrt()
+    f = Attention.from_matrices(A, torch.eye(3).double())
+    constant = local_lipschitz(f, x, method="dense").value.item()
+    ratio = constant / bounds.general_upper_exact(A, torch.eye(3), length, 1.0)
+    said = figure(visit, 3).locator(".says").inner_text()
+    assert sliders.tidy(constant) in words(said) and sliders.tidy(ratio, 4) in words(said), said
+    assert visit.page.evaluate(DATA, "places")["y"] == pytest.approx([low, low, height], rel=1e-3)
+    P = f.probabilities(x)[0]
+    shares = visit.page.evaluate(DATA, "shares")["text"]
+    for text, share in zip(shares, (P[2, 0], P[0, 1]), strict=True):
+        assert text.endswith(f"gives each prong {100 * share.item():.3g} %")
 
 
 def test_the_arrows_have_the_length_of_the_constant(tables):
@@ -196,7 +219,7 @@ def test_a_page_of_prose_that_shows_the_picture_has_the_figure(site, browser):
 
 def test_it_fits_a_phone(site, browser):
     page = test_book.Visit(browser, site / PAGE, 390).page
-    page.wait_for_function("document.querySelectorAll('.movable.awake').length === 3")
+    page.wait_for_function("document.querySelectorAll('.movable.awake').length === 4")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate(test_book.STICKS_OUT) == []
 
@@ -205,12 +228,12 @@ def test_a_still_picture_stands_where_scripts_do_not_run(site, browser, visit):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((site / PAGE).as_uri())
-    still, moving_parts = (".movable .still", 3), (".movable :is(.controls, .plots, .says)", 9)
-    assert seen(page, *still) == 3 and seen(page, *moving_parts) == 0
+    still, moving_parts = (".movable .still", 4), (".movable :is(.controls, .plots, .says)", 12)
+    assert seen(page, *still) == 4 and seen(page, *moving_parts) == 0
     context.close()
-    assert seen(visit.page, *still) == 0 and seen(visit.page, *moving_parts) == 9
+    assert seen(visit.page, *still) == 0 and seen(visit.page, *moving_parts) == 12
     visit.page.emulate_media(media="print")
-    assert seen(visit.page, *still) == 3 and seen(visit.page, *moving_parts) == 0
+    assert seen(visit.page, *still) == 4 and seen(visit.page, *moving_parts) == 0
     visit.page.emulate_media(media="screen")
 
 

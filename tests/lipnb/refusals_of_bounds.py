@@ -10,7 +10,16 @@ from lipnb import Attention, bounds
 from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.measures import conditional_wasserstein, mean_field_map, uniform, wasserstein
 from lipnb.measures.splitting import far_splitting, query_blocks, splitting
-from lipnb.worst_case import attacks, climb, fork_input, on_ball, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case import (
+    attacks,
+    climb,
+    even_fork_input,
+    fork_input,
+    on_ball,
+    quadratic_input,
+    tight_input,
+    two_diracs,
+)
 from lipnb.worst_case.forks import bulk_directions, slopes
 
 EYE = torch.eye(2, dtype=torch.float64)
@@ -23,6 +32,7 @@ X, ONES = torch.eye(4, 3).double(), torch.ones(4).double()
 ON_BALL = {
     "general_upper": lambda A, V, R: bounds.general_upper(A, V, 4, R),
     "general_upper_sharp": lambda A, V, R: bounds.general_upper_sharp(A, V, 4, R),
+    "general_upper_exact": lambda A, V, R: bounds.general_upper_exact(A, V, 4, R),
     "mean_field_upper": bounds.mean_field_upper,
     "mean_field_upper_sharp": bounds.mean_field_upper_sharp,
     "mean_field_upper_exact": bounds.mean_field_upper_exact,
@@ -211,6 +221,9 @@ BOUNDS = [
     ("two_diracs: share 0", lambda: two_diracs(EYE, 1.0, share=0), "share must be above 0"),
     ("two_diracs: underflow", lambda: two_diracs(-EYE, 100.0), "below the smallest float"),
     ("two_diracs: R = 0", lambda: two_diracs(EYE, 0.0), "both points need weight"),
+    ("even_fork_input: one token", lambda: even_fork_input(TURN, EYE, 1, 1.0), "n must be 2 or more"),
+    ("even_fork_input: width 2", lambda: even_fork_input(TURN, EYE, 3, 1.0), "else 3 or more, got n = 3, width 2"),
+    ("even_fork_input: NaN", lambda: even_fork_input(TURN, EYE * math.nan, 2, 1.0), "NaN"),
     ("fork_input: two tokens", lambda: fork_input(TURN, EYE, 2, 1.0), "n must be 3 or more"),
     ("climb: R = 0", lambda: climb(HEAD, EYE, 0.0), "R must be positive"),
     ("climb: narrow tokens", lambda: climb(HEAD, EYE[:, :1], 1.0), "shape"),

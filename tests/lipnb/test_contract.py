@@ -73,6 +73,7 @@ BOUNDS = {
     "multi_head_upper": (OUTPUT, torch.tensor([1.0, 2.0], dtype=torch.float64)),
     "biased_upper": (A, V, n, R, normal(3)),
     "l2_upper": (QUERY, VALUE, OUTPUT, n, 2),
+    "general_upper_exact": (A, V, n, R),
     "general_upper_optimal": (A, V, n, R),
     "ball_upper": (lipnb.Attention(QUERY, KEY, VALUE, OUTPUT, **BIASES, masked=True), n, R),
 }
@@ -82,7 +83,7 @@ def test_a_bound_is_a_number():
     for name in BOUNDS:
         value = float(getattr(bounds, name)(*BOUNDS[name]))
         assert 0 < value < math.inf
-        if "mean_field" in name:
+        if "mean_field" in name or name == "general_upper_exact":
             assert getattr(bounds, name)(*BOUNDS[name], log=True) == pytest.approx(math.log(value))
     assert bounds.l2_upper(QUERY, VALUE, OUTPUT, n, torch.inf) > 0
     assert bounds.masked_mean_field_upper(A, V, R, p=3, log=False) > 0

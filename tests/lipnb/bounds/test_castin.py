@@ -15,14 +15,17 @@ from lipnb.bounds import (
     column_upper,
     general_lower,
     general_upper,
+    general_upper_exact,
+    general_upper_optimal,
     general_upper_sharp,
     mean_field_lower,
     mean_field_upper,
     multi_head_upper,
     spread_upper,
 )
+from lipnb.bounds.ball import _through_few
 from lipnb.bounds.castin import spread
-from lipnb.worst_case import tight_input
+from lipnb.worst_case import climb, tight_input
 
 EYE = torch.eye(2, dtype=torch.float64)
 
@@ -178,3 +181,41 @@ def test_any_centre_is_valid_and_the_one_taken_is_good():
         r, reach = (x - center[:, None]).norm(dim=-1).amax(-1), (x @ A.mT).norm(dim=-1).amax(-1)
         found = spread(torch.linalg.matrix_norm(A, 2), torch.linalg.matrix_norm(V, 2), r, reach, 6) * (1 + 1e-12)
         assert (measured <= found).all() and (spread_upper(A, V, x) <= found * 1.01).all()
+
+
+def leading(n):
+    """The root of lambda_n, the leading constant of n tokens."""
+    half = n / 2 + 4
+    return math.sqrt((half + math.sqrt(half * half - 16)) / 2)
+
+
+def test_the_exact_bound_is_that_of_the_layer_and_has_the_leading_constant():
+    assert [round(leading(n) ** 2, 3) for n in (2, 3, 4, 6)] == [4, 4.637, 5.236, 6.372]
+    for n in (2, 3, 4, 6, 10, 98, 1000):
+        assert general_upper_exact(1e6 * EYE, 3 * EYE, n, 1.0) / 3e6 == pytest.approx(leading(n), rel=1e-7)
+        for t in (0.0, 0.3, 1.0, 30.0, 1e6):
+            found, rho = general_upper_exact(t * EYE, EYE, n, 1.0), math.hypot(1, t / math.sqrt(2))
+            assert found == pytest.approx(_through_few(t, rho, n * rho**2, 2, n), rel=1e-7)
+            assert leading(n) * t <= found * (1 + 1e-12) <= leading(n) * math.sqrt(t * t + 2) * (1 + 1e-7)
+            assert found <= general_upper_optimal(t * EYE, EYE, n, 1.0) * (1 + 1e-12)
+    some = range(2, 20)
+    loss = [general_upper_optimal(1e6 * EYE, EYE, n, 1.0) / general_upper_exact(1e6 * EYE, EYE, n, 1.0) for n in some]
+    assert loss[:4] == pytest.approx([1, 1.033095, 1.05505, 1.057557], abs=1e-5) and max(loss) == loss[3]
+
+
+def test_the_exact_bound_of_one_token_and_beyond_floats():
+    assert general_upper_exact(EYE, 3 * EYE, 1, 2.0) == pytest.approx(3) == 3 * general_upper_exact(EYE, EYE, 1, 9.0)
+    assert general_upper_exact(EYE, 0 * EYE, 5, 2.0) == 0 == general_upper_exact(EYE, 0 * EYE, 5, 0.0)
+    far = general_upper_exact(EYE, EYE, 4, 1e200, log=True)
+    assert far == pytest.approx(400 * math.log(10) + math.log(leading(4)))
+    with pytest.raises(OverflowError, match="use log=True"):
+        general_upper_exact(EYE, EYE, 4, 1e200)
+
+
+@given(head=heads(most=9), masked=st.booleans(), R=st.sampled_from([0.3, 1.0, 3.0]))
+@quickly
+def test_no_ascent_exceeds_the_exact_bound(head, masked, R):
+    A, V, x, *_ = head
+    found = climb(Attention.from_matrices(A, V, masked=masked), R * x / x.norm(dim=1).max(), R, steps=15)[1]
+    upper = general_upper_exact(A, V, len(x), R)
+    assert found.max() <= upper * (1 + 1e-9) and upper <= general_upper_optimal(A, V, len(x), R) * (1 + 1e-9)

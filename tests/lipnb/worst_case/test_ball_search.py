@@ -9,7 +9,7 @@ import torch
 from cases import ADDED, constant, layer_in_use, narrow_layer
 
 from lipnb import Attention, bounds, local_lipschitz
-from lipnb.worst_case import fork_input, gaussian, on_ball, tight_input
+from lipnb.worst_case import even_fork_input, fork_input, gaussian, on_ball, tight_input
 
 on_ball_module = importlib.import_module("lipnb.worst_case.ball_search")
 
@@ -85,6 +85,19 @@ def test_the_search_finds_no_less_than_the_constructions():
         known = [fork_input(A, V, n, R)[0]] + ([tight_input(A, n, R)] if seed else [])
         found = on_ball(f, n, R, progress=False).value
         assert found >= 0.98 * max(local_lipschitz(f, x).value.item() for x in known)
+
+
+def test_the_search_begins_at_even_forks_too():
+    """Where the best forks have three quarters of the bound, for a head alone and beside a small one."""
+    A, V, n, R = torch.diag(torch.tensor([1.0, -1.0, -1.0]).double()), EYE, 10, 10.0
+    upper = bounds.general_upper_exact(A, V, n, R)
+    both = torch.stack([A, 1e-3 * A]), *torch.stack([EYE, 1e-3 * EYE]).expand(2, 2, 3, 3)
+    for f in (Attention.from_matrices(A, V), Attention(*both, EYE.expand(2, 3, 3), scale=1.0)):
+        start = on_ball(f, n, R, effort=0, progress=False)
+        assert start.value >= even_fork_input(A, V, n, R)[1] * (1 - 1e-3) and 0.9499 < start.value / upper < 0.96
+        assert start.kind == "fork" and start.x.norm(dim=1).max() <= R * (1 + 1e-12)
+        found = on_ball(f, n, R, progress=False)
+        assert start.value < found.value < upper * 1.01
 
 
 def test_more_effort_gives_no_less_and_often_more():

@@ -11,7 +11,7 @@ from scipy.stats import linregress
 from strategies import quickly, seeds
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
-from lipnb.worst_case import eigenvector, fork_input, quadratic_input, tight_input
+from lipnb.worst_case import eigenvector, even_fork_input, fork_input, quadratic_input, tight_input
 
 EYE = torch.eye(2, dtype=torch.float64)
 
@@ -138,11 +138,11 @@ def test_the_fork_comes_near_the_bound_where_two_clusters_do_not():
     assert stated == pytest.approx(values.max().item())
 
 
-def exact_copies(A, x):
+def exact_copies(A, x, V=EYE):
     """The constant where all tokens but the first two are copies, from three weighted ones."""
     n = len(x)
     weights = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
-    return exact(Attention.from_matrices(A, EYE), x[:3], weights)
+    return exact(Attention.from_matrices(A, V), x[:3], weights)
 
 
 def test_the_block_of_two_clusters_is_exact():
@@ -153,3 +153,69 @@ def test_the_block_of_two_clusters_is_exact():
         p = 1 / (1 + (n - 1) * math.exp(-s))
         J = AttentionJacobian(Attention.from_matrices(A, EYE), tight_input(A, n, R)).dense()
         assert torch.allclose(J[2:4, :2] @ u, p * (1 + s * (1 - p)) * u, atol=1e-12)
+
+
+def reflected(d, t, seed):
+    """The best A of norm t, by an orthonormal w, e, f, and a V of norm 2 that is largest at w."""
+    turn = torch.linalg.qr(normal(d, d, seed=seed)).Q
+    w, e, f = turn[:, :3].T
+    A = t * (torch.outer(e, w) + torch.outer(w, e) - torch.outer(f, f))
+    u = torch.tensor([[0.6, -0.8], [0.8, 0.6]], dtype=torch.float64)
+    return A, u @ torch.stack([2 * w, 1.5 * (e + f) / math.sqrt(2)]), w, f
+
+
+def test_even_forks_reach_the_exact_bound_at_every_length():
+    for d in (3, 5):
+        for n in (2, 3, 4, 6, 10, 98, 1000):
+            A, V, w, f = reflected(d, 1e6, seed=d)
+            x, lower = even_fork_input(A, V, n, 1.0)
+            upper = bounds.general_upper_exact(A, V, n, 1.0)
+            assert 0.9999 < lower / upper <= 1 and x.shape == (n, d) and x.norm(dim=1).max() <= 1 + 1e-12
+            found = exact_copies(A, x, V) if n > 2 else exact(Attention.from_matrices(A, V), x)
+            assert found == pytest.approx(lower, rel=1e-9)
+            if n == 98:
+                assert local_lipschitz(Attention.from_matrices(A, V), x).value.item() == pytest.approx(found, rel=1e-4)
+    # at moderate t, with n tokens: the best of the grid
+    ratios = [even_fork_input(100 * A / 1e6, V, n, 1.0)[1] / bounds.general_upper_exact(100 * A / 1e6, V, n, 1.0)
+              for n in (2, 3, 10, 98, 1000)]  # fmt: skip
+    assert ratios == pytest.approx([1.0, 0.9727, 0.9499, 0.9759, 0.996], abs=2e-4)
+
+
+def test_even_forks_attend_evenly_and_their_bound_holds_at_every_size():
+    for t in (3.0, 30.0, 300.0, 1e5):
+        for n in (3, 7, 40):
+            A, V, w, f = reflected(4, t, seed=n)
+            x, lower = even_fork_input(A, V, n, 1.0)
+            P = Attention.from_matrices(A, V).probabilities(x)[0]
+            assert torch.allclose(P[:, 0], P[:, 1], rtol=1e-9) and x[0] @ x[1] < 0
+            b1, b = (x[0] @ f).abs().item(), (x[2] @ f).abs().item()
+            p = 1 / (1 + 2 * math.exp(t * min(b, b1) * (b - b1)) / (n - 2))
+            assert P[:, 2:].sum(1).max() == pytest.approx(p)
+            half = n / 2 + 4
+            root = math.sqrt((half + math.sqrt(half * half - 16)) / 2)
+            assert lower >= 2 * t * root * (1 - b * b) * (1 - p) * (1 - 1e-9)
+
+
+def test_any_isotropic_direction_is_as_good_if_values_are_kept():
+    """V = I and A = t (2 p p^T - I): the multiplier has a double eigenvalue, and w lies between its eigenvectors."""
+    for d in (2, 3, 6):
+        p = torch.linalg.qr(normal(d, d, seed=d)).Q[0]
+        A, eye = 1e6 * (2 * torch.outer(p, p) - torch.eye(d)), torch.eye(d, dtype=torch.float64)
+        for n in (2, 5)[: d - 1]:
+            x, lower = even_fork_input(A, eye, n, 1.0)
+            assert abs((x[0] - x[1]) @ A @ (x[0] - x[1])) < 1e-6
+            assert lower > 0.9999 * bounds.general_upper_exact(A, eye, n, 1.0)
+
+
+def test_the_bound_of_an_even_fork_holds_for_any_matrices():
+    for seed in range(24):
+        d, n, R = 3 + seed % 3, 2 + seed % 7, (0.5, 1.0, 3.0)[seed % 3]
+        A, V = normal(d, d, seed=seed), normal(1 + seed % 4, d, seed=seed + 50)
+        if seed % 4 == 3:
+            A = A @ A.mT if seed % 8 == 3 else -A @ A.mT  # definite: no w
+        x, lower = even_fork_input(A, V, n, R)
+        found = exact(Attention.from_matrices(A, V), x)
+        assert x.norm(dim=1).max() <= R * (1 + 1e-12) and 0 < lower <= found * (1 + 1e-9)
+    for A, V in ((0 * torch.eye(3), torch.eye(3)), (torch.eye(3), 0 * torch.eye(3))):
+        x, lower = even_fork_input(A, V, 4, 1.0)
+        assert torch.isfinite(x).all() and lower == pytest.approx(V[0, 0].item())
