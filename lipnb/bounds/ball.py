@@ -15,6 +15,7 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
+from lipnb.bounds.alignment import aligned_sizes
 from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
@@ -129,7 +130,7 @@ def ball_upper(
     att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows, apart = rows_of(att, n), {*att.more} <= {Feature.RELATIVE}
-    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_of_features(att, regions, n)
+    heads, layer = _plain_sizes(att, regions, rows) if apart else sizes_of_features(att, regions, n)
     logs = [
         log_sum(_log_of_rows(head, rows, heads=1, apart=apart) for head in heads),
         _log_of_rows(layer, rows, heads=att.heads, apart=False),
@@ -162,15 +163,21 @@ def _by_exact_rates(att, numbers, R, least):
     )
 
 
-def _plain_sizes(att, regions, n):
+def _plain_sizes(att, regions, rows):
     """`Sizes` of each head and of the layer; relative positions only increase the differences of logits."""
-    added = range_of_relative(att, n).log().tolist()
+    added = range_of_relative(att, rows.n)
+    # a row sees at most `widest` tokens, itself among them
+    aligned = aligned_sizes(att, regions, math.log(rows.widest) + added)
     heads = [
-        head._replace(spread=log_sum([head.spread, more]))
-        for head, more in zip(sizes_of_heads(att, regions), added, strict=True)
+        head._replace(key=min(head.key, key), query=min(head.query, query), spread=log_sum([head.spread, more]))
+        for head, (key, query), more in zip(sizes_of_heads(att, regions), aligned, added.log().tolist(), strict=True)
     ]
+    if att.heads == 1:
+        return heads, heads[0]
     layer = sizes_of_layer(att, regions)
-    return heads, layer._replace(spread=max(head.spread for head in heads))
+    key, query = (log_sum(getattr(head, name) for head in heads) for name in ("key", "query"))
+    spread = max(head.spread for head in heads)
+    return heads, layer._replace(key=min(layer.key, key), query=min(layer.query, query), spread=spread)
 
 
 def _of_size_one(att):
