@@ -24,6 +24,7 @@ from lipnb.bounds.norms import log_of
 from lipnb.bounds.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, length, triangle
 
 PRECISION = 1e-4  # of the searches for multipliers, which make the bounds tight but are not needed for their truth
+LEAST = 1e-6  # of a share p or 1 - p, by which entries are divided before their rounding is counted
 
 
 def aligned_sizes(att: Attention, regions: list[Region], entropy: torch.Tensor) -> list[tuple[float, float]]:
@@ -85,7 +86,7 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
     r"""Logarithm of the largest :math:`(|a|^2 - (a \cdot G u - \eta)_+^2 / g^2)^{1/2}` over :math:`|u| \le 1`.
 
     With y = (u, 1), :math:`a = W_K^\top Q y` is the slope of the logits at :math:`\beta + G u`, Q the `queries`
-    (k, d + 1), `read` (k, d) is :math:`W_K G`, `above` (r, k) has the norms of :math:`W_K^\top`, :math:`\eta` is the
+    (k, d + 1), `read` (k, d) is :math:`W_K G`, `above` (b, k) has the norms of :math:`W_K^\top`, :math:`\eta` is the
     `entropy`, and g, the `size`, is at least :math:`|G^\top a| / |a|`. As :math:`z_+^2 \ge 2 \theta z - \theta^2` for
     :math:`\theta \ge 0`, and :math:`|u| \le 1`, for all :math:`\theta` and :math:`0 < p < 1` an upper bound is
 
@@ -103,13 +104,13 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
     0.5
     """
     # sizes first, because products of large and of small weights leave the range of float64
-    w, l, k = (part.abs().max().item() for part in (queries, read, above))
+    w, r, k = (part.abs().max().item() for part in (queries, read, above))
     if w == 0 or k == 0:
         return -math.inf
-    if l == 0 or size == 0:  # a set of one point, which sees itself alone
+    if r == 0 or size == 0:  # a set of one point, which sees itself alone
         return math.inf
-    queries, read, above = queries / w, read / l, above / k
-    ratio = math.exp(log_of(l) - log_of(k) - log_of(size))
+    queries, read, above = queries / w, read / r, above / k
+    ratio = math.exp(log_of(r) - log_of(k) - log_of(size))
     eta = log_of(entropy) - log_of(size) - log_of(k) - log_of(w)
     if eta > 300 or not math.isfinite(ratio):  # no logit comes near the entropy, and its square overflows
         return math.inf
@@ -136,6 +137,7 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
 @np.errstate(all="ignore")  # quotients by differences of eigenvalues: any finite multipliers are valid
 def _multipliers(gram, Z):
     r"""The multipliers :math:`\theta` and p of `log_slope`, nearly the best: any are valid."""
+
     def at(theta):
         """The least of the bound over p, and p."""
         M = gram - 2 * theta * Z
@@ -160,4 +162,4 @@ def _multipliers(gram, Z):
         best = minimize_scalar(
             lambda theta: at(theta)[0], bounds=(0.0, most), method="bounded", options={"xatol": PRECISION * most}
         ).x
-    return best, min(max(at(best)[1], 1e-12), 1 - 1e-12)
+    return best, min(max(at(best)[1], LEAST), 1 - LEAST)
