@@ -94,10 +94,10 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
         D = \mathrm{diag}(p, \dots, p, 1 - p),
 
     with :math:`|a|^2 = y^\top N^\top N y` and :math:`(a \cdot G u - \eta) / g = y^\top Z y`. The least is exact
-    without a bias and a centre: then :math:`(|a|^2, a \cdot G u)` fill a convex set. It is at least half of the
-    largest :math:`|a|` then, and never above it. The rounding of N and Z and of the eigenvalue is counted as in
-    `largest_singular`; that of the products that give `queries`, and of the reduction to the directions that queries
-    and keys read, is not.
+    without a bias and a centre: then :math:`(|a|^2, a \cdot G u)` fill a convex set. On a ball it is then at least
+    half of the largest :math:`|a|`, and never above it, up to 1e-6. The rounding of N and Z and of the eigenvalue is
+    counted as in `largest_singular`; that of the products that give `queries`, and of the reduction to the directions
+    that queries and keys read, is not.
 
     >>> one = torch.ones(1, 1).double()
     >>> round(math.exp(log_slope(torch.tensor([[1.0, 0.0]]).double(), one, one, 1.0, 0.0)), 5)  # A = 1
@@ -162,4 +162,5 @@ def _multipliers(gram, Z):
         best = minimize_scalar(
             lambda theta: at(theta)[0], bounds=(0.0, most), method="bounded", options={"xatol": PRECISION * most}
         ).x
-    return best, min(max(at(best)[1], LEAST), 1 - LEAST)
+    p = at(best)[1]
+    return (best, min(max(p, LEAST), 1 - LEAST)) if math.isfinite(best + p) else (0.0, 0.5)
