@@ -106,13 +106,12 @@ def ball_upper(
 
     Relative positions change none of these proofs: their range is added to :math:`\delta` and to :math:`\log n`, and
     only the last two sums are left out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms
-    are added, not their squares.
-    Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2` replaces :math:`\|A\|_2`, or for
-    more than 512 tokens a product of norms; the bound is never above `rotary_upper`. Capped logits differ by at most
-    2 c. A normalised query or key has length at most :math:`\sqrt k \max |w|` for all tokens, but its derivative is up
-    to :math:`\max |w| / \sqrt\epsilon` times that of its projection where the projection vanishes, and this happens
-    in the ball unless biases prevent it: with the :math:`\epsilon` of networks such bounds are large, and so is the
-    constant.
+    are added, not their squares. Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2`
+    replaces :math:`\|A\|_2`, or for more than 512 tokens a product of norms; the bound is never above `rotary_upper`.
+    Capped logits differ by at most 2 c. A normalised query or key has length at most :math:`\sqrt k \max |w|` for all
+    tokens, but its derivative is up to :math:`\max |w| / \sqrt\epsilon` times that of its projection where the
+    projection vanishes, and this happens in the ball unless biases prevent it: with the :math:`\epsilon` of networks
+    such bounds are large, and so is the constant.
 
     Examples
     --------

@@ -17,6 +17,7 @@ from lipnb.worst_case.constructions import eigenvector
 __all__ = ["Shapes", "bulk_directions", "forks", "two_clusters"]
 
 ANGLES = 32  # number of values of c, the component of a prong along the slope
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the norm of A: multipliers theta of what a token of the bulk gives itself
 LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones take less attention
 
 
@@ -59,8 +60,10 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
     r"""Candidate unit directions, shape (b, d), for the bulk of a rough input.
 
     For :math:`A^h = s W_K^{h\top} W_Q^h` of each head: the right singular vectors of the largest singular values, the
-    two extreme eigenvectors of the symmetric part, and the eigenvector of `eigenvector` if it exists; for several
-    heads also the directions v with the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
+    two extreme eigenvectors of the symmetric part S, and the eigenvector of `eigenvector` if it exists; the tokens v
+    with the largest :math:`|A^h v|^2 - 2 \theta\, v \cdot S v`, for some :math:`\theta` up to :math:`\|A^h\|_2`, which
+    give themselves little attention, as the best bulk of a fork does (see `lipnb.bounds.ball_upper`); for several heads
+    also the directions v with the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
 
     Parameters
     ----------
@@ -83,6 +86,9 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
         A = (K @ basis).mT @ (Q @ basis)
         symmetric = torch.linalg.eigh(A + A.mT).eigenvectors
         rows = [torch.linalg.svd(A).Vh[:pairs], symmetric[:, :1].mT, symmetric[:, -1:].mT]
+        # 2 theta S is theta (A + A^T)
+        size = torch.linalg.matrix_norm(A, 2) * torch.tensor(SHARES, device="cpu").to(A)[:, None, None]
+        rows.append(torch.linalg.eigh(A.mT @ A - size * (A + A.mT)).eigenvectors[..., -1])
         try:
             rows.append(eigenvector(A)[1][None])
         except ValueError:  # none is real
