@@ -98,8 +98,9 @@ print(f"local constant {torch.linalg.matrix_norm(J, 2):.2f}, stated {stated:.2f}
 # :::
 #
 # With one head, $z = R v$ and $m = 1$ this is the fork above. Which $z$, $k$, $e$, $c$ and $m$ make the right side
-# large is chosen by formula, over singular pairs, lengths and angles, without a product with a {term}`Jacobian`. We
-# tried the statement on random layers with biases, without and with output matrices.
+# large is chosen by formula, over singular pairs, lengths and angles, without a product with a {term}`Jacobian`. For
+# one head, L-BFGS on the logarithm of the right side then moves $z$, $e$ and $c$. We tried the statement on random
+# layers with biases, without and with output matrices.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(seed)

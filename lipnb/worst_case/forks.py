@@ -178,7 +178,8 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
 
     Notes
     -----
-    Ours. With one head and no bias this is `fork_input`; there z = R v.
+    Ours. With one head and no bias this is `fork_input`; there z = R v. Forks of one head are then moved along the
+    gradient of the logarithm of what they state.
 
     Examples
     --------
