@@ -90,7 +90,7 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
         symmetric = torch.linalg.eigh(A + A.mT).eigenvectors
         rows = [torch.linalg.svd(A).Vh[:pairs], symmetric[:, :1].mT, symmetric[:, -1:].mT]
         # 2 theta S is theta (A + A^T)
-        size = torch.linalg.matrix_norm(A, 2) * torch.tensor(SHARES, device="cpu").to(A)[:, None, None]
+        size = torch.linalg.matrix_norm(A, 2) * A.new_tensor(SHARES)[:, None, None]
         rows.append(torch.linalg.eigh(A.mT @ A - size * (A + A.mT)).eigenvectors[..., -1])
         try:
             rows.append(eigenvector(A)[1][None])
