@@ -520,6 +520,8 @@ ledger.record(
 #
 # - On the ball, the constant of a trained head is known up to the room of the table. No search shows that the input
 #   found is the worst; the upper bound limits what was missed.
+# - The leading term counts $V$ by its norm alone: the direction of $c$ in $K$ is not used at finite $R$. Nor is it known
+#   whether $\log n$ can be smaller there, or what the constant is at few tokens, where the query term matters.
 # - A ball is more than a layer normalisation lets through. The heads of MiniLM and gpt2-mini were searched on their
 #   balls only; for one of them the smaller set is tried above.
 # - No text that was tried comes near a worst input; whether one can is not settled.
