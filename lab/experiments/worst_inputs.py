@@ -15,6 +15,8 @@ from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.statistics.head_rates import GPT2
 from lipnb import Attention, bounds
+from lipnb.bounds.alignment import aligned_sizes
+from lipnb.bounds.multihead_norms import Region, sizes_of_heads
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks, on_ball
 from lipnb.worst_case.region import domain_of
@@ -122,6 +124,18 @@ def bounded(table):
     """The finished table with the column `upper`: `lipnb.bounds.ball_upper` on the set of tokens of each row."""
     rows = table.to_dict("records")
     return table.assign(upper=[_map_of(row).upper(row["length"]) for row in rows])
+
+
+def own_terms(row):
+    """Shares of the products of norms that the own matrices of a head leave: of its key and of its query term.
+
+    `row`: of the tables of heads on a ball. The head and the ball are those of the row.
+    """
+    place = _map_of(row)
+    ball = Region(torch.zeros(place.attention.width).double(), place.R * torch.eye(place.attention.width).double())
+    entropy = torch.tensor([math.log(row["length"])]).double()
+    (own,), (norms,) = aligned_sizes(place.attention, [ball], entropy), sizes_of_heads(place.attention, [ball])
+    return {"key": math.exp(own[0] - norms.key), "query": math.exp(own[1] - norms.query)}
 
 
 def _map_of(row):

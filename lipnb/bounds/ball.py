@@ -4,8 +4,9 @@ Row i of the Jacobian of a head moves the output by :math:`V (q_i + k_i + v_i)`:
 the tokens it sees. The lemma behind every bound here: :math:`k_i + v_i` is at most
 :math:`(1 + \tau^2 / 2)^{1/2}` times the Euclidean norm of the *two largest* perturbations of tokens, where
 :math:`\tau = R\,|A x_i|`. The `Sizes` of
-`multihead_norms` hold the required norms of one head or of several together; `transformer_heads` computes them for
-heads with rotary positions, norms, caps and sinks.
+`multihead_norms` hold the required norms of one head or of several together; `alignment` has smaller key and query
+sizes of one head, from its own matrices; `transformer_heads` computes sizes for heads with rotary positions, norms,
+caps and sinks.
 """
 
 import math
@@ -15,6 +16,7 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
+from lipnb.bounds.alignment import aligned_sizes
 from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
@@ -92,7 +94,9 @@ def ball_upper(
     Notes
     -----
     Ours. The least of: the bound above for all heads jointly, with weights found by optimisation (any are valid); the
-    sum over heads of the bound for one head, `general_upper_optimal` with the set of tokens kept inside the norms and
+    sum over heads of the bound for one head, `general_upper_optimal` with the set of tokens kept inside the norms, with
+    :math:`R^2 \sup_{|c| = 1} |M c|\, |A^\top c|` for the query term and
+    :math:`\sup_{|x| \le R} (R^2 |a(x)|^2 - (a(x) \cdot x - \log n)_+^2)^{1/2}` for R times the largest slope, and
     with :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; both also with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, and row i of U is the average over the tokens that token i sees;
@@ -103,14 +107,14 @@ def ball_upper(
     heads, which may far exceed the norm of their sum if heads cancel. At R = 0 it is not exact with relative positions,
     with sinks, and with biases that are rotated or normalised.
 
-    Relative positions change none of these proofs: they make :math:`\delta` larger, and only the last two sums are left
-    out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms are added, not their squares.
-    Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2` replaces :math:`\|A\|_2`, or for
-    more than 512 tokens a product of norms; the bound is never above `rotary_upper`. Capped logits differ by at most
-    2 c. A normalised query or key has length at most :math:`\sqrt k \max |w|` for all tokens, but its derivative is up
-    to :math:`\max |w| / \sqrt\epsilon` times that of its projection where the projection vanishes, and this happens
-    in the ball unless biases prevent it: with the :math:`\epsilon` of networks such bounds are large, and so is the
-    constant.
+    Relative positions change none of these proofs: their range is added to :math:`\delta` and to :math:`\log n`, and
+    only the last two sums are left out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms
+    are added, not their squares. Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2`
+    replaces :math:`\|A\|_2`, or for more than 512 tokens a product of norms; the bound is never above `rotary_upper`.
+    Capped logits differ by at most 2 c. A normalised query or key has length at most :math:`\sqrt k \max |w|` for all
+    tokens, but its derivative is up to :math:`\max |w| / \sqrt\epsilon` times that of its projection where the
+    projection vanishes, and this happens in the ball unless biases prevent it: with the :math:`\epsilon` of networks
+    such bounds are large, and so is the constant.
 
     Examples
     --------
@@ -132,7 +136,7 @@ def ball_upper(
     att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows, apart = rows_of(att, n), {*att.more} <= {Feature.RELATIVE}
-    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_of_features(att, regions, n)
+    heads, layer = _plain_sizes(att, regions, rows) if apart else sizes_of_features(att, regions, n)
     logs = [
         log_sum(_log_of_rows(head, rows, heads=1, apart=apart) for head in heads),
         _log_of_rows(layer, rows, heads=att.heads, apart=False),
@@ -165,15 +169,21 @@ def _by_exact_rates(att, numbers, R, least):
     )
 
 
-def _plain_sizes(att, regions, n):
+def _plain_sizes(att, regions, rows):
     """`Sizes` of each head and of the layer; relative positions only increase the differences of logits."""
-    added = range_of_relative(att, n).log().tolist()
+    added = range_of_relative(att, rows.n)
+    # a row sees at most `widest` tokens, itself among them
+    aligned = aligned_sizes(att, regions, math.log(rows.widest) + added)
     heads = [
-        head._replace(spread=log_sum([head.spread, more]))
-        for head, more in zip(sizes_of_heads(att, regions), added, strict=True)
+        head._replace(key=min(head.key, key), query=min(head.query, query), spread=log_sum([head.spread, more]))
+        for head, (key, query), more in zip(sizes_of_heads(att, regions), aligned, added.log().tolist(), strict=True)
     ]
+    if att.heads == 1:
+        return heads, heads[0]
     layer = sizes_of_layer(att, regions)
-    return heads, layer._replace(spread=max(head.spread for head in heads))
+    key, query = (log_sum(getattr(head, name) for head in heads) for name in ("key", "query"))
+    spread = max(head.spread for head in heads)
+    return heads, layer._replace(key=min(layer.key, key), query=min(layer.query, query), spread=spread)
 
 
 def _of_size_one(att):

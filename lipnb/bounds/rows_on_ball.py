@@ -4,18 +4,20 @@ Row i moves by :math:`M (q_i + k_i + v_i)`, its query, key and value terms. Let 
 perturbations, and :math:`|q_i| \le q\, \alpha_i`. With a mask row 1 sees only itself and moves by
 :math:`M \varepsilon_1`.
 
-**One row.** Let :math:`v = |M|`, and k the product of half the range of :math:`u^\top M x`, for unit vectors u and x in
-the ball, and of the largest :math:`|A x_i|`. Then the key and value terms of row i are at most
+**One row.** Let :math:`v = |M|`, :math:`s = A x_i`, and let k be at least :math:`|s|` times the standard deviation, under
+row i of P, of :math:`u^\top M x_j` for every unit vector u: half of its range on the ball times :math:`|s|` is enough, and
+`lipnb.bounds.alignment` has less. Then the key and value terms of row i are at most
 
 .. math:: h(a, b) = c_1 a + c_2 b, \qquad c_1 = \tfrac12 (T + v), \quad c_2 = \tfrac12 (T - v), \quad T^2 = v^2 + k^2,
 
 where :math:`a \ge b` are the two largest :math:`\alpha_j` that row i sees. *Proof.* Along u the terms are
-:math:`\sum_j P_j (M^\top u + \zeta_j s)^\top \varepsilon_j` with :math:`s = A x_i` and
-:math:`\zeta_j = u^\top M (x_j - m_i)`, of mean 0. So the :math:`g_j = P_j |M^\top u + \zeta_j s|` have
-:math:`(\sum_j g_j)^2 \le |M^\top u|^2 + |s|^2 \operatorname{Var} \zeta \le T^2`. The mean of the other tokens is in the
-ball too, so :math:`|\zeta_j| |s| \le 2 (1 - P_j) k`; with :math:`P_j = (1 + r) / 2`,
+:math:`\sum_j P_j (M^\top u + \zeta_j s)^\top \varepsilon_j` with :math:`\zeta_j = u^\top M (x_j - m_i)`, of mean 0. So the
+:math:`g_j = P_j |M^\top u + \zeta_j s|` have :math:`(\sum_j g_j)^2 \le |M^\top u|^2 + |s|^2 \operatorname{Var} \zeta \le
+T^2`. As the others balance token j, :math:`\operatorname{Var} \zeta \ge P_j \zeta_j^2 + (P_j \zeta_j)^2 / (1 - P_j)`, that
+is :math:`P_j |\zeta_j| |s| \le \sqrt{P_j (1 - P_j)}\, k`; with :math:`P_j = (1 + r) / 2`,
 
-.. math:: g_j \le P_j v + 2 P_j (1 - P_j) k = \tfrac12 \big(v + r v + (1 - r^2) k\big) \le \tfrac12 (v + T) = c_1 .
+.. math:: g_j \le P_j v + \sqrt{P_j (1 - P_j)}\, k = \tfrac12 \big(v + r v + \sqrt{1 - r^2}\, k\big)
+    \le \tfrac12 (v + T) = c_1 .
 
 Let token l have the largest :math:`\alpha_j`. Then :math:`\sum_j g_j \alpha_j \le b \sum_j g_j + (a - b)\, g_l \le
 b\, T + (a - b)\, c_1 = h(a, b)`. By Cauchy-Schwarz :math:`h^2 \le (v^2 + k^2/2) (a^2 + b^2)`: this is never above the

@@ -3,9 +3,11 @@
 They are for plain heads; `plain_twins` are plain heads that approximate a map with rotary positions, norms and so on.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from lipnb.attention import Attention
@@ -17,6 +19,8 @@ from lipnb.worst_case.constructions import eigenvector
 __all__ = ["Shapes", "bulk_directions", "forks", "two_clusters"]
 
 ANGLES = 32  # number of values of c, the component of a prong along the slope
+CLIMBED, STEPS = 4, 100  # forks of one head that are moved to where they state the most, and steps of L-BFGS
+SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the norm of A: multipliers theta of what a token of the bulk gives itself
 LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones take less attention
 
 
@@ -59,8 +63,10 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
     r"""Candidate unit directions, shape (b, d), for the bulk of a rough input.
 
     For :math:`A^h = s W_K^{h\top} W_Q^h` of each head: the right singular vectors of the largest singular values, the
-    two extreme eigenvectors of the symmetric part, and the eigenvector of `eigenvector` if it exists; for several
-    heads also the directions v with the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
+    two extreme eigenvectors of the symmetric part S, and the eigenvector of `eigenvector` if it exists; the tokens v
+    with the largest :math:`|A^h v|^2 - 2 \theta\, v \cdot S v`, for some :math:`\theta` up to :math:`\|A^h\|_2`, which
+    give themselves little attention, as the best bulk of a fork does (see `lipnb.bounds.ball_upper`); for several heads
+    also the directions v with the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
 
     Parameters
     ----------
@@ -83,6 +89,9 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
         A = (K @ basis).mT @ (Q @ basis)
         symmetric = torch.linalg.eigh(A + A.mT).eigenvectors
         rows = [torch.linalg.svd(A).Vh[:pairs], symmetric[:, :1].mT, symmetric[:, -1:].mT]
+        # 2 theta S is theta (A + A^T)
+        size = torch.linalg.matrix_norm(A, 2) * A.new_tensor(SHARES)[:, None, None]
+        rows.append(torch.linalg.eigh(A.mT @ A - size * (A + A.mT)).eigenvectors[..., -1])
         try:
             rows.append(eigenvector(A)[1][None])
         except ValueError:  # none is real
@@ -169,7 +178,8 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
 
     Notes
     -----
-    Ours. With one head and no bias this is `fork_input`; there z = R v.
+    Ours. With one head and no bias this is `fork_input`; there z = R v. Forks of one head are then moved along the
+    gradient of the logarithm of what they state.
 
     Examples
     --------
@@ -197,7 +207,54 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     side = (1 - c**2).sqrt() * e  # s e
     order = stated.argsort(descending=True)
     points = torch.stack([R * (c * k + side), R * (c * k - side), z], 1)
-    return Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).take(order)
+    found = Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).take(order)
+    return found if attention.heads > 1 else _climbed(attention, R, found)
+
+
+def _climbed(attention, R, found):
+    """Forks of one head, the roughest moved by L-BFGS on the logarithm of what they state, which is smooth.
+
+    The point is (z / R, e, arcsin c); the part of a token that the head does not read is left out.
+    """
+    f = attention.to("cpu")
+    basis = torch.linalg.qr(torch.cat([f.query[0], f.key[0], f.value[0]]).mT).Q
+    f = f.replace(**{name: getattr(f, name) @ basis for name in ("query", "key", "value")})
+    M, r = f.output_matrices()[0] @ f.value[0], basis.shape[1]
+
+    def fork(p):
+        z, c = R * p[:r] / p[:r].norm().clamp_min(1), p[-1].sin()
+        g = slopes(f, z)[0]
+        k = g / g.norm()
+        e = p[r:-1] - (p[r:-1] @ k) * k
+        return z, c, g, k, e / e.norm()
+
+    def stated(p, prongs, bulk):
+        z, c, g, k, e = fork(p)
+        gap = R * c * g.norm() - g @ z
+        below = torch.logaddexp(gap.new_tensor(math.log(prongs)), math.log(bulk) - gap)  # -log q
+        size = R * (prongs * bulk) ** 0.5 * (1 - c**2).sqrt() * g.norm() * (M @ e).norm()
+        return size.log() - below
+
+    points, values = found.points.detach().clone(), found.stated.detach().clone()
+    for i in range(min(CLIMBED, len(points))):
+        first, second, z = found.points[i].cpu()
+        counts = 2 * found.counts[i, 0].item(), found.counts[i, 2].item()
+        c = ((first + second).norm() / (2 * R)).clamp_max(1).asin()
+        start = torch.cat([z @ basis / R, (first - second) @ basis / R, c[None]]).detach().numpy()
+
+        def slope(p, counts=counts):
+            with torch.enable_grad():
+                p = torch.from_numpy(p).requires_grad_()
+                value = -stated(p, *counts)
+                return value.item(), torch.autograd.grad(value, p)[0].numpy()
+
+        best = minimize(slope, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+        if math.exp(-best.fun) > values[i]:
+            z, c, _, k, e = fork(torch.from_numpy(best.x))
+            side = (1 - c**2).sqrt() * e
+            new = torch.stack([R * (c * k + side), R * (c * k - side), z])
+            points[i], values[i] = (new @ basis.mT).to(points), math.exp(-best.fun)
+    return Shapes(points, found.counts, values).take(values.argsort(descending=True))
 
 
 class _Best(NamedTuple):

@@ -1,5 +1,7 @@
 """The tables of worst inputs: what stands in a row, how tables come out, stored rows in order."""
 
+import math
+
 import pytest
 import torch
 
@@ -79,3 +81,13 @@ def test_stored_rows_are_in_order(name):
     figure = figures.worst_inputs.between(panels, thing="rows")
     drawn = 4 + table.text.notna().any()  # no text, no marks of it
     assert all(len(ax.lines) == drawn and ax.get_yscale() == "log" for ax in figure.axes)
+
+
+def test_the_own_terms_of_a_head_are_shares_of_products_of_norms(monkeypatch):
+    """A = V = 1: the key term is (1/4 + log(n) / t)^(1/2) of the product of norms, the query term all of it."""
+    eye = torch.eye(4).double()[None]
+    monkeypatch.setattr(worst_inputs, "_attention_of", lambda *place: Attention(eye, eye, eye, scale=1.0))
+    n, R = 30, 5.0
+    own = worst_inputs.own_terms({"model": "minilm", "masked": False, "layer": 0, "head": 0, "R": R, "length": n})
+    assert own["key"] == pytest.approx((0.25 + math.log(n) / R**2) ** 0.5, rel=1e-4)
+    assert own["query"] == pytest.approx(1, rel=1e-6)
