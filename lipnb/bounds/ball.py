@@ -100,8 +100,8 @@ def ball_upper(
     with :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; both also with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, and row i of U is the average over the tokens that token i sees;
-    for each head its rows by their two largest perturbations (`lipnb.bounds.rows_on_ball`), with a mask in their order,
-    which at every n has the leading constant of the worst head of the same norms;
+    for each head its rows by their two largest perturbations (`lipnb.bounds.rows_on_ball`), with a mask in their order:
+    by norms alone no bound of a plain head is smaller to leading order;
     the sums of `heads_on_ball`, on sequences of any length; the sum of `mean_field_upper_exact`, or of the masked one.
     Exact for one token, and for R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the
     heads, which may far exceed the norm of their sum if heads cancel. At R = 0 it is not exact with relative positions,

@@ -1,20 +1,22 @@
 r"""One head on n tokens in a ball: each row by two tokens, then all rows, with a causal mask in their order.
 
-Row i moves by :math:`M (q_i + k_i + v_i)`, its query, key and value terms. Let :math:`\alpha_j` be the norms of the
-perturbations, and :math:`|q_i| \le q\, \alpha_i`. With a mask row 1 sees only itself and moves by
+Row i moves by its query, key and value terms, :math:`M (q_i + k_i + v_i)`. Let :math:`\alpha_j` be the norms of the
+perturbations, and :math:`|M q_i| \le q\, \alpha_i`. The tokens lie in a convex set, a ball or less. A sink is one more
+token of it, of value 0, that never moves. With a mask and no sink row 1 sees only itself and moves by
 :math:`M \varepsilon_1`.
 
-**One row.** Let :math:`v = |M|`, :math:`s = A x_i`, and let k be at least :math:`|s|` times the standard deviation, under
-row i of P, of :math:`u^\top M x_j` for every unit vector u: half of its range on the ball times :math:`|s|` is enough, and
-`lipnb.bounds.alignment` has less. Then the key and value terms of row i are at most
+**One row.** Let :math:`v = |M|`, s the slope of the logits of token i, :math:`A x_i` and what a query bias adds, and k
+at least :math:`|s|` times the standard deviation, under row i of P, of :math:`u^\top M x_j` for every unit vector u.
+Half of its range times :math:`|s|` is enough, and `lipnb.bounds.alignment` has less. Then the key and value terms of
+row i are at most
 
 .. math:: h(a, b) = c_1 a + c_2 b, \qquad c_1 = \tfrac12 (T + v), \quad c_2 = \tfrac12 (T - v), \quad T^2 = v^2 + k^2,
 
 where :math:`a \ge b` are the two largest :math:`\alpha_j` that row i sees. *Proof.* Along u the terms are
-:math:`\sum_j P_j (M^\top u + \zeta_j s)^\top \varepsilon_j` with :math:`\zeta_j = u^\top M (x_j - m_i)`, of mean 0. So the
-:math:`g_j = P_j |M^\top u + \zeta_j s|` have :math:`(\sum_j g_j)^2 \le |M^\top u|^2 + |s|^2 \operatorname{Var} \zeta \le
-T^2`. As the others balance token j, :math:`\operatorname{Var} \zeta \ge P_j \zeta_j^2 + (P_j \zeta_j)^2 / (1 - P_j)`, that
-is :math:`P_j |\zeta_j| |s| \le \sqrt{P_j (1 - P_j)}\, k`; with :math:`P_j = (1 + r) / 2`,
+:math:`\sum_j P_j (M^\top u + \zeta_j s)^\top \varepsilon_j` with :math:`\zeta_j = u^\top M (x_j - m_i)`, of mean 0. So
+the :math:`g_j = P_j |M^\top u + \zeta_j s|` have :math:`(\sum_j g_j)^2 \le |M^\top u|^2 + |s|^2 \operatorname{Var}
+\zeta \le T^2`. As the others balance token j, :math:`\operatorname{Var} \zeta \ge P_j \zeta_j^2 + (P_j \zeta_j)^2 / (1
+- P_j)`, that is :math:`P_j |\zeta_j| |s| \le \sqrt{P_j (1 - P_j)}\, k`; with :math:`P_j = (1 + r) / 2`,
 
 .. math:: g_j \le P_j v + \sqrt{P_j (1 - P_j)}\, k = \tfrac12 \big(v + r v + \sqrt{1 - r^2}\, k\big)
     \le \tfrac12 (v + T) = c_1 .
@@ -22,8 +24,9 @@ is :math:`P_j |\zeta_j| |s| \le \sqrt{P_j (1 - P_j)}\, k`; with :math:`P_j = (1 
 Let token l have the largest :math:`\alpha_j`. Then :math:`\sum_j g_j \alpha_j \le b \sum_j g_j + (a - b)\, g_l \le
 b\, T + (a - b)\, c_1 = h(a, b)`. By Cauchy-Schwarz :math:`h^2 \le (v^2 + k^2/2) (a^2 + b^2)`: this is never above the
 lemma of `lipnb.bounds.ball`. With rotary positions, norms or caps each logit changes by at most :math:`|s|\, \alpha_j`
-in a direction of its own. The covariance of these changes with :math:`\zeta` is at most the product of half their
-ranges, :math:`\tfrac12 k (a + b)`, which gives the same with T = v + k.
+in a direction of its own, and k is by half of the range. The values are at most :math:`v \sum_j P_j \alpha_j \le v a`,
+and the covariance of the changes with :math:`\zeta` is at most the product of half their ranges, :math:`\tfrac12 k (a +
+b)`: together h with T = v + k.
 
 **All rows.** Without a mask every row is at most :math:`q \alpha_i + h(a, b)`, with the two largest of all. With
 one, let :math:`|\alpha| = 1`, :math:`h_i` be h of the two largest of :math:`\alpha_1, \dots, \alpha_i`, and
@@ -43,11 +46,11 @@ as :math:`c_1 \ge c_2`. Used for :math:`(w_0, w_1, w_2)`, then :math:`(w_0, w_2,
 :math:`q w_s + g`, as g is at least :math:`h(w_{s+1}, w_s)` and :math:`h(y, w_m)`. So one row is
 :math:`q y + c_1 y + c_2 \alpha_1`, and those of all tokens but y and the first are :math:`q \alpha_i + g`.
 
-With the root of the sum of the other :math:`\alpha_i^2` as one more unknown, the sums of squares are those of a
-matrix of order 3 or 4 applied to a unit vector. Both values of g occur as either of the two may be larger. QED
+With the root of the sum of the other :math:`\alpha_i^2` as one more unknown, the sums of squares are at most those of
+a matrix of order 3 or 4 applied to a unit vector. Both values of g occur as either of the two may be larger. QED
 
-For :math:`q = k = t` large and v of order one, no smaller bound holds for all A and V of these norms: see the tests for
-tokens that reach it.
+For :math:`q = k = t` and v = 1 no bound from the norms of A and V on a ball is smaller to leading order in t, if the
+width is at least 4 and there is no window, sink or bias: see the tests for tokens that reach it.
 """
 
 import math
