@@ -72,7 +72,7 @@ figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 
 #   \underbrace{\tfrac12 \cdot \tfrac{t}{\sqrt2}\, e_1 + \tfrac12 \cdot \tfrac{t}{\sqrt2}\, e_1}_{\text{keys}}
 #   + \underbrace{0}_{\text{values}} = \sqrt2\, t\, e_1 ,$$
 #
-# and the second by the opposite: $2t$ in all. That is $t \sqrt{\lambda_2}$. The {term}`singular value` below agrees.
+# and the second by the opposite: $2t$ in all. That is $t \sqrt{\lambda_2}$. The computed norm below agrees.
 
 # %%
 A, V = 5 * torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double(), torch.eye(2, dtype=torch.float64)  # t = 5

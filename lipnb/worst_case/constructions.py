@@ -316,8 +316,8 @@ def even_fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> tuple
         raise ValueError(
             f"n must be 2 or more, and tokens of width 2 for n = 2, else 3 or more, got n = {n!r}, width {len(A)}."
         )
-    points, lower = even_fork(A, V, n, R)
-    return points.repeat_interleave(_copies(points, n), 0), lower
+    points, lower = even_fork(A.cpu(), V.cpu(), n, R)
+    return points.repeat_interleave(_copies(points, n), 0).to(A.device), lower
 
 
 def even_fork(A, V, n, R):
