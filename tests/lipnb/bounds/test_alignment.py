@@ -10,8 +10,8 @@ from cases import constant
 from lipnb import Attention, local_lipschitz
 from lipnb.bounds import ball_upper
 from lipnb.bounds.alignment import aligned_sizes, log_product, log_slope
-from lipnb.bounds.ball import _through_few
 from lipnb.bounds.multihead_norms import Region, sizes_of_heads
+from lipnb.bounds.rows_on_ball import norm_of_rows
 from lipnb.bounds.upper_norms import triangle
 from lipnb.worst_case import climb, fork_input, gaussian
 
@@ -153,12 +153,10 @@ def test_the_bound_of_one_head_is_made_of_both_terms():
     """With A = V = 1 at every radius: the key term is t (1/4 + log(n) / t)^(1/2), the query term t."""
     for n, R in ((10, 4.0), (50, 6.0)):
         t = R**2
-        kappa = math.hypot(1, t * (0.25 + math.log(n) / t) ** 0.5 / 2**0.5)
-        stated = _through_few(t, kappa, n * kappa**2, 2, n)
+        stated = norm_of_rows(t, 1.0, t * (0.25 + math.log(n) / t) ** 0.5, n, apart=True)
         assert ball_upper(Attention.from_matrices(EYE, EYE), n, R) == pytest.approx(stated, rel=1e-4)
         aside = Attention.from_matrices(torch.outer(EYE[0], EYE[1]), torch.outer(EYE[0], EYE[2]))
-        kappa = math.hypot(1, t / 2**0.5)
-        stated = _through_few(t / 2, kappa, n * kappa**2, 2, n)
+        stated = norm_of_rows(t / 2, 1.0, t, n, apart=True)
         assert ball_upper(aside, n, R) == pytest.approx(stated, rel=1e-4)
 
 
