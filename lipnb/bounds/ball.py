@@ -15,6 +15,7 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
+from lipnb.bounds.gram import with_pairs
 from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
@@ -169,7 +170,7 @@ def _plain_sizes(att, regions, n):
         head._replace(spread=log_sum([head.spread, more]))
         for head, more in zip(sizes_of_heads(att, regions), added, strict=True)
     ]
-    layer = sizes_of_layer(att, regions)
+    layer = with_pairs(att, regions, sizes_of_layer(att, regions))
     return heads, layer._replace(spread=max(head.spread for head in heads))
 
 
@@ -267,6 +268,7 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     if scale == -math.inf:
         return -math.inf
     value, key, query = (math.exp(size - scale) for size in sizes[:3])
+    halved = math.exp(min(sizes.key, sizes.pairs) - scale) / math.sqrt(2)  # the key term of a row, any attention
     n, several = rows.n, rows.seen + rows.sinks > 1  # a token that sees only itself has no key and no query term
     if not several.any():
         return sizes.same
@@ -274,7 +276,8 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # P_ij is at most p_i in a row that sees this many tokens
 
     # 1. |J| <= q + (sum_i r_i^2)^(1/2) with the values and keys of row i together at most r_i. With `apart`,
-    #    r_i^2 = min(p_i (v^2 + k^2), v^2 + k^2 / 2); else r_i = p_i^(1/2) v + min(p_i, 1/2)^(1/2) k.
+    #    r_i^2 = min(p_i (v^2 + k^2), v^2 + k^2 / 2); else r_i = p_i^(1/2) v + min(p_i, 1/2)^(1/2) k,
+    #    or with the key term of heads that attend to pairs of tokens.
     #    Or the sum by columns: the sum of p_i over all rows that see one token, times v^2 + k^2 or (v + k)^2.
     if apart:
         free = value**2 + key**2
@@ -282,8 +285,8 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
         kappa = math.hypot(value, key / math.sqrt(2))
     else:
         free = (value + key) ** 2
-        squares = (most.sqrt() * value + several * most.clamp_max(0.5).sqrt() * key).square()
-        kappa = value + key / math.sqrt(2)
+        squares = (most.sqrt() * value + several * (most.clamp_max(0.5).sqrt() * key).clamp_max(halved)).square()
+        kappa = value + halved
     by_terms = query + math.sqrt(min((rows.times * squares).sum().item(), free * (rows.column * most).sum().item()))
 
     # 2. Attention is the average U over all visible tokens, the same in all heads, plus at most eta U:
