@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from lipnb.bounds.multihead_norms import balanced, factors, gram_of, slopes_together, together, top_pair, wide_slopes
+from lipnb.bounds.multihead_norms import balanced, factors, gram_of, together, top_pair, wide_slopes
 from lipnb.bounds.norms import log_sum
 from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, length, triangle
 
-STEPS = 8  # of the search for weights
-POWERS = 3  # of the map at each step
+STEPS = 4  # of the search for weights
+POWERS = 1  # of the map at each step
 FLOOR = 1e-2  # multiple of the identity that is added before a certificate, relative to the largest entry
 
 
@@ -48,7 +48,7 @@ def head_maps(left, right):
         return None
     left = left / size
     grams = (torch.einsum("hdk,gdl->hgkl", part, part) for part in (left, frames))
-    return HeadMaps(*grams, sum(part.log().item() for part in (*sizes, size)))
+    return HeadMaps(next(grams), next(grams), sum(part.log().item() for part in (*sizes, size)))
 
 
 def _congruences(grams, blocks):
@@ -111,7 +111,7 @@ def log_norm_on_one_vector(maps: HeadMaps, weights: torch.Tensor, blocks: torch.
     # rounding: four products and two sums, each with all its factors in Frobenius norm; then the two solves and the
     # eigenvalues, relative to image and blocks. All of it counts in multiples of the least eigenvalue of the blocks.
     norms = [length(part, (-2, -1)) for part in (*maps[:2], blocks)]
-    sizes = HeadMaps(*(norm[..., None, None] for norm in norms[:2]), 0.0)
+    sizes = HeadMaps(norms[0][..., None, None], norms[1][..., None, None], 0.0)
     products = gamma(4 * k + 2 * h + 8) * _power(sizes, weights, norms[2][:, None, None])[0].amax()
     solves = gamma(16 * k * k) * (length(image, (-2, -1)) + top * norms[2]).amax()
     least = FLOOR / 2  # of blocks that are positive semidefinite up to rounding
@@ -184,14 +184,14 @@ def with_pairs(att, regions, sizes):
     if att.heads == 1 or -math.inf in (sizes.key, sizes.value):
         return sizes
     made = [factors(att, region) for region in regions]
-    slopes = [slopes_together(of)[0] for of in made]  # one above the other: their norm is sup (sum_h w_h |a_h|^2)^(1/2)
+    queries = [_least_wide(of) for of in made]
+    slopes = [of.above @ query for of, query in zip(made, queries, strict=True)]  # |[a_h(x)]_h|, one above the other
     outputs, key, pairs = att.output_matrices(), [sizes.key], []
-    for of, slope, region in zip(made, slopes, regions, strict=True):
+    for of, query, slope, region in zip(made, queries, slopes, regions, strict=True):
         start = balanced(of.outputs, slope, 0)
         total = together(of.outputs, 1 / start, 1) + _least_above(slopes, start)  # log T
         by_token = _log_product(outputs, att.value @ region.map, slope, 0, start, slopes)  # log E_1^(1/2)
-        queries = min(wide_slopes(of), key=lambda one: together(of.beside @ triangle(one.mT).mT, None, 1))
-        by_slope = _log_product(of.beside, queries, of.outputs, 1, 1 / start)  # log E_2^(1/2)
+        by_slope = _log_product(of.beside, query, of.outputs, 1, 1 / start)  # log E_2^(1/2)
         opposite = min(log_sum([2 * by_token, 2 * total]), math.log(2) + 2 * by_slope)
         key.append(by_slope)
         pairs.append(log_sum([by_token, (opposite - math.log(2)) / 2]) - math.log(2))
@@ -211,6 +211,11 @@ def _log_product(left, right, other, dim, start, every=None):
     stacked = together(triangle(left) @ right, 1 / weights, 0), together(left @ triangle(right.mT).mT, 1 / weights, 1)
     rest = together(other, weights, dim) if every is None else _least_above(every, weights)
     return min(log_norm_on_one_vector(maps, weights, blocks), *stacked) + rest
+
+
+def _least_wide(of):
+    """The map of `wide_slopes` whose slopes, one above the other, have the least norm."""
+    return min(wide_slopes(of), key=lambda query: together(of.above @ query, None, 0))
 
 
 def _least_above(slopes, weights):
