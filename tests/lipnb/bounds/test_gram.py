@@ -182,6 +182,15 @@ def test_queries_read_and_score_in_one_direction_or_count_half():
     regions = regions_of(Attention.from_matrices(e1, e1), R, None)[0]
     for A, V, size in ((e1, e1, 1), (-e1, e1, 1), (e1, e2, 0.5), (3 * e1, 2 * (e1 + e2), 6)):
         assert math.exp(sizes_of_heads(Attention.from_matrices(A, V), regions)[0].query) == pytest.approx(size * R**2)
+    several = {  # both heads write the same; the second map of scores may cancel the first
+        "equal": (torch.stack([e1, e1]), 2),
+        "cancelling": (torch.stack([e1, -e1]), 1),
+        "orthogonal": (torch.stack([e2, e2]), 1),
+    }
+    for queries, size in several.values():
+        both = EYE.expand(2, 4, 4)
+        f = Attention(queries, both, e1.expand(2, 4, 4), both, scale=1.0)
+        assert math.exp(sizes_of_layer(f, regions).query) == pytest.approx(size * R**2)
     omega = R * (EYE[0] + EYE[1]) / 2**0.5  # tokens at both ends, attended to equally: attained
     covariance = torch.outer(omega, omega)
     assert torch.linalg.matrix_norm(e2 @ covariance @ e1, 2).item() == pytest.approx(0.5 * R**2)
