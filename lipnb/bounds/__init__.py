@@ -10,7 +10,8 @@ Published formulas and tighter forms, each written once, as a function of number
 - `catalogue`: all upper bounds in one list, for scans, the survey of bounds and the verification.
 
 `ball` has `ball_upper`, the least bound proved for a whole layer on a ball. It is built from `multihead_norms`, norms
-of the maps of all heads together, and `transformer_heads`, the same for heads with features of transformers.
+of the maps of all heads together; `gram`, the keys of heads that read or write in different directions; and
+`transformer_heads`, the same norms for heads with features of transformers.
 
 `lipnb.certify` and `nearby_upper` (`perturbation`) are built from `rounded_linearization`, attention at an input in
 float64; `term_bounds`, computed norms of each term of the Jacobian; `columns`, some input directions exactly;

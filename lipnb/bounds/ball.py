@@ -49,10 +49,11 @@ def ball_upper(
     .. math:: \mathrm{Lip}(f) \le \big(n \kappa^2 + 2 \sqrt{2 h}\, q \kappa + 2 q^2\big)^{1/2}, \quad
         \kappa = \frac R{\sqrt 2}\, \big\|[M_h / \sqrt{w_h}]_h\big\|_2\,
         \sup_{|x| \le R} \big\|[\sqrt{w_h}\, a_h(x)]_h\big\|_2 + \beta, \quad
-        q \ge R^2 \sup_{|C_h|_2 \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
+        q \ge R^2 \sup_{C_h \succeq 0,\ \mathrm{tr}\, C_h \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
 
     where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations, divided by
-    the joint Euclidean norm of 2h of them.
+    the joint Euclidean norm of 2h of them. For several heads the first term of :math:`\kappa` is also bounded by pairs
+    of tokens (Notes).
 
     Parameters
     ----------
@@ -100,6 +101,11 @@ def ball_upper(
     Exact for one token, and for R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the
     heads, which may far exceed the norm of their sum if heads cancel. At R = 0 it is not exact with relative positions,
     with sinks, and with biases that are rotated or normalised.
+
+    Query terms: a covariance matrix of tokens is an average of :math:`\omega \omega^\top`, :math:`|\omega| \le R`, so
+    that :math:`q = \frac12 (Q + R^2 \|\sum_h M_h A_h\|_2)` with a bound Q on :math:`R^2 \sum_h |M_h^\top v| |A_h u|`.
+    Key terms of several heads: the attention that is worst in each head is one half at each of two tokens, and tokens
+    that heads share are counted once; the norms for this are those of `lipnb.bounds.gram`, certified.
 
     Relative positions change none of these proofs: they make :math:`\delta` larger, and only the last two sums are left
     out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms are added, not their squares.

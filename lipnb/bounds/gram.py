@@ -108,13 +108,14 @@ def log_norm_on_one_vector(maps: HeadMaps, weights: torch.Tensor, blocks: torch.
     half = torch.linalg.solve_triangular(factor, image, upper=False)
     ratio = torch.linalg.solve_triangular(factor, half.mT, upper=False)
     top = torch.linalg.eigvalsh((ratio + ratio.mT) / 2)[:, -1].amax().clamp_min(0)
-    # rounding: four products and two sums, each with all its factors in Frobenius norm; then the two solves and the
-    # eigenvalues, relative to image and blocks. All of it counts in multiples of the least eigenvalue of the blocks.
+    # rounding: four products and two sums, each with all its factors in Frobenius norm; then Cholesky's factor, two
+    # solves with it and the eigenvalues, relative to image and blocks, times the condition of the factor. All of it
+    # counts in multiples of the least eigenvalue of the blocks.
     norms = [length(part, (-2, -1)) for part in (*maps[:2], blocks)]
     sizes = HeadMaps(norms[0][..., None, None], norms[1][..., None, None], 0.0)
     products = gamma(4 * k + 2 * h + 8) * _power(sizes, weights, norms[2][:, None, None])[0].amax()
-    solves = gamma(16 * k * k) * (length(image, (-2, -1)) + top * norms[2]).amax()
     least = FLOOR / 2  # of blocks that are positive semidefinite up to rounding
+    solves = gamma(16 * k * k) * ((length(image, (-2, -1)) + top * norms[2]) * (norms[2] / least).sqrt()).amax()
     bound = (top + (products + solves) / least) * (1 + 8 * UNIT)
     return maps.log_size + 0.25 * bound.clamp_min(1e-300).log().item()
 
