@@ -10,8 +10,9 @@ Published formulas and tighter forms, each written once, as a function of number
 - `catalogue`: all upper bounds in one list, for scans, the survey of bounds and the verification.
 
 `ball` has `ball_upper`, the least bound proved for a whole layer on a ball. It is built from `multihead_norms`, norms
-of the maps of all heads together; `alignment`, the key and the query term of one head from its own matrices;
-`transformer_heads`, norms of heads with features of transformers; and `rows_on_ball`, how the rows of one head add up.
+of the maps of all heads together; `alignment`, the key and the query term of one head from its own matrices; `gram`,
+the keys of heads that read or write in different directions; `transformer_heads`, norms of heads with features of
+transformers; and `rows_on_ball`, how the rows of one head add up.
 
 `lipnb.certify` and `nearby_upper` (`perturbation`) are built from `rounded_linearization`, attention at an input in
 float64; `term_bounds`, computed norms of each term of the Jacobian; `columns`, some input directions exactly;

@@ -17,6 +17,7 @@ import torch
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
 from lipnb.bounds.alignment import aligned_sizes
+from lipnb.bounds.gram import with_pairs
 from lipnb.bounds.heads import TRANSFORMER_FEATURES, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.mean_field import log_masked_sharp, log_mean_field_optimal
@@ -51,10 +52,11 @@ def ball_upper(
     .. math:: \mathrm{Lip}(f) \le \big(n \kappa^2 + 2 \sqrt{2 h}\, q \kappa + 2 q^2\big)^{1/2}, \quad
         \kappa = \frac R{\sqrt 2}\, \big\|[M_h / \sqrt{w_h}]_h\big\|_2\,
         \sup_{|x| \le R} \big\|[\sqrt{w_h}\, a_h(x)]_h\big\|_2 + \beta, \quad
-        q \ge R^2 \sup_{|C_h|_2 \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
+        q \ge R^2 \sup_{C_h \succeq 0,\ \mathrm{tr}\, C_h \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
 
     where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations, divided by
-    the joint Euclidean norm of 2h of them.
+    the joint Euclidean norm of 2h of them. For several heads the first term of :math:`\kappa` is also bounded by pairs
+    of tokens (Notes).
 
     Parameters
     ----------
@@ -106,6 +108,11 @@ def ball_upper(
     Exact for one token, and for R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the
     heads, which may far exceed the norm of their sum if heads cancel. At R = 0 it is not exact with relative positions,
     with sinks, and with biases that are rotated or normalised.
+
+    Query terms: a covariance matrix of tokens is an average of :math:`\omega \omega^\top`, :math:`|\omega| \le R`, so
+    that :math:`q = \frac12 (Q + R^2 \|\sum_h M_h A_h\|_2)` with a bound Q on :math:`R^2 \sum_h |M_h^\top v| |A_h u|`.
+    Key terms of several heads: the attention that is worst in each head is one half at each of two tokens, and tokens
+    that heads share are counted once; the norms for this are those of `lipnb.bounds.gram`, certified.
 
     Relative positions change none of these proofs: their range is added to :math:`\delta` and to :math:`\log n`, and
     only the last two sums are left out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms
@@ -180,7 +187,7 @@ def _plain_sizes(att, regions, rows):
     ]
     if att.heads == 1:
         return heads, heads[0]
-    layer = sizes_of_layer(att, regions)
+    layer = with_pairs(att, regions, sizes_of_layer(att, regions))
     key, query = (log_sum(getattr(head, name) for head in heads) for name in ("key", "query"))
     spread = max(head.spread for head in heads)
     return heads, layer._replace(key=min(layer.key, key), query=min(layer.query, query), spread=spread)
@@ -280,6 +287,7 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     if scale == -math.inf:
         return -math.inf
     value, key, query = (math.exp(size - scale) for size in sizes[:3])
+    halved = math.exp(min(sizes.key, sizes.pairs) - scale) / math.sqrt(2)  # the key term of a row, any attention
     n, several = rows.n, rows.seen + rows.sinks > 1  # a token that sees only itself has no key and no query term
     if not several.any():
         return sizes.same
@@ -287,7 +295,8 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # P_ij is at most p_i in a row that sees this many tokens
 
     # 1. |J| <= q + (sum_i r_i^2)^(1/2) with the values and keys of row i together at most r_i. With `apart`,
-    #    r_i^2 = min(p_i (v^2 + k^2), v^2 + k^2 / 2); else r_i = p_i^(1/2) v + min(p_i, 1/2)^(1/2) k.
+    #    r_i^2 = min(p_i (v^2 + k^2), v^2 + k^2 / 2); else r_i = p_i^(1/2) v + min(p_i, 1/2)^(1/2) k,
+    #    or with the key term of heads that attend to pairs of tokens.
     #    Or the sum by columns: the sum of p_i over all rows that see one token, times v^2 + k^2 or (v + k)^2.
     if apart:
         free = value**2 + key**2
@@ -295,8 +304,8 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
         kappa = math.hypot(value, key / math.sqrt(2))
     else:
         free = (value + key) ** 2
-        squares = (most.sqrt() * value + several * most.clamp_max(0.5).sqrt() * key).square()
-        kappa = value + key / math.sqrt(2)
+        squares = (most.sqrt() * value + several * (most.clamp_max(0.5).sqrt() * key).clamp_max(halved)).square()
+        kappa = value + halved
     by_terms = query + math.sqrt(min((rows.times * squares).sum().item(), free * (rows.column * most).sum().item()))
 
     # 2. Attention is the average U over all visible tokens, the same in all heads, plus at most eta U:

@@ -40,9 +40,10 @@ class Sizes(NamedTuple):
     query: float  # of sum_h M_h C_h A_h, C_h the covariances of attention
     spread: float  # of the difference of two logits of one row
     same: float  # of sum_h M_h: the value term if all heads attend alike
+    pairs: float = math.inf  # of the key term too, but only together with the factor 1 / sqrt(2)
 
 
-class _Factors(NamedTuple):
+class Factors(NamedTuple):
     """Factors of the maps of heads on one region: few rows or columns, and the same norms."""
 
     outputs: torch.Tensor  # of M G, side by side, (h, m, r)
@@ -50,20 +51,32 @@ class _Factors(NamedTuple):
     beside: torch.Tensor  # W_K^T itself, (h, d, k), for heads side by side
     slopes: tuple[torch.Tensor, torch.Tensor]  # queries at the centre, s (W_Q beta + b_Q), and s W_Q G
     queries: torch.Tensor  # of G^T A, one above the other, (h, r, d)
+    covariance: torch.Tensor  # of M G G^T A without W_O and W_Q, (h, k, k), and its scale
+    log_scale: float
 
 
-def _factors(att, region):
+def factors(att, region):
+    """`Factors` of a float64 layer on a region."""
     query, key, s = att.query, att.key, abs(att.scale)
     at_centre = query @ region.centre
     if att.query_bias is not None:
         at_centre = at_centre + att.query_bias
-    return _Factors(
+    (unit, key_unit), logs = zip(*map(_of_size_one, (region.map, key)), strict=True)
+    return Factors(
         outputs=att.output_matrices() @ triangle((att.value @ region.map).mT).mT,
         above=triangle(key.mT),
         beside=key.mT,
         slopes=(s * at_centre[..., None], s * query @ region.map),
         queries=triangle((key @ region.map).mT) @ (s * query),
+        covariance=att.value @ unit @ (key_unit @ unit).mT,
+        log_scale=2 * logs[0] + logs[1],
     )
+
+
+def _of_size_one(part):
+    """A tensor divided by its largest entry, and the logarithm of that entry."""
+    size = part.abs().amax()
+    return part / torch.where(size > 0, size, 1), size.log().item()
 
 
 def wide(offset, spread, part):
@@ -97,11 +110,15 @@ def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
     value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()
     outputs, slopes, queries, spreads = [], [], [], []
     for region in regions:
-        of = _factors(att, region)
+        of = factors(att, region)
         output = largest_singular(of.outputs).log()
         outputs.append(output)  # |M_h G|
         slopes.append(_least_norm(of.above, *of.slopes).log())  # sup |a_h(x)|
-        queries.append(output + largest_singular(of.queries).log())  # |M_h C_h A_h| <= |M_h G| |G^T A_h|
+        # |M_h C_h A_h| <= (|M_h G| |G^T A_h| + |M_h G G^T A_h|) / 2
+        query, query_log = _of_size_one(abs(att.scale) * att.query)
+        small = triangle(att.output_matrices()) @ of.covariance @ triangle(query.mT).mT
+        both = output + largest_singular(of.queries).log(), largest_singular(small).log() + of.log_scale + query_log
+        queries.append(torch.logaddexp(*both) - math.log(2))
         keys = triangle((att.key @ region.map).mT)  # two logits of a row differ by at most 2 |G^T a_h(x)|
         size = keys.abs().amax().clamp_min(1e-300)  # their product with the slopes may overflow
         spreads.append(math.log(2) + _least_norm(keys / size, *of.slopes).log() + size.log())
@@ -116,15 +133,16 @@ def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
     alone = sizes_of_heads(att, regions)
     if att.heads == 1:
         return alone[0]
-    made = [_factors(att, region) for region in regions]
-    slopes = [_slopes_together(of) for of in made]
+    made = [factors(att, region) for region in regions]
+    slopes = [slopes_together(of) for of in made]
     # any weights give a bound: those balanced for the outputs and slopes of a region, stacked either way
     weights = [
         balanced(of.outputs, slope, dim)
         for of, pair in zip(made, slopes, strict=True)
         for dim, slope in enumerate(pair)
     ]
-    keys, queries = zip(*(_key_and_query(made, slopes, w) for w in weights), strict=True)
+    sums = [_log_of_covariances(att, of) for of in made]
+    keys, queries = zip(*(_key_and_query(made, slopes, sums, w) for w in weights), strict=True)
     return Sizes(
         value=value_of_layer(att, alone),
         key=min(*keys, log_sum(head.key for head in alone)),
@@ -134,16 +152,26 @@ def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
     )
 
 
-def _key_and_query(made, slopes, w):
+def _log_of_covariances(att, of):
+    r"""Logarithm of a bound on :math:`\|\sum_h M_h G G^\top A_h\|`, the query term if all heads share one pair."""
+    query, query_log = _of_size_one(abs(att.scale) * att.query)
+    joined = torch.cat([*att.output_matrices()], 1) @ (of.covariance @ query).flatten(0, 1)
+    return largest_singular(joined).log().item() + of.log_scale + query_log
+
+
+def _key_and_query(made, slopes, sums, w):
     r"""Logarithms of the key and query sizes of all heads with weights w: the least over the regions.
 
-    For keys :math:`\|[M_h G / \sqrt{w_h}]_h\|\, \sup_x \|[\sqrt{w_h}\, a_h(x)]_h\|`; for queries the same with
-    :math:`G^\top A_h` in place of the slopes, where both factors belong to one region.
+    For keys :math:`\|[M_h G / \sqrt{w_h}]_h\|\, \sup_x \|[\sqrt{w_h}\, a_h(x)]_h\|`; for queries half of the same with
+    :math:`G^\top A_h` in place of the slopes, plus half of :math:`\|\sum_h M_h G G^\top A_h\|` (`sums`), where all
+    belong to one region.
     """
     by_output = [together(of.outputs, 1 / w, 1) for of in made]
     by_slope = [together(slope, w, dim) for pair in slopes for dim, slope in enumerate(pair)]
     by_query = [together(of.queries, w, 0) for of in made]
-    return min(by_output) + min(by_slope), min(map(sum, zip(by_output, by_query, strict=True)))
+    # rounding of the products in `sums` is relative to the other half, and covered with that of all scalars
+    halves = (log_sum([one + two, three]) for one, two, three in zip(by_output, by_query, sums, strict=True))
+    return min(by_output) + min(by_slope), min(halves) - math.log(2)
 
 
 def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
@@ -165,14 +193,14 @@ def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     start = (low[0] / low[1]).log()
     if len(left) == 1:
         return start.exp()
-    grams = [_gram(left / sizes[0].max(), 1), _gram(right / sizes[1].max(), dim)]
+    grams = [gram_of(left / sizes[0].max(), 1), gram_of(right / sizes[1].max(), dim)]
     tops = [None, None]
 
     def slope(logs):
         value, found = 0.0, np.zeros(len(logs))
         for which, (gram, sign) in enumerate(zip(grams, (-0.5, 0.5), strict=True)):
             scale = np.exp(sign * np.repeat(logs, len(gram) // len(logs)))
-            top, tops[which] = _top(scale[:, None] * gram * scale, tops[which])
+            top, tops[which] = top_pair(scale[:, None] * gram * scale, tops[which])
             value += 0.5 * math.log(top)
             found += sign * (tops[which] ** 2).reshape(len(logs), -1).sum(1)
         return value, found
@@ -184,13 +212,13 @@ def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.from_numpy(best.x).exp() if better else start.exp()
 
 
-def _gram(blocks, dim):
+def gram_of(blocks, dim):
     """Gram matrix of the columns of blocks side by side (1), or of the rows of blocks one above the other (0)."""
     wide = torch.cat([*blocks], 1) if dim else torch.cat([*blocks.mT], 1)
     return (wide.mT @ wide).numpy()
 
 
-def _top(gram, start):
+def top_pair(gram, start):
     """Largest eigenvalue of a positive semidefinite matrix, and its eigenvector, to a few digits."""
     if len(gram) > DENSE:
         try:
@@ -230,15 +258,20 @@ def value_of_layer(att, alone):
     return half + min(together(beside, weights, 1), together(above, weights, 0))
 
 
-def _slopes_together(of):
+def slopes_together(of):
     """Slopes of all heads on a region, one above the other and side by side, each with the better of `shares`."""
-    offset, spread = (
-        torch.tensor(together(of.above @ part, None, 0), dtype=torch.float64, device="cpu").exp() for part in of.slopes
-    )
-    found = [wide(*of.slopes, part) for part in shares(offset, spread)]
+    found = wide_slopes(of)
     above = min((of.above @ one for one in found), key=lambda blocks: together(blocks, None, 0))
     beside = min((of.beside @ triangle(one.mT).mT for one in found), key=lambda blocks: together(blocks, None, 1))
     return above, beside
+
+
+def wide_slopes(of):
+    """Queries of all heads on a region as maps of one vector of length at most 1, (h, k, d + 1), with both `shares`."""
+    offset, spread = (
+        torch.tensor(together(of.above @ part, None, 0), dtype=torch.float64, device="cpu").exp() for part in of.slopes
+    )
+    return [wide(*of.slopes, part) for part in shares(offset, spread)]
 
 
 def together(blocks, weights, dim):

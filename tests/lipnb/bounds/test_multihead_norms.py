@@ -28,7 +28,7 @@ def test_weights_only_improve():
 def test_the_top_eigenvalue_of_a_wide_matrix_is_that_of_all():
     factor = normal(multihead_norms.DENSE + 50, 40).numpy()
     gram = factor @ factor.T
-    value, vector = multihead_norms._top(gram, None)
+    value, vector = multihead_norms.top_pair(gram, None)
     assert value == pytest.approx(torch.linalg.eigvalsh(torch.as_tensor(gram))[-1].item(), rel=1e-4)
     assert abs(vector @ gram @ vector / value - 1) < 1e-4
-    assert multihead_norms._top(gram, vector)[0] == pytest.approx(value, rel=1e-4)
+    assert multihead_norms.top_pair(gram, vector)[0] == pytest.approx(value, rel=1e-4)
