@@ -496,5 +496,7 @@ def _solve(operator, start, options):
     kind = torch.finfo(start.dtype)
     least = kind.tiny / kind.eps if isinstance(operator, DenseGram) else 0
     found = found._replace(precision_limited=found.precision_limited | (found.value <= least))
-    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit)
+    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit + operator.error)
+    if options.certified or isinstance(operator, DenseGram):  # what was rounded before the products must be small too
+        found = found._replace(precision_limited=found.precision_limited | (operator.error > options.rtol * found.value))
     return _Answers(found, [_How(operator.name, "input")] * len(found.value))
