@@ -143,7 +143,7 @@ def operator_of(
     if x[0].numel() <= DENSE_SIZE if dense is None else dense:
         refuse_large_dense((x.shape[1] * f.output_width, x[0].numel()))
         own = None if weights is None else weights.double()
-        at, error = linearized(f.to(dtype=torch.float64), x.double(), own)
+        at, error = linearized(f.to(dtype=torch.float64), x.double(), own, blocks=True)
         return _counting(DenseGram(at, x, weights), error)
     n = x.shape[1]
     if cached_bytes(f, n) <= memory and not (f.masked and n >= MASKED_STREAM):

@@ -9,16 +9,18 @@ with weights :math:`P_{ij}`,
 .. math::
     (J u)_i = \sum_j P_{ij} (\dot q_i \cdot k_j + q_i \cdot \dot k_j)(v_j - o_i) + \sum_j P_{ij} \dot v_j .
 
-1. *Sizes.* :math:`a_i^2 = \sum_j P_{ij} |k_j|^2` and :math:`b_i^2 = \sum_j P_{ij} |v_j|^2`. Then :math:`|o_i| \le b_i`
-   and :math:`\sum_j P_{ij} |v_j - o_i|^2 \le b_i^2`; attention to sinks adds the length of `offset` to both.
-2. *Terms.* By Cauchy the terms in :math:`\dot q` have norm at most :math:`\max_i a_i b_i \|\dot q\|`; those in
-   :math:`\dot k` at most :math:`\max_i |q_i| b_i\, c\, \|\dot k\|` with :math:`c^2 = \max_j \sum_i P_{ij}`, since
+1. *Sizes.* :math:`a_i^2 = \sum_j P_{ij} |k_j|^2`, :math:`b_i^2 = \sum_j P_{ij} |v_j|^2` and :math:`\sigma_i^2 = \sum_j
+   P_{ij} |v_j - o_i|^2 = b_i^2 - |o_i|^2`, so :math:`|o_i| \le b_i`. With sinks :math:`b_i` plus the length of `offset`
+   is larger than both :math:`|o_i|` and :math:`\sigma_i`.
+2. *Terms.* By Cauchy the terms in :math:`\dot q` have norm at most :math:`\max_i a_i \sigma_i \|\dot q\|`; those in
+   :math:`\dot k` at most :math:`\max_i |q_i| \sigma_i\, c\, \|\dot k\|` with :math:`c^2 = \max_j \sum_i P_{ij}`, since
    :math:`(\sum_j P_{ij} g_{ij} y_j)^2 \le \sum_j P_{ij} g_{ij}^2 \sum_j P_{ij} y_j^2`; the last at most
    :math:`c \|\dot v\|`. With weights, :math:`P_{ij} \sqrt{a_i / a_j}` replaces P in the last two.
 3. *Errors.* Numbers that err by e of a product of sizes s change it by at most
    :math:`\prod (s + e) - \prod s`: `change`. The errors are these: of P relatively :math:`\theta` (line 5), of q, k and
-   v those of line 4, of o :math:`(3 U + \theta + \gamma_{n + 8})` times its size, plus that of v, since the rows of a
-   rounded P do not sum to one. U is the rounding unit of the tokens' type, 0 in float64.
+   v those of line 4, of o :math:`(3 U + \gamma_{n + 8}) b_i + \theta \sigma_i` plus that of v: the rows of a P rounded
+   to U do not sum to one, and those of any softmax do, so that :math:`\sum_j \delta P_{ij} v_j = \sum_j \delta P_{ij}
+   (v_j - o_i)`. U is the rounding unit of the tokens' type, 0 in float64.
 4. *Rows.* :math:`\gamma_{d+4} (|x_i| \|W\|_F + |b|)` in float64, times the gain of a norm, and U of the row itself.
 5. *Probabilities.* Logits err by at most t (as in line 3 of `lipnb.bounds.rounding`, with lengths in place of entries),
    so :math:`\theta = e^{2 t} - 1 + U`. A cap adds the error of its slope.
@@ -36,8 +38,12 @@ UNIT = torch.finfo(torch.float64).eps / 2
 MORE = 1 + 1e-6  # for the rounding of the bound itself: sums of positive numbers in float64
 
 
-def linearized(attention: Attention, x: Tensor, weights: Tensor | None = None) -> tuple[Linearization, Tensor]:
+def linearized(
+    attention: Attention, x: Tensor, weights: Tensor | None = None, *, blocks: bool = False
+) -> tuple[Linearization, Tensor]:
     """The linearization at tokens x (b, n, d), computed in float64 and rounded once, and the `jacobian_error`, (b,).
+
+    With `blocks` the error counts the float64 arithmetic of `Linearization.blocks` too.
 
     Examples
     --------
@@ -52,7 +58,13 @@ def linearized(attention: Attention, x: Tensor, weights: Tensor | None = None) -
     at = Linearization.at(projected(attention, x, weights))
     columns = squares(at)
     means = at.attention.average(at.probabilities, columns)
-    error = jacobian_error(at, x, means, received(at.root, at.probabilities), at.offset, attention)
+    arithmetic = 0.0
+    if blocks:  # absolute values have at most the root of the least dimension times the norm, for two matrices
+        k, v, h, n = attention.key_width, attention.value_width, attention.heads, x.shape[-2]
+        arithmetic = gamma(n + k + v + h + 16) * (max(k, v) * min(attention.output_width, h * v)) ** 0.5
+    error = jacobian_error(
+        at, x, means, received(at.root, at.probabilities), at.heads, at.offset, attention, arithmetic
+    )
     return at.to(attention), error
 
 
@@ -92,7 +104,14 @@ def change(sizes: tuple, errors: tuple) -> Tensor:
 
 
 def jacobian_error(
-    at: Projected, x: Tensor, means: Tensor, sums: Tensor, offset: Tensor | None, attention: Attention
+    at: Projected,
+    x: Tensor,
+    means: Tensor,
+    sums: Tensor,
+    heads: Tensor,
+    offset: Tensor | None,
+    attention: Attention,
+    arithmetic: float = 0.0,
 ) -> Tensor:
     """Upper bound (b,) on the norm of the difference between the true Jacobian and that of `at` in the type of `x`.
 
@@ -106,10 +125,12 @@ def jacobian_error(
         P times the `squares`.
     sums : Tensor, shape (b, h, n)
         What all rows together give to each token: `received`.
-    offset : Tensor, shape (b, h, n, v), or None
-        As in `Linearization`.
+    heads, offset : Tensor, shape (b, h, n, v)
+        As in `Linearization`; the second None without sinks.
     attention : Attention
         The map of `at`, in the type of x.
+    arithmetic : float
+        Relative error of what is made of these numbers, if no products.
     """
     att, n = at.attention, x.shape[-2]
     norms = ScaledMatrices.of(attention, x.dtype).norms
@@ -119,21 +140,25 @@ def jacobian_error(
     query, key = (torch.linalg.vector_norm(part, dim=-1) for part in (at.query, at.key))
     largest_key = key.amax(-1, keepdim=True).repeat_interleave(times, -2)
     theta, slope = _probability_errors(at, rows, query.amax(-1, keepdim=True), largest_key, x.dtype)
-    theta = theta + unit + gamma(att.key_width + att.value_width + att.heads + 16)  # and products of blocks
+    theta = theta + unit + arithmetic
     # line 1
     a, b = (means[..., i].clamp_min(0).sqrt() for i in (0, 1))
-    size = b if offset is None else b + torch.linalg.vector_norm(offset, dim=-1)
-    spread, row = size, 1.0
+    output = torch.linalg.vector_norm(heads, dim=-1)
+    variance = (b - output).clamp_min(0) * (b + output) + gamma(2 * (n + att.value_width) + 16) * b.square()
+    size, spread = b, variance.sqrt()
+    if offset is not None:
+        size = spread = b + torch.linalg.vector_norm(offset, dim=-1)
+    weighted_spread, row = spread, 1.0
     received_most = sums.amax(-1)
     if at.root is not None:
         root = at.root[..., None, :, 0]
         row = (root * means[..., 3]).clamp_min(0).sqrt()
-        spread = (root * means[..., 2]).clamp_min(0).sqrt() + size * row
+        weighted_spread = (root * means[..., 2]).clamp_min(0).sqrt() + size * row
         received_most = (sums / root).amax(-1)
     c = received_most.clamp_min(0).sqrt()
     # lines 3 and 4
     value_error = unit * b + rows.value
-    output_error = (3 * unit + theta + gamma(n + 8)) * size + rows.value
+    output_error = (3 * unit + gamma(n + 8)) * size + theta * spread + rows.value
     both = value_error + output_error
     of_query = unit * norms.frobenius[0] / norms.query.clamp_min(UNIT**8) + rows.query_derivative
     of_query = of_query + 6 * unit * (at.of_query is not None)  # factors of a norm and a rotation
@@ -145,11 +170,11 @@ def jacobian_error(
         query_size = query_size + abs(att.slope) * largest_key
         query_error = query_error + abs(att.slope) * (unit * largest_key + rows.key)
     first = change(
-        (one, one, a, size), (weight, of_query[..., None] * one, unit * a + rows.key, both)
+        (one, one, a, spread), (weight, of_query[..., None] * one, unit * a + rows.key, both)
     ) * rows.query_gain
-    weighted = unit * spread + (rows.value + output_error) * row
+    weighted = unit * (b if at.root is None else weighted_spread) + (rows.value + output_error) * row
     second = change(
-        (one, one, query_size, spread), (weight, of_key[..., None] * one, query_error, weighted)
+        (one, one, query_size, weighted_spread), (weight, of_key[..., None] * one, query_error, weighted)
     )
     third = theta * norms.value.repeat_interleave(times)[:, None] * row
     head = first.amax(-1) * rows.query_norm + c * (second.amax(-1) * rows.key_norm + (third * one).amax(-1))

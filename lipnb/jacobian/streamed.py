@@ -136,7 +136,7 @@ class StreamedGram(GramOperator):
         if at.sink_bias is not None:
             offset = -(att.sinks[:, None, None] - sums).exp() * at.sink_bias
             heads += offset
-        error = jacobian_error(at, x, means, got, offset, self.attention)
+        error = jacobian_error(at, x, means, got, heads, offset, self.attention)
         one, unit = torch.ones_like(key[..., :1]), self.matrices.value_unit
         queries = torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1)
         values = torch.cat([value / unit, one], -1).to(x.dtype)
