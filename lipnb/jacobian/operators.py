@@ -14,7 +14,7 @@ from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import LINEAR, AutodiffJacobian, RecordedJacobian
 from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.linearization import Linearization
-from lipnb.jacobian.rounding import linearized
+from lipnb.jacobian.rounding_error import linearized
 from lipnb.spectral import GramOperator, MatrixGram
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs

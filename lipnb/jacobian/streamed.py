@@ -11,7 +11,7 @@ from lipnb.attention import Attention
 from lipnb.checks import at_once
 from lipnb.jacobian.linearization import Projected
 from lipnb.jacobian.matrices import ScaledMatrices
-from lipnb.jacobian.rounding import jacobian_error, projected, received, squares
+from lipnb.jacobian.rounding_error import jacobian_error, projected, received, squares
 from lipnb.spectral import GramOperator
 
 ROWS = (16, 512)  # least and most rows of a tile: fewer make matrix products inefficient, more leave the cache

@@ -49,7 +49,7 @@ def linearized(
     --------
     >>> import torch
     >>> from lipnb import Attention
-    >>> from lipnb.jacobian.rounding import linearized
+    >>> from lipnb.jacobian.rounding_error import linearized
     >>> x = torch.tensor([[[100.0], [100.01], [99.987]]])
     >>> at, error = linearized(Attention.from_matrices(torch.eye(1), torch.eye(1)), x)
     >>> at.probabilities.dtype, bool(0 < error < 1e-5)
