@@ -23,7 +23,7 @@ with weights :math:`P_{ij}`,
    (v_j - o_i)`. U is the rounding unit of the tokens' type, 0 in float64.
 4. *Rows.* :math:`\gamma_{d+4} (|x_i| \|W\|_F + |b|)` in float64, times the gain of a norm, and U of the row itself.
 5. *Probabilities.* Logits err by at most t (as in line 3 of `lipnb.bounds.rounding`, with lengths in place of entries),
-   so :math:`\theta = e^{2 t} - 1 + U`. A cap adds the error of its slope.
+   so :math:`\theta = e^{2 t} - 1`, and U for rounding P itself. A cap adds the error of its slope.
 6. *Heads.* :math:`\|\sum_h W_O^{(h)} \delta_h\| \le \|W_O\| (\sum_h |\delta_h|^2)^{1/2}`.
 """
 
@@ -139,8 +139,8 @@ def jacobian_error(
     rows = _Rows(at, x, norms)
     query, key = (torch.linalg.vector_norm(part, dim=-1) for part in (at.query, at.key))
     largest_key = key.amax(-1, keepdim=True).repeat_interleave(times, -2)
-    theta, slope = _probability_errors(at, rows, query.amax(-1, keepdim=True), largest_key, x.dtype)
-    theta = theta + unit + arithmetic
+    softmax, slope = _probability_errors(at, rows, query.amax(-1, keepdim=True), largest_key, x.dtype)
+    theta = softmax + unit + arithmetic
     # line 1
     a, b = (means[..., i].clamp_min(0).sqrt() for i in (0, 1))
     output = torch.linalg.vector_norm(heads, dim=-1)
@@ -158,7 +158,7 @@ def jacobian_error(
     c = received_most.clamp_min(0).sqrt()
     # lines 3 and 4
     value_error = unit * b + rows.value
-    output_error = (3 * unit + gamma(n + 8)) * size + theta * spread + rows.value
+    output_error = (3 * unit + gamma(n + 8)) * size + softmax * spread + rows.value
     both = value_error + output_error
     of_query = unit * norms.frobenius[0] / norms.query.clamp_min(UNIT**8) + rows.query_derivative
     of_query = of_query + 6 * unit * (at.of_query is not None)  # factors of a norm and a rotation

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 from cases import random_case
@@ -85,7 +86,7 @@ def test_the_rounded_jacobian_is_as_near_as_stated(kind, weighted):
             root = weights.double().sqrt().repeat_interleave(6, -1)
             apart = root[..., None] * apart / root[..., None, :]
         norm = torch.linalg.matrix_norm(apart, 2)
-        assert (norm <= error).all() and (error <= 1e3 * norm).all()
+        assert (norm <= error).all() and (error <= 5e3 * norm).all()
         assert at.probabilities.dtype == torch.float32
 
 
@@ -104,25 +105,41 @@ def test_the_bound_by_hand():
     assert linearized(f, x[:, :1])[1].item() == pytest.approx(UNIT * v, rel=1e-5)  # one token: only its value
 
 
+def exact_norm(x):
+    """The constant of A = V = 1 at numbers x, with fifty digits."""
+    with mpmath.workdps(50):
+        x, n = [mpmath.mpf(one) for one in x], len(x)
+        J = mpmath.matrix(n, n)
+        for i in range(n):
+            P = [mpmath.exp(x[i] * (one - max(x))) for one in x]
+            P = [one / mpmath.fsum(P) for one in P]
+            mean = mpmath.fdot(P, x)
+            for j in range(n):
+                J[i, j] = P[j] * (1 + x[i] * (x[j] - mean))
+            J[i, i] += mpmath.fsum(p * (one - mean) ** 2 for p, one in zip(P, x, strict=True))
+        return max(mpmath.svd_r(J, compute_uv=False))
+
+
 def test_float64_counts_its_own_rounding():
-    missed = 0
-    for seed in range(40):
-        f, x = drawn(seed, 4, 3, batch=2)
-        wide = f.to(dtype=torch.float64)
-        lip, truth = local_lipschitz(wide, x.double()), certify(f, x)
-        assert (lip.upper >= truth.lower).all()
-        error = linearized(wide, x.double(), blocks=True)[1]
-        assert torch.allclose(lip.upper, lip.value * (1 + 8 * 2 * f.output_width * 4 * 2.0**-52) + error, rtol=1e-12)
-        missed += int((lip.upper - error < truth.lower).sum())
-    assert missed  # the rounding of a decomposition alone would not do
+    """Two logits of 1e8 near each other, one of -1e8: the rounding of a decomposition alone would not do."""
+    eye, missed = torch.eye(1, dtype=torch.float64), 0
+    for seed in range(12):
+        x = 1e4 + 2e-4 * torch.randn(3, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        x[2] = -1e4
+        f, truth = Attention.from_matrices(eye, eye), exact_norm(x[:, 0].tolist())
+        lip = local_lipschitz(f, x)
+        assert lip.upper.item() >= truth >= lip.value.item() * (1 - 1e-6) and lip.route == "dense"
+        error = linearized(f, x[None], blocks=True)[1][0]
+        assert lip.upper.item() == pytest.approx((lip.value * (1 + 8 * 6 * 2.0**-52) + error).item(), rel=1e-15)
+        missed += lip.upper.item() - error.item() < truth
+    assert missed > 2
 
 
 @pytest.mark.parametrize("options", [{"memory": 2**30}, {"memory": 1}])
 def test_what_float32_rounds_too_much_is_solved_in_float64(options):
-    case = random_case(3, n=12, dtype=torch.float32)
+    case = random_case(3, n=30, dtype=torch.float32)
     f, x = case.attention, case.x
     assert local_lipschitz(f, x, **options).precision == "input"
-    assert local_lipschitz(f, x + 1000, rtol=1e-3, **options).precision in ("input", "float64")
     hard = local_lipschitz(f.replace(scale=1e3 * f.scale), x, **options)
     assert hard.precision == "float64" and hard.converged.all()
     free = local_lipschitz(f.replace(scale=1e3 * f.scale), x, confidence=None, **options)
