@@ -40,9 +40,10 @@ class MatrixNorms(NamedTuple):
         """Norms of the matrices of a map, in float64."""
         from lipnb.bounds.upper_norms import largest_singular, length  # only now: bounds need Jacobians
 
-        each = [abs(slope) * query, key, value]
+        each = (abs(slope) * query, key, value)
         whole = query.new_ones(()) if output is None else largest_singular(output.movedim(0, 1).flatten(1))
-        return cls(*map(largest_singular, each), whole, tuple(length(one, (-2, -1)) for one in each))  # type: ignore[arg-type]
+        first, second, third = (length(one, (-2, -1)) for one in each)
+        return cls(*(largest_singular(one) for one in each), output=whole, frobenius=(first, second, third))
 
 
 class ScaledMatrices:

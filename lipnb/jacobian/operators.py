@@ -192,8 +192,8 @@ def _name(kind):
 def cached_bytes(attention: Attention, n: int) -> int:
     """Bytes that the cached products of one sequence of n tokens take, Lanczos vectors included."""
     h, k, v, d = attention.heads, attention.key_width, attention.value_width, attention.width
-    # in float64 logits and probabilities, with a cap two more; then a copy in the type of the tokens. What products keep
-    # is less: probabilities, a buffer, a copy when the batch shrinks; slopes of a cap and their copy
+    # in float64 logits and probabilities, with a cap two more; then a copy in the type of the tokens. What products
+    # keep is less: probabilities, a buffer, a copy when the batch shrinks; slopes of a cap and their copy
     squares = (2 if attention.cap is None else 4) * torch.float64.itemsize + attention.dtype.itemsize
     rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
     return squares * h * n * n + rows * attention.dtype.itemsize

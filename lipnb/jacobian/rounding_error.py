@@ -75,7 +75,7 @@ def projected(attention: Attention, x: Tensor, weights: Tensor | None = None) ->
 
 
 def squares(at: Projected) -> Tensor:
-    """Columns (..., g, n, 2): squared lengths of keys and values; with weights also of the latter, and 1, over roots."""
+    """Squared lengths of keys and values, (..., g, n, 2); with weights, two more columns: the latter, and 1, over roots."""
     key, value = at.key.square().sum(-1), at.value.square().sum(-1)
     if at.root is None:
         return torch.stack([key, value], -1)
@@ -169,13 +169,11 @@ def jacobian_error(
     if att.score == "l2":
         query_size = query_size + abs(att.slope) * largest_key
         query_error = query_error + abs(att.slope) * (unit * largest_key + rows.key)
-    first = change(
-        (one, one, a, spread), (weight, of_query[..., None] * one, unit * a + rows.key, both)
-    ) * rows.query_gain
-    weighted = unit * (b if at.root is None else weighted_spread) + (rows.value + output_error) * row
-    second = change(
-        (one, one, query_size, weighted_spread), (weight, of_key[..., None] * one, query_error, weighted)
+    first = (
+        change((one, one, a, spread), (weight, of_query[..., None] * one, unit * a + rows.key, both)) * rows.query_gain
     )
+    weighted = unit * (b if at.root is None else weighted_spread) + (rows.value + output_error) * row
+    second = change((one, one, query_size, weighted_spread), (weight, of_key[..., None] * one, query_error, weighted))
     third = theta * norms.value.repeat_interleave(times)[:, None] * row
     head = first.amax(-1) * rows.query_norm + c * (second.amax(-1) * rows.key_norm + (third * one).amax(-1))
     error = norms.output * torch.linalg.vector_norm(head, dim=-1) * MORE
@@ -208,12 +206,11 @@ class _Rows:
         )
         self.key, key_gain, self.key_derivative = self._through(key, at.of_key, att.key_norm, att, d)
         if att.score == "l2":  # the centre of the keys, subtracted from both with its own rounding
-            self.query = self.query + 4 * UNIT * abs(att.slope) * key.amax(-1, keepdim=True).repeat_interleave(times, -2)
+            centre = key.amax(-1, keepdim=True).repeat_interleave(times, -2)
+            self.query = self.query + 4 * UNIT * abs(att.slope) * centre
         # the difference from the mean key, of which a norm has at most this length
         self.key = self.key + 4 * UNIT * key * key_gain
-        self.key, self.value = (
-            one.amax(-1, keepdim=True).repeat_interleave(times, -2) for one in (self.key, value)
-        )
+        self.key, self.value = (one.amax(-1, keepdim=True).repeat_interleave(times, -2) for one in (self.key, value))
         joint = att.joint_norm
         query_norm, key_norm = (
             torch.linalg.vector_norm(one).expand_as(one) if joint else one for one in (norms.query, norms.key)
@@ -224,7 +221,7 @@ class _Rows:
 
     @staticmethod
     def _through(sizes, of, weight, att, d, slope=1.0):
-        """Errors of rows of these `sizes` after norm and rotation, the gain (b, h, n), and errors of derivatives (b, h).
+        """Errors of rows of these `sizes` after norm and rotation, gains (b, h, n), and errors of derivatives (b, h).
 
         The length that a norm divides by moves by at most `moved`, relatively: lines 2a to 2c of
         `lipnb.bounds.rounding`. If that is not small, nothing is known.

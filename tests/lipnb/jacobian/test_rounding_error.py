@@ -1,4 +1,4 @@
-"""Rounding before the products: it is bounded, the bound is in `upper`, and float32 goes on in float64 if it is large."""
+"""Rounding before the products: its bound, which is in `upper`; float32 goes on in float64 if it is large."""
 
 import math
 
@@ -16,7 +16,10 @@ EVERY = {"plain": {}, "masked": {"masked": True}, "window": {"masked": True, "wi
 EVERY |= {"l2": {"score": "l2"}, "sinks": {"sinks": torch.tensor([0.5, -1.0, 0.0, 2.0])}}
 EVERY |= {"rotary": {"frequencies": torch.tensor([1.0, 0.1])}, "relative": {"relative": torch.randn(4, 15)}}
 EVERY |= {"norms": {"query_norm": torch.rand(4, 5) + 0.5, "key_norm": torch.rand(2, 5) + 0.5}}
-EVERY |= {"joint": {**EVERY["norms"], "joint_norm": True}, "sinks and bias": {**EVERY["sinks"], "value_bias": torch.ones(2, 3)}}
+EVERY |= {
+    "joint": {**EVERY["norms"], "joint_norm": True},
+    "sinks and bias": {**EVERY["sinks"], "value_bias": torch.ones(2, 3)},
+}
 
 
 def drawn(seed, n, d, batch=5):
