@@ -43,7 +43,8 @@ class MatrixNorms(NamedTuple):
         each = (abs(slope) * query, key, value)
         whole = query.new_ones(()) if output is None else largest_singular(output.movedim(0, 1).flatten(1))
         first, second, third = (length(one, (-2, -1)) for one in each)
-        return cls(*(largest_singular(one) for one in each), output=whole, frobenius=(first, second, third))
+        of_query, of_key, of_value = map(largest_singular, each)
+        return cls(of_query, of_key, of_value, whole, (first, second, third))
 
 
 class ScaledMatrices:

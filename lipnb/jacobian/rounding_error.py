@@ -75,7 +75,7 @@ def projected(attention: Attention, x: Tensor, weights: Tensor | None = None) ->
 
 
 def squares(at: Projected) -> Tensor:
-    """Squared lengths of keys and values, (..., g, n, 2); with weights, two more columns: the latter, and 1, over roots."""
+    """Squared lengths of keys and values, (..., g, n, 2); with weights also the latter, and 1, over roots."""
     key, value = at.key.square().sum(-1), at.value.square().sum(-1)
     if at.root is None:
         return torch.stack([key, value], -1)

@@ -54,7 +54,7 @@ def test_the_three_tokens_of_the_review_lie_below_the_bound():
 
 @pytest.mark.parametrize(("n", "d", "options"), [(4, 3, {}), (9, 8, {}), (9, 8, {"memory": 1})])
 def test_no_bound_is_below_the_constant_however_large_logits_and_far_the_tokens(n, d, options):
-    for seed in range(40):
+    for seed in range(60 if n < 9 else 12):
         f, x = drawn(seed, n, d)
         truth, lip = true_norm(f, x), local_lipschitz(f, x, **options)
         assert lip.converged.all() and (lip.upper >= truth).all(), seed
