@@ -161,8 +161,10 @@ def jacobian_error(
     output_error = (3 * unit + gamma(n + 8)) * size + softmax * spread + rows.value
     both = value_error + output_error
     of_query = unit * norms.frobenius[0] / norms.query.clamp_min(UNIT**8) + rows.query_derivative
-    of_query = of_query + 6 * unit * (at.of_query is not None)  # factors of a norm and a rotation
-    of_key = rows.key_derivative + 6 * unit * (at.of_key is not None)
+    # factors of a norm; cosines and sines, which are exact in the type of the frequencies
+    turned = 2 * unit if att.frequencies is not None and att.frequencies.dtype != x.dtype else 0.0
+    of_query = of_query + turned + (0.0 if att.query_norm is None else 6 * unit)
+    of_key = rows.key_derivative + turned + (0.0 if att.key_norm is None else 6 * unit)
     weight = theta + slope + theta * slope
     one = torch.ones_like(a)
     query_size, query_error = query, unit * query + rows.query
