@@ -106,7 +106,7 @@ def test_the_bound_by_hand():
     assert math.isclose(v**2, sigma**2 + o**2)
     assert linearized(f, x)[1].item() == pytest.approx(query + key + UNIT * v, rel=1e-5)
     assert linearized(f, x[:, :1])[1].item() == pytest.approx(UNIT * v, rel=1e-5)  # one token: only its value
-    # in float64, in units of 2^-53: P errs by 2 (17 + q (5 + 4)) = 70, in the value term; v and o by 3 (5 + 4) each, in q
+    # in float64, in units of 2^-53: P errs by 2 (17 + q (5 + 4)) = 70; v and o by 3 (5 + 4) each, times q
     error = linearized(f.to(dtype=torch.float64), x[:, :1].double())[1].item()
     assert error == pytest.approx((70 * v + a * 2 * 27) * 2.0**-53, rel=1e-5)
 
