@@ -31,8 +31,9 @@ class LocalLipschitz:
     ----------
     value : Tensor, shape of the batch
         Lower bound on the local constant, up to rounding. If `converged`, it is at most ``1.25 rtol`` below the
-        constant (``rtol + 16 eps`` if rtol is below 64 eps): with the probability of `upper`; by power iteration
-        likely, by the dense method certainly. It has no gradient, so ``loss + value`` trains as `loss` alone; a
+        constant (``rtol + 16 eps`` if rtol is below 64 eps), apart from the rounding of attention that `upper` counts
+        (in float32 at most rtol): with the probability of `upper`; by power iteration likely, by the dense method
+        certainly. It has no gradient, so ``loss + value`` trains as `loss` alone; a
         penalty is `lipnb.differentiable_lipschitz`.
     residual : Tensor, shape of the batch
         Relative residual of the singular pair, see `lipnb.spectral.SpectralNorm`.
@@ -46,16 +47,17 @@ class LocalLipschitz:
         Upper bound on the local constant, up to a relative rounding of 16 eps. For a single item, and an input not
         chosen by looking at answers from this start, it fails with probability at most ``1 - confidence`` over the
         random start if products are exact. Rounding in float64 adds less than 2e-7 to that probability at the default
-        options. In float32, and for a much smaller rtol, the bound assumes that rounding acts like noise: its part
-        along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
-        If float32 cannot prove the tolerance, an `Attention`, or a callable that accepts float64, is solved again in
-        float64; otherwise the item has not converged, and `upper` is the bound that is still proved. Infinite if
-        nothing was certified. Two errors are not counted. One is the rounding of queries, keys, values and attention
-        probabilities, which `lipnb.certify` counts. It grows with the logits and with the tokens' distance from zero
-        (in float32, at large logits, the bound was too small by 3e-5 at one of 74 hard inputs and by 6e-4 at another:
-        use float64), and for heads that cancel it is relative to the heads, not to their sum. The other is the error
-        of a separable kernel, at most a tenth of rtol where it was sampled. The start vector depends on `seed` alone
-        and is the same for all items.
+        options. In float32, and for a much smaller rtol, the bound assumes that rounding of products acts like noise:
+        its part along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
+        Of an `Attention`, the rounding of queries, keys, values and attention probabilities is counted, whatever the
+        logits and however far the tokens lie from zero: they are computed in float64 and rounded once to the type of
+        `x`, and a proved bound on what this changes is added (`lipnb.jacobian.rounding_error`; in float32 less than
+        1e-4 of the constant of trained layers). If float32 cannot prove the tolerance, or that bound exceeds rtol,
+        an `Attention` is solved again in float64, as is a callable that accepts float64 in the first case; otherwise
+        the item has not converged, and `upper` is the bound that is still proved. Infinite if nothing was certified.
+        The constant of a callable is that of the map as it computes: how rounding inside the callable changes its
+        derivative is not counted. Nor is the error of a separable kernel, at most a tenth of rtol where it was sampled.
+        The start vector depends on `seed` alone and is the same for all items.
     confidence : float or None
         Requested probability of `upper`; 1.0 for ``method="dense"``, where nothing is random; None without a
         certificate.
@@ -64,7 +66,8 @@ class LocalLipschitz:
         long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or "autodiff";
         several names if the inputs took several routes.
     precision : str
-        Precision of the products: "input", or "float64" where float32 could not prove the tolerance; or both. For a
+        Precision of the products: "input", or "float64" where float32 could not prove the tolerance or would round
+        attention too much; or both. For a
         callable whose products are measured to have fewer digits than the type of `x`, the type with that many digits:
         "float32", "float16" (as many as TF32) or "bfloat16"; value and upper bound are then exact up to its rounding.
 
@@ -147,8 +150,9 @@ def local_lipschitz(
         singular values of the dense Jacobian.
     confidence : float, optional
         Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32
-        if rounding acts like noise, see `LocalLipschitz`). None stops by the residual alone: about 40 % cheaper, and
-        sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and answers 1.0.
+        if rounding of products acts like noise, see `LocalLipschitz`). None stops by the residual alone: about 40 %
+        cheaper, and sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and answers
+        1.0.
     memory : int, optional
         Bytes that cached matrices may take, default 2 GiB (on a GPU half of its free memory). Batches are split to
         fit; a sequence too long to fit is streamed, or uses a separable kernel if its key dimension is small.
@@ -173,9 +177,10 @@ def local_lipschitz(
     -----
     castin2024smooth, section 3.1 (definition), Lemma C.5 (weights), appendix E.1 (power iteration).
 
-    If the mean of the tokens is far larger than their distances, float32 products err by more than the 4 eps that the
-    certificate counts: by about 17 eps if it is 100 times as large, 700 eps at 1,000 times; of 30 upper bounds at
-    2,000 times, one was too small by a relative 4e-6. Give such tokens, and the map, in float64.
+    If the mean of the tokens is far larger than their distances, float32 products of a callable may err by far more
+    than the 4 eps that the certificate counts (attention written as a function: by hundreds of eps at 1,000 times):
+    give such tokens, and the map, in float64. Those of an `Attention` do not: keys and values are taken relative to
+    their means, which changes no derivative.
 
     Examples
     --------
@@ -439,7 +444,10 @@ class _Answers(NamedTuple):
 
 
 def _solve_attention(f, x, weights, options):
-    """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 if float32 proves too little."""
+    """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 if float32 proves too little.
+
+    Too little is proved, too, where what float32 rounds of attention may change the constant by more than rtol.
+    """
     weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
     with gemm.full_precision(x.dtype, x.device):
@@ -496,5 +504,8 @@ def _solve(operator, start, options):
     kind = torch.finfo(start.dtype)
     least = kind.tiny / kind.eps if isinstance(operator, DenseGram) else 0
     found = found._replace(precision_limited=found.precision_limited | (found.value <= least))
-    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit)
+    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit + operator.error)
+    if options.certified:  # what was rounded before the products must be small too
+        large = operator.error > options.rtol * found.value
+        found = found._replace(precision_limited=found.precision_limited | large)
     return _Answers(found, [_How(operator.name, "input")] * len(found.value))

@@ -139,6 +139,16 @@ class RowJacobian:
         turn, at = (pair and (pair[0][..., rows, :], pair[1][..., rows, :]) for pair in (self._turn, self._at))
         return self._with(turn, at)
 
+    def to(self, dtype: torch.dtype) -> "RowJacobian":
+        """The Jacobian with all its numbers rounded to `dtype`."""
+        turn, at = (pair and (pair[0].to(dtype), pair[1].to(dtype)) for pair in (self._turn, self._at))
+        return self._with(turn, at)
+
+    @property
+    def gain(self) -> Tensor | float:
+        """The largest factor w r of each row, (..., h, n), which bounds the norm of the Jacobian; 1 without a norm."""
+        return 1.0 if self._at is None else self._at[1].abs().amax(-1)
+
     def restrict(self, index: Tensor) -> "RowJacobian":
         """The Jacobian restricted to the sequences `index` of a batch (b, h, n, k)."""
         return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

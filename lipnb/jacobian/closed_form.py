@@ -180,7 +180,7 @@ class AttentionJacobian:
         """
         refuse_large_dense(self.shape)
         with torch.no_grad(), gemm.full_precision(self.dtype, self.x.device):
-            return self._at.blocks().reshape(self.shape)
+            return self._at.dense().reshape(self.shape)
 
     def linear_operator(self) -> LinearOperator:
         """The Jacobian of one sequence as a SciPy operator, for ``scipy.sparse.linalg.svds`` and the like.

@@ -34,8 +34,8 @@ class Projected:
         Terms added to the logits of each key.
     root : Tensor, shape (..., n, 1), or None
         Square roots of the token weights, for the weighted norm.
-    sink_bias : Tensor, shape (h, 1, v), or None
-        The bias of values with sinks; `value` does not include it.
+    sink_bias : Tensor, shape (h, 1, v) or (..., h, 1, v), or None
+        With sinks, what `value` does not include: the bias of values, and their mean if they are `centred`.
     """
 
     attention: Attention
@@ -81,6 +81,31 @@ class Projected:
             if one is not None and name not in ("attention", "sink_bias"):
                 some[name] = one.restrict(index) if isinstance(one, RowJacobian) else one[index]
         return replace(self, **some)
+
+    def centred(self) -> Self:
+        """The same Jacobian with values, and keys where they may be shifted, relative to their mean.
+
+        One vector added to all values changes neither v_j - o_i nor, without sinks, anything else; added to all keys,
+        it adds one number to each row of logits, which the softmax removes if no cap and no sink compares it. Far from
+        zero, products of the uncentred rows would lose digits.
+        """
+        att, key = self.attention, self.key
+        if att.score == "dot" and att.cap is None and att.sinks is None:  # L2 scores: already centred
+            key = key - key.mean(-2, keepdim=True)
+        centre = self.value.mean(-2, keepdim=True)
+        bias = None  # without sinks it changes nothing
+        if att.sinks is not None:
+            bias = centre.repeat_interleave(att.heads // att.groups, -3)
+            bias = bias if self.sink_bias is None else bias + self.sink_bias
+        return replace(self, key=key, value=self.value - centre, sink_bias=bias)
+
+    def to(self, attention: Attention) -> Self:
+        """The same in the type of `attention`, the same map in that type: every number rounded once."""
+        made: dict[str, Any] = {"attention": attention.without_irrelevant_biases()}
+        for name, one in vars(self).items():
+            if one is not None and name != "attention":
+                made[name] = one.to(attention.dtype)
+        return replace(self, **made)
 
     @property
     def near_hard(self) -> bool:
@@ -132,9 +157,13 @@ class Linearization(Projected):
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
         """Make it at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
-        base = Projected.of(attention, x, weights)
+        return cls.at(Projected.of(attention, x, weights))
+
+    @classmethod
+    def at(cls, base: Projected) -> Self:
+        """Make it from queries, keys and values. Differentiable."""
         P, cap_slope, sinks = base.attention.attend(base.query, base.key, base.added)
-        heads, offset = attention.average(P, base.value), None
+        heads, offset = base.attention.average(P, base.value), None
         if base.sink_bias is not None and sinks is not None:
             offset = -sinks * base.sink_bias
             heads = heads + offset
@@ -189,6 +218,11 @@ class Linearization(Projected):
     def _summed(self, rows):
         """Transpose of `_shared`."""
         return rows.unflatten(-3, (self.attention.groups, -1)).sum(-3)
+
+    def dense(self) -> Tensor:
+        """The matrix of the Jacobian, shape (..., n m, n d), from its `blocks`."""
+        blocks = self.blocks()
+        return blocks.flatten(-4, -3).flatten(-2)
 
     def blocks(self, first: int = 0, last: int | None = None) -> Tensor:
         r"""Blocks of the Jacobian for output tokens first <= i < last.

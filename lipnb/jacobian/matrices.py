@@ -1,6 +1,9 @@
 """Weight matrices of an attention map, stacked and scaled for products with its Jacobian."""
 
+from typing import NamedTuple, Self
+
 import torch
+from torch import Tensor
 
 from lipnb.scaling import power_of_two
 
@@ -11,6 +14,37 @@ def _tensors(attention):
     """The tensors from which `projection` and `output` are made."""
     output = () if attention.output is None else (attention.output,)
     return attention.query, attention.key, attention.value, *output
+
+
+class MatrixNorms(NamedTuple):
+    """Upper bounds, in float64, on the norms of the matrices of an attention map.
+
+    Attributes
+    ----------
+    query, key, value : Tensor, shape (h,) or (g,)
+        Spectral norms for each head, that of the queries times the slope of the logits.
+    output : Tensor, shape ()
+        Spectral norm of the output matrices side by side; 1 without.
+    frobenius : tuple of Tensor, shape (h,) or (g,)
+        Frobenius norms of the first three: those of the absolute values are at most as large.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    frobenius: tuple[Tensor, Tensor, Tensor]
+
+    @classmethod
+    def of(cls, slope: float, query: Tensor, key: Tensor, value: Tensor, output: Tensor | None = None) -> Self:
+        """Norms of the matrices of a map, in float64."""
+        from lipnb.bounds.upper_norms import largest_singular, length  # only now: bounds need Jacobians
+
+        each = (abs(slope) * query, key, value)
+        whole = query.new_ones(()) if output is None else largest_singular(output.movedim(0, 1).flatten(1))
+        first, second, third = (length(one, (-2, -1)) for one in each)
+        of_query, of_key, of_value = map(largest_singular, each)
+        return cls(of_query, of_key, of_value, whole, (first, second, third))
 
 
 class ScaledMatrices:
@@ -32,7 +66,7 @@ class ScaledMatrices:
         self._made_of = [tensor.clone() for tensor in _tensors(attention)]
         # from the copies, because another thread may write into the map meanwhile
         query, key, value, output = (*self._made_of, None)[:4]
-        self._steepest, self.value_width = None, value.shape[-2]
+        self._steepest, self._norms, self.value_width = None, None, value.shape[-2]
         self.value_unit = power_of_two(value)
         output_unit = 1.0 if output is None else power_of_two(output)
         self.unit = self.value_unit * output_unit
@@ -60,6 +94,13 @@ class ScaledMatrices:
         """Whether `attention` has the numbers from which these matrices were made."""
         old, new = self._made_of, _tensors(attention)
         return self._slope == attention.slope and len(old) == len(new) and all(map(torch.equal, old, new))
+
+    @property
+    def norms(self) -> "MatrixNorms":
+        """Norms of the matrices, as upper bounds. Computed once."""
+        if self._norms is None:
+            self._norms = MatrixNorms.of(self._slope, *(tensor.double() for tensor in self._made_of))
+        return self._norms
 
     def steepest(self, groups):
         """Approximate token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.

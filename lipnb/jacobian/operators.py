@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import memory_allowance
+from lipnb.checks import memory_allowance, refuse_large_dense
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import LINEAR, AutodiffJacobian, RecordedJacobian
 from lipnb.jacobian.cached import CachedGram
-from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.linearization import Linearization
+from lipnb.jacobian.rounding_error import linearized
 from lipnb.spectral import GramOperator, MatrixGram
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs
@@ -94,9 +94,7 @@ class AutodiffGram(GramOperator):
 class DenseGram(MatrixGram):
     """The explicit `matrix`, (b, M, N), of a Jacobian at tokens x (..., n, d), with weights (..., n) or none."""
 
-    def __init__(
-        self, jacobian: AttentionJacobian | AutodiffJacobian, x: Tensor, weights: Tensor | None = None
-    ) -> None:
+    def __init__(self, jacobian: Linearization | AutodiffJacobian, x: Tensor, weights: Tensor | None = None) -> None:
         matrix = jacobian.dense()
         if isinstance(jacobian, AutodiffJacobian) and jacobian.gap > MOST_GAP:
             raise ValueError(
@@ -108,6 +106,7 @@ class DenseGram(MatrixGram):
             root = weights.sqrt().expand(x.shape[:-1])[..., None]
             rows = root.expand(*root.shape[:-1], matrix.shape[-2] // x.shape[-2]).flatten(-2)
             matrix = rows[..., :, None] * matrix / root.expand(x.shape).flatten(-2)[..., None, :]
+        matrix = matrix.to(x.dtype)
         super().__init__(matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None])
 
 
@@ -142,11 +141,21 @@ def operator_of(
     if not isinstance(f, Attention):
         return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
     if x[0].numel() <= DENSE_SIZE if dense is None else dense:
-        return DenseGram(AttentionJacobian(f, x, weights), x, weights)
+        refuse_large_dense((x.shape[1] * f.output_width, x[0].numel()))
+        own = None if weights is None else weights.double()
+        at, error = linearized(f.to(dtype=torch.float64), x.double(), own, blocks=True)
+        return _counting(DenseGram(at, x, weights), error)
     n = x.shape[1]
     if cached_bytes(f, n) <= memory and not (f.masked and n >= MASKED_STREAM):
-        return CachedGram(Linearization.of(f, x, weights))
+        at, error = linearized(f, x, weights)
+        return _counting(CachedGram(at), error)
     return _of_long(f, x, weights, rtol)
+
+
+def _counting(operator, error):
+    """The operator, with the `jacobian_error` of its linearization."""
+    operator.error = error
+    return operator
 
 
 def _of_long(f, x, weights, rtol):
@@ -156,7 +165,10 @@ def _of_long(f, x, weights, rtol):
 
     error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if x.dtype == torch.float64 else KERNEL_SHARE * rtol
     fine = error >= 64 * torch.finfo(x.dtype).eps  # no kernel is more accurate
-    found = SeparableGram.if_it_pays(f, x, weights, rtol=error) if len(x) == 1 and fine else None
+    found = None
+    if len(x) == 1 and fine:  # in float64: one kernel for all logits, and its products are few
+        own = None if weights is None else weights.double()
+        found = SeparableGram.if_it_pays(f.to(dtype=torch.float64), x.double(), own, rtol=error)
     return StreamedGram(f, x, weights) if found is None else found
 
 
@@ -180,10 +192,11 @@ def _name(kind):
 def cached_bytes(attention: Attention, n: int) -> int:
     """Bytes that the cached products of one sequence of n tokens take, Lanczos vectors included."""
     h, k, v, d = attention.heads, attention.key_width, attention.value_width, attention.width
-    # probabilities, one buffer, and a copy when the batch shrinks; slopes of a cap and their copy
-    squares = (3 if attention.cap is None else 5) * h * n * n
+    # in float64 logits and probabilities, with a cap two more; then a copy in the type of the tokens. What products
+    # keep is less: probabilities, a buffer, a copy when the batch shrinks; slopes of a cap and their copy
+    squares = (2 if attention.cap is None else 4) * torch.float64.itemsize + attention.dtype.itemsize
     rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
-    return (squares + rows) * attention.dtype.itemsize
+    return squares * h * n * n + rows * attention.dtype.itemsize
 
 
 def double_operator(

@@ -536,4 +536,5 @@ class SeparableGram(GramOperator):
 
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (1, N), for `u`, shape (1, N)."""
-        return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
+        product = self.jacobian._gram(u.to(self.root.dtype).view(self.jacobian.n, self.jacobian.d), self.root)
+        return product.to(u.dtype).view_as(u)

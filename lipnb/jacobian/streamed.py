@@ -11,6 +11,7 @@ from lipnb.attention import Attention
 from lipnb.checks import at_once
 from lipnb.jacobian.linearization import Projected
 from lipnb.jacobian.matrices import ScaledMatrices
+from lipnb.jacobian.rounding_error import jacobian_error, projected, received, squares
 from lipnb.spectral import GramOperator
 
 ROWS = (16, 512)  # least and most rows of a tile: fewer make matrix products inefficient, more leave the cache
@@ -23,14 +24,16 @@ class _Sequence(NamedTuple):
     without a separate pass.
     """
 
-    at: Projected  # its queries, keys and values are views of the first columns of the next three
-    queries: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
-    keys: Tensor  # (g, n, k + 1): 1
+    at: Projected  # in the type of the tokens; its values are a view of the first columns of the last
+    queries: Tensor  # (h, n, k + 1), float64: the last column is minus the logarithm of the row's sum, or 0 with a cap
+    keys: Tensor  # (g, n, k + 1), float64: 1
+    added: Tensor | None  # (h or 1, 1, n), float64: as in `Projected`
     values: Tensor  # (g, n, v + 1): 1
     heads: Tensor  # (h, n, v): as in `Linearization`
     offset: Tensor | None  # (h, n, v): as there
-    sums: Tensor | None  # (h, n, 1): these logarithms if a cap keeps them out of the products
+    sums: Tensor | None  # (h, n, 1), float64: these logarithms if a cap keeps them out of the products
     near_hard: bool
+    error: Tensor  # (): as `jacobian_error`
 
 
 class _Tangents(NamedTuple):
@@ -50,7 +53,8 @@ class StreamedGram(GramOperator):
     A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, after the output
     matrices, for its share of the cotangents. So each product recomputes each tile of P once from queries, keys and
     log-sum-exponentials: ``18 n^2 d`` operations in place of ``16 n^2 d``, half as many when masked, because tiles
-    above the diagonal are skipped, as are those before a window.
+    above the diagonal are skipped, as are those before a window. Tiles of P are computed in float64 and rounded to the
+    type of the tokens, or float32 would err by eps times the logits.
 
     Parameters
     ----------
@@ -72,11 +76,14 @@ class StreamedGram(GramOperator):
         self.unit = self.matrices.unit
         self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(self.n * attention.heads, x.dtype)))
         # buffers for logits, for t and z, and for the slopes of a cap
-        self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * self.n)
-        self._sequences = [
-            self._cache(Projected.of(attention, one, None if weights is None else weights[i]))
-            for i, one in enumerate(x)
-        ]
+        size = attention.heads * self.rows * self.n
+        self._fine = attention.to(dtype=torch.float64)
+        self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, size)
+        self._fine_buffers = self._tile_buffers  # in float64, for logits and slopes of the cap
+        if x.dtype != torch.float64:
+            self._fine_buffers = x.new_empty(1 if attention.cap is None else 2, size, dtype=torch.float64)
+        self._sequences = [self._cache(one, None if weights is None else weights[i]) for i, one in enumerate(x)]
+        self.error = torch.stack([one.error for one in self._sequences])
 
     def restrict(self, index: Tensor) -> "StreamedGram":
         """The operator of the sequences `index` of the batch."""
@@ -90,44 +97,61 @@ class StreamedGram(GramOperator):
             last = min(first + self.rows, self.n)
             yield slice(first, last), self.attention.seen(self.n, first, last)
 
-    def _tile(self, which, rows, columns):
+    def _tile(self, which, rows, columns, fine=False):
         """One of the buffers as a tensor of shape (g, r rows, columns)."""
         g, r = self.attention.groups, self.attention.heads // self.attention.groups
         shape = (g, r * (rows.stop - rows.start), columns.stop - columns.start)
-        return self._tile_buffers[which, : math.prod(shape)].view(shape)
+        return (self._fine_buffers if fine else self._tile_buffers)[which, : math.prod(shape)].view(shape)
 
     def _logits(self, query, key, added, rows, columns):
         """Logits of one tile, (g, r rows, columns), from its queries (g, r rows, k), and slopes of the cap or None.
 
         Mask, relative positions and token weights are included.
         """
-        products, heads = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns)), self.attention.heads
-        slopes = self._tile(-1, rows, columns)  # without a cap nothing is written there; t uses it later
+        tile, heads = self._tile(0, rows, columns, fine=True), self.attention.heads
+        products = torch.bmm(query, key[:, columns].mT, out=tile)
+        slopes = self._tile(-1, rows, columns, fine=True)  # without a cap nothing is written there; t uses it later
         each, slopes_of_each = (tile.view(heads, -1, tile.shape[-1]) for tile in (products, slopes))
-        self.attention.logits(each, added, self.n, rows, columns, slopes=slopes_of_each)
+        self._fine.logits(each, added, self.n, rows, columns, slopes=slopes_of_each)
         return products, None if self.attention.cap is None else slopes
 
-    def _cache(self, at):
-        """The `_Sequence` at a `Projected`: columns, head outputs and logarithms of row sums."""
-        att, query, key, value = at.attention, at.query, at.key, at.value / self.matrices.value_unit
+    def _cache(self, x, weights):
+        """The `_Sequence` at tokens (n, d): columns, head outputs and logarithms of row sums, and the error."""
+        at = projected(self.attention, x, weights)
+        att, query, key, value = at.attention, at.query, at.key, at.value
         heads, sums = value.new_empty(att.heads, self.n, att.value_width), value.new_empty(att.heads, self.n, 1)
-        offset = None
+        columns_of_squares, offset = squares(at), None
+        means = value.new_empty(att.heads, self.n, columns_of_squares.shape[-1])
+        got = value.new_zeros(att.heads, self.n)
         for rows, columns in self._tiles():
             logits, _ = self._logits(att.grouped(query[:, rows]), key, at.added, rows, columns)
             each = logits.view(att.heads, -1, logits.shape[-1])
             with_sinks = each if att.sinks is None else att.with_sinks(each)
             sums[:, rows] = total = with_sinks.logsumexp(-1, keepdim=True)
             each.sub_(total).exp_()
-            heads[:, rows] = att.ungrouped(logits @ value[:, columns], rows.stop - rows.start)
+            count = rows.stop - rows.start
+            heads[:, rows] = att.ungrouped(logits @ value[:, columns], count)
+            means[:, rows] = att.ungrouped(logits @ columns_of_squares[:, columns], count)
+            got[:, columns] += received(None if at.root is None else at.root[rows], each)
         if at.sink_bias is not None:
-            offset = -(att.sinks[:, None, None] - sums).exp() * (at.sink_bias / self.matrices.value_unit)
+            offset = -(att.sinks[:, None, None] - sums).exp() * at.sink_bias
             heads += offset
-        one = torch.ones_like(key[..., :1])
+        error = jacobian_error(at, x, means, got, heads, offset, self.attention)
+        one, unit = torch.ones_like(key[..., :1]), self.matrices.value_unit
         queries = torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1)
-        keys, values = torch.cat([key, one], -1), torch.cat([value, one], -1)
-        views = {"query": queries[..., :-1], "key": keys[..., :-1], "value": values[..., :-1]}
+        values = torch.cat([value / unit, one], -1).to(x.dtype)
+        near, offset = at.to(self.attention), None if offset is None else (offset / unit).to(x.dtype)
         return _Sequence(
-            replace(at, **views), queries, keys, values, heads, offset, None if att.cap is None else sums, at.near_hard
+            replace(near, value=values[..., :-1]),
+            queries,
+            torch.cat([key, one], -1),
+            at.added,
+            values,
+            (heads / unit).to(x.dtype),
+            offset,
+            None if att.cap is None else sums,
+            near.near_hard,
+            error,
         )
 
     def gram(self, u: Tensor) -> Tensor:
@@ -179,9 +203,13 @@ class StreamedGram(GramOperator):
     def _probabilities(self, one, rows, columns):
         """P of one tile, shape (g, r rows, columns), recomputed, and slopes of the cap or None."""
         att = self.attention
-        P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
+        P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.added, rows, columns)
         P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
-        return self._normalised(one, P, rows) if one.near_hard else P.exp_(), cap_slope
+        P = self._normalised(one, P, rows) if one.near_hard else P.exp_()
+        if self._fine_buffers is self._tile_buffers:
+            return P, cap_slope
+        slopes = None if cap_slope is None else self._tile(-1, rows, columns).copy_(cap_slope)
+        return self._tile(0, rows, columns).copy_(P), slopes
 
     def _normalised(self, one, logits, rows):
         """P from whole rows of logits minus the stored logarithms of their sums, in place, with newly computed sums.

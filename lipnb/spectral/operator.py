@@ -19,11 +19,15 @@ class GramOperator(ABC):
         Divisor of the matrices in `gram`, a power of two that keeps squares in the range of the type.
     eps : float
         Rounding unit of the products if it is coarser than that of the vectors.
+    error : float or Tensor of shape (b,)
+        Bound on the norm of the difference between the matrices multiplied with, times `unit`, and the true ones; 0 if
+        nothing is known or nothing is rounded. Solvers do not use it.
     """
 
     name = ""
     unit: float | Tensor = 1.0
     eps: float = 0.0
+    error: float | Tensor = 0.0
 
     @abstractmethod
     def gram(self, u: Tensor) -> Tensor:

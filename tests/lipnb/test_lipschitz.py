@@ -134,7 +134,7 @@ def test_every_precision_meets_the_tolerance(seed, spread, dtype, rounding):
             assert lip.converged.all() and lip.confidence == (1.0 if "method" in options else 1 - 1e-6)
             assert (lip.value >= exact * (1 - rtol - rounding)).all()
             assert (lip.value <= exact * (1 + 4 * rounding)).all() and (lip.upper >= exact * (1 - rounding)).all()
-            assert dtype == torch.float32 or (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
+            assert dtype == torch.float32 or (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-8)).all()
     wide = local_lipschitz(f, x, weights=heavy, max_steps=3)
     assert (wide.upper >= exact * (1 - rounding)).all() and (wide.value <= exact * (1 + 4 * rounding)).all()
     assert (wide.upper > wide.value).all() and torch.isfinite(wide.upper).all()

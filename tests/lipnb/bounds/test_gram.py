@@ -10,7 +10,7 @@ from strategies import quickly, seeds
 
 from lipnb import Attention
 from lipnb.bounds import ball, ball_upper, gram
-from lipnb.bounds.ball import _of_size_one, _plain_sizes, regions_of
+from lipnb.bounds.ball import _of_size_one, _plain_sizes, regions_of, rows_of
 from lipnb.bounds.gram import head_maps, log_norm_on_one_vector, weights_on_one_vector
 from lipnb.bounds.multihead_norms import balanced, gram_of, sizes_of_heads, sizes_of_layer
 from lipnb.worst_case import gaussian
@@ -93,7 +93,7 @@ def keys_of_first_row(f, x):
 
 def bound_of_keys(f, R):
     att, log = _of_size_one(f)
-    layer = _plain_sizes(att, regions_of(att, R, None)[0], 9)[1]
+    layer = _plain_sizes(att, regions_of(att, R, None)[0], rows_of(att, 9))[1]
     return math.exp(min(layer.key, layer.pairs) + log) / math.sqrt(2)
 
 
