@@ -120,9 +120,10 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 #
 # $$T(y) = \sum_i a_i \frac{e^{A x_i \cdot y}}{Z_i} \le \exp \max_m A m \cdot (y - m) \le e^{2 \gamma^* R^2} ,$$
 #
-# where $m$ runs through the convex hull of the tokens. Both are equalities at the point $R y$ if one token $R x$ has
-# all the weight, where $x$ attains the maximum in $\gamma^*$ and $y = A x / \abs{A x}$. With a query bias $A m + b$
-# stands for $A m$, $b = K^\top b_Q / \sqrt k$, and $2 \gamma^* R^2 + 2 \abs b R$ for $2 \gamma^* R^2$.
+# where $m$ runs through the convex hull of the tokens. For $A \ne 0$ both are equalities at the point $R y$ if one
+# token $R x$ has all the weight, where $x$ attains the maximum in $\gamma^*$ and $y = A x / \abs{A x}$. With a query
+# bias $A m + b$ stands for $A m$, $b = K^\top b_Q / \sqrt k$, and $2 \gamma^* R^2 + 2 \abs b R$ for $2 \gamma^* R^2$;
+# then only the first equality remains.
 # :::
 #
 # $T(x_j)$ is the attention that the token $x_j$ receives from all tokens, over its weight; for $n$ tokens of weight
@@ -134,7 +135,7 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # :label: exact-rate
 #
 # Let $F$ be one head without a {term}`mask <mask (causal)>`, with matrices $A$ and $V$, as a map of measures in the
-# ball of radius $R$ with the distance $W_2$, and $t = \norm A_2 R^2$. In every width
+# ball of radius $R > 0$ with the distance $W_2$, and $t = \norm A_2 R^2$. In every width
 #
 # $$\Lip(F) \le \norm V_2 \big(t + \sqrt{1 + t^2}\; e^{\gamma^* R^2}\big) .$$
 #
@@ -402,8 +403,8 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 # radius $R$), with the distance $d_2$ ({prf:ref}`masked-mean-field`). The offsets $m$ are those between a position and
 # one that it may attend to: with a mask of one sign, and 0. Let
 #
-# $$\gamma^*_{\mathrm{rot}} = \tfrac12 \max_{\abs x \le 1} \big(\max_m \abs{A_m x} - x \cdot A_0 x\big), \qquad
-#   t = \max_m \norm{A_m}_2 R^2, \qquad t' = \norm Q_2 \norm K_2 R^2 / \sqrt k .$$
+# $$\gamma^*_{\mathrm{rot}} = \tfrac12 \max_{\abs x \le 1} \big(\sup_m \abs{A_m x} - x \cdot A_0 x\big), \qquad
+#   t = \sup_m \norm{A_m}_2 R^2, \qquad t' = \norm Q_2 \norm K_2 R^2 / \sqrt k .$$
 #
 # For every $\kappa > 0$
 #
@@ -497,7 +498,8 @@ print(f"rate of A_0: 0, largest rate of an A_m: {bounds.mean_field_rate(-eye[:1,
 # :::{prf:proof}
 # *Below.* Put the light atom at $R A_m x / \abs{A_m x}$ and the heavy one at $R x$, at positions of the best offset
 # $m$. The own score of the heavy one is $R^2 x \cdot A_0 x$ and its score for the light one $R^2 \abs{A_m x}$. From
-# here on the proof is that of the lower bounds, with $A_m x$ for $A x$ and $c = 1$.
+# here on the proof is that of the lower bounds, with $A_m x$ for $A x$ and $c = 1$. (If every $A_m x$ is 0, the bound is
+# $\frac12$, and a single token has 1. If the supremum is not attained, take offsets that tend to it.)
 #
 # *Above.* The proof of {prf:ref}`masked-rate`, with cells for the rotated queries $\Theta_i Q x_i$: cubes of side
 # $2 \kappa / (\norm K_2 R)$ in place of boxes, so that in a cell the logits differ by at most $\kappa$

@@ -154,8 +154,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # :label: masked-mean-field-lower
 #
 # Let $\mu$ be a law of finitely many tokens in the ball. Without a mask, let $P + K$ be the terms of the Jacobian at
-# $\mu$ by which tokens act as values and as keys, and $Q$ that of the query. If different tokens have
-# different outputs,
+# $\mu$ by which tokens act as values and as keys, and $Q$ that of the query. Then
 #
 # $$\Lip^{d_p}(F^m) \ge \Big\lVert \frac{p}{p - 1}\, (P + K) + Q \Big\rVert_{L^p(\mu)} .$$
 #
@@ -189,20 +188,20 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # Hence, for $A, V \ne 0$, $\ \log \Lip^{d_2}(F^m) / R^2 \to \gamma^*$ as $R \to \infty$, as without a mask
 # ({prf:ref}`exact-rate`). For $A$ of rank $r$ the bound is of order $t^{1 + r/2 - 1/4}\, e^{\gamma^* R^2}$ at most, and
-# of order $t^{1 + r/4}\, e^{\gamma^* R^2}$ if finitely many points of the unit ball are best, and around them $\abs{A
-# x} - x \cdot A x$ falls at least like the square of the distance.
+# at most of order $t^{1 + r/4}\, e^{\gamma^* R^2}$ if finitely many points of the unit ball are best, and around them
+# $\abs{A x} - x \cdot A x$ falls at least like the square of the distance.
 # :::
 #
 # Every $E_c$ is at most $e^{2 \gamma^* R^2}$, but only boxes near a best point come near it: this is worth the power of
 # $t$ by which both orders are below $t^{1 + r/2}$. The distance in the last condition is that along the right singular
 # vectors with $\sigma_j > 0$.
 #
-# `bounds.masked_mean_field_upper_exact` bounds the sum in closed form, whatever $A$, and has the first of the two
-# orders; then it takes the smaller of both theorems. Values alone may be bounded by either: by $2 \tau$, or with $w =
-# 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and alone they
-# can be more. What bounds keys alone is never needed (end of the proof). A query bias $b$ adds $\abs b R$ to $t$ in the
-# key term, and to $\gamma^* R^2$. The bound has no $\log n$, although column sums have: for $A = 0$ that of the first
-# token is $1 + \frac12 + \dots + \frac1n$.
+# `bounds.masked_mean_field_upper_exact` bounds the sum in closed form, whatever $A$, and has at most the first of the
+# two orders; then it takes the smaller of both theorems. Values alone may be bounded by either: by $2 \tau$, or with
+# $w = 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and alone
+# they can be more. What bounds keys alone is never needed (end of the proof of the orders). A query bias $b$ adds
+# $\abs b R$ to $t$ in the key term, and to $\gamma^* R^2$. The bound has no $\log n$, although column sums have: for
+# $A = 0$ that of the first token is $1 + \frac12 + \dots + \frac1n$.
 #
 # For masked {term}`sequences <sequence>` and $V = I$ growth like $\sqrt n$ lasts as long as without a mask: put the
 # lone token of {prf:ref}`rate-sequences` first; every later row gives it at least as much attention as there.

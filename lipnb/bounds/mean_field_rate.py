@@ -212,8 +212,10 @@ def masked_mean_field_upper_exact(A: torch.Tensor, V: torch.Tensor, R: float, lo
     The sum over boxes is not evaluated but bounded in closed form, from above for every A, by what is known of
     the length :math:`|A x|` at a best x. For a matrix A of rank r, and R large, the bound is at most of order
     :math:`t^{1 + r/2 - 1/4} e^{\gamma^* R^2}`: its exponent is exact for every A, and for A = 1 in one dimension its
-    order :math:`t^{5/4} e^{t/8}` too. The sum itself can be smaller: with isolated best x the theorem has the order
-    :math:`t^{1 + r/4} e^{\gamma^* R^2}`, which is returned for rank one only.
+    order :math:`t^{5/4} e^{t/8}` too. The sum itself can be smaller: where finitely many x are best, and
+    :math:`|A x| - x \cdot A x` falls at least like the square of the distance around them, the theorem has at most the
+    order :math:`t^{1 + r/4} e^{\gamma^* R^2}`. What is returned has it for rank one, and the order :math:`t\,
+    e^{\gamma^* R^2}` where :math:`-\|A\|_2` is an eigenvalue.
 
     Examples
     --------
@@ -257,6 +259,8 @@ def log_masked_tau(A, R):
     lengths times the integral of the factor, and :math:`e^{-\text{slack}}` for lengths outside of a wider window.
     """
     A, size = A.detach(), A.detach().abs().max()
+    if size == 0:  # one box, and E = 1
+        return 0.0
     S = torch.linalg.svdvals(A / size)
     B, s = A / size / S[0], S * logit_bound(size.item(), R)  # B of norm 1
     rate, most = mean_field_rate(A), s[0].item()
