@@ -414,7 +414,7 @@ def test_the_masked_bound_by_hand():
         A = torch.tensor([[size]], dtype=torch.float64)
         assert log_masked_tau(A, 2 / math.sqrt(size)) == pytest.approx(log_masked_tau(one, 2.0), rel=1e-9)
     assert log_masked_tau(0 * EYE, 3.0) == 0  # a query bias may be left
-    head = Attention(torch.zeros(1, 1, 1), one[None], one[None], query_bias=one / 10, masked=True)
+    head = Attention(torch.zeros(1, 1, 1).double(), one[None], one[None], query_bias=one / 10, masked=True)
     assert ball_upper(head, 100, 3.0) < 10
     least = torch.tensor([[5e-324]], dtype=torch.float64)
     assert log_masked_tau(one, 2.0) <= log_masked_tau(least, 2 / math.sqrt(5e-324)) < log_masked_tau(one, 2.0) + 0.1
