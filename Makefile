@@ -78,8 +78,8 @@ notebooks: setup text  ## run every page that changed and refresh the committed 
 results: setup  ## the missing tables of data/results (hours; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
-models: setup  ## fetch real models, 190 MB (SmolLM2, DINOv2, an ALBERT and reactions for it), into ~/.cache/lipnb, once
-	$(BIN)/lipnb fetch smollm2 dinov2-small rxnmapper-albert reactions
+models: setup  ## fetch real models, 340 MB (SmolLM2, DINOv2, an ALBERT, two encoders), into ~/.cache/lipnb, once
+	$(BIN)/lipnb fetch smollm2 dinov2-small rxnmapper-albert reactions e5-small minilm-l3
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
 	$(BIN)/python -m lab train

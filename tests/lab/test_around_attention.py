@@ -43,6 +43,6 @@ def test_layers_in_a_row_are_the_network():
 def test_pictures_are_measured_at_the_nearest_lengths_they_have():
     """And every model of the atlas at windows of its own, a decoder beside its encoder."""
     settings, units = around_attention.sublayers([MODELS[0], MODELS[1], MODELS[5]])
-    keys = [f"{name}/{n}" for name in ("minilm", "minilm/masked") for n in around_attention.LENGTHS]
-    assert [unit.key for unit in units] == [*keys, *(f"dinov2-small/{n}" for n in (17, 37, 122, 485))]
+    keys = [f"{name}/alice/{n}" for name in ("minilm", "minilm/masked") for n in around_attention.LENGTHS]
+    assert [unit.key for unit in units] == [*keys, *(f"dinov2-small/grace_hopper/{n}" for n in (17, 37, 122, 485))]
     assert [model["masked"] for model in settings["models"]] == [False, True, False]

@@ -129,7 +129,7 @@ def test_random_weights_of_a_decoder_are_not_those_of_the_encoder_before_it():
         assert atlas._twin(load("minilm", masked=masked), 0).masked == masked
 
 
-@pytest.mark.parametrize("name", [name for name in results.names() if name.startswith("atlas-")])
+@pytest.mark.parametrize("name", [name for name in results.names() if name.startswith(("atlas-", "unseen-atlas-"))])
 def test_stored_rows_hold_what_theory_says(name):
     table = results.load(name)
     assert (

