@@ -769,7 +769,8 @@ ledger.record(
 #   the limit is reached with a loss of order $\log(n t)/t$. Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
 # - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$. In
 #   width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$: a token at 0, half of the others on each side.
-# - With a mask the bound holds; whether its leading constant is reached is open.
+# - With a mask the bound holds, but its leading constant is not reached: the exact one is smaller
+#   ({prf:ref}`masked-leading`).
 # - The form that fails is that of the released code. We do not know whether Theorem C.3 reads so.
 # - Lengths stay below 513, but for even forks. How loose the bounds are for inputs met in practice is measured in
 #   {doc}`62_certified_bracket`.

@@ -50,7 +50,8 @@ With the root of the sum of the other :math:`\alpha_i^2` as one more unknown, th
 a matrix of order 3 or 4 applied to a unit vector. Both values of g occur as either of the two may be larger. QED
 
 For :math:`q = k = t` and v = 1 no bound from the norms of A and V on a ball is smaller to leading order in t, if the
-width is at least 4 and there is no window, sink or bias: see the tests for tokens that reach it.
+width is at least 3, or 2 for :math:`n \le 3`, and there is no window, sink or bias. With orthonormal w, e and f and
+:math:`A / t = e w^\top + w e^\top - f f^\top`, tokens near w, -w, w, w, ... reach it: see the tests.
 """
 
 import math

@@ -15,9 +15,9 @@ from lipnb.bounds.multihead_norms import Sizes
 from lipnb.bounds.rows_on_ball import norm_of_masked_rows, norm_of_rows
 from lipnb.worst_case import climb, gaussian
 
-W, E, F, G = torch.eye(4, dtype=torch.float64)
-SWAP = torch.outer(E, W) + torch.outer(W, E) + torch.outer(F, G)
-EYE = torch.eye(4, dtype=torch.float64)
+W, E, F = torch.eye(3, dtype=torch.float64)
+SWAP = torch.outer(E, W) + torch.outer(W, E) - torch.outer(F, F)
+EYE = torch.eye(3, dtype=torch.float64)
 SIZES = [(1.0, 0.0, 1.0, True), (2.0, 1.0, 2.0, True), (0.1, 1.0, 0.2, True), (1.0, 3.0, 0.5, False)]
 sizes_of_rows = st.sampled_from([0.0, 0.01, 0.3, 1.0, 2.0, 30.0, 1e3])
 
@@ -120,9 +120,9 @@ def test_rows_of_two_tokens_attain_it():
 def fork_under_mask(n, t):
     """Row 2 has the pair of tokens 1 and 2, every later row that of 2 and 3, each with weights of one half."""
     found = []
-    for eta in (torch.logspace(-0.3, 1.7, 12).double() / t).sqrt():
-        late = W + eta / 2 * G - eta * F
-        x = torch.stack([late, -W, W + eta / 2 * G, *[late] * (n - 3)])[:n] if n > 2 else torch.stack([W, -W])
+    for behind in torch.logspace(-0.3, 1.7, 12).double() / t:  # the logits of all others, over t
+        low, high = behind / 8 * E, behind.sqrt() * F
+        x = torch.stack([W - 9 * low, -W - 3 * low, W - low, *[W - low + high] * (n - 3)])[:n]
         found.append(x / x.norm(dim=1).max())
     return torch.stack(found)
 
@@ -144,9 +144,9 @@ def test_ascents_come_near_and_none_exceeds_it():
     for n, t, near in ((2, 3.0, 0.9), (2, 10.0, 0.95), (3, 1.0, 0.6), (3, 10.0, 0.85), (4, 30.0, 0.7), (6, 10.0, 0.75)):
         f = Attention.from_matrices(t * SWAP, EYE, masked=True)
         normal = gaussian(n)
-        start = torch.cat([fork_under_mask(n, t) + 0.02 * normal(12, n, 4), normal(4, n, 4)])
+        start = torch.cat([fork_under_mask(n, t) + 0.02 * normal(12, n, 3), normal(4, n, 3)])
         best = climb(f, start / start.norm(dim=-1, keepdim=True).clamp_min(1), 1.0, steps=60)[0]
-        dense = torch.stack([torch.func.jacrev(f)(x).reshape(4 * n, 4 * n) for x in best])
+        dense = torch.stack([torch.func.jacrev(f)(x).reshape(3 * n, 3 * n) for x in best])
         assert near < torch.linalg.matrix_norm(dense, 2).max() / ball_upper(f, n, 1.0) < 1
 
 
