@@ -134,9 +134,9 @@ plt.show()
 # $\sqrt{\lambda_n}$. In width 1 the constant is at most $\norm V_2\, t$ plus a number that depends on $n$ and $V$ only.
 # :::
 #
-# The first bound of (a) is `bounds.general_upper_exact`; it is the part of `bounds.ball_upper` that uses norms alone.
-# The $A$ of (b) is $t/R^2$ times a reflection in width 3: eigenvalues 1, -1, -1. Its input is
-# `worst_case.even_fork_input`.
+# The first bound of (a) is `bounds.general_upper_exact`; `bounds.ball_upper` has a slightly smaller
+# one from norms alone at small $t$, with the same leading constant ({prf:ref}`masked-leading`). The $A$ of (b) is
+# $t/R^2$ times a reflection in a line, in width 3: eigenvalues 1, -1, -1. Its input is `worst_case.even_fork_input`.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -432,6 +432,8 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # for $0 < b_1 < b \le 1$, with $s_1^2 = 1 - b_1^2$, $s^2 = 1 - b^2$,
 #
 # $$x_1 = s_1 w + b_1 f, \qquad x_2 = -s_1 w + b_1 f, \qquad x_3 = \dots = x_n = s w + b f .$$
+#
+# (For $n = 2$ leave out $f$ and take $b_1 = 0$: then $(1 - b^2)(1 - p)$ below is 1.)
 #
 # *Attention.* No token has a component along $e$. So token $i$ with the component $c_i$ along $f$ gives token $k$ the
 # logit $x_k^\top A x_i = -t\, c_k c_i$: the prongs $x_1$ and $x_2$ get the same from every token, and each other token

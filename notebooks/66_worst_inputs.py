@@ -150,11 +150,12 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 # %% [markdown]
 # ## The leading term of a given head
 #
-# No bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can be better than that of {doc}`21_general_bound`: some
-# head reaches it. A given head need not. Take $A = V = I$ and a fork with its bulk at $R x$. A token sees itself, and
-# gives itself the logit $R^2 \abs x^2$. The prongs must have at least this logit, so they stand at the height
-# $R \abs x$ or above, and their half distance is at most $R (1 - \abs x^2)^{1/2}$. Bulk and prongs together give
-# $\abs x (1 - \abs x^2)^{1/2} \le \frac12$, where the product of norms has 1.
+# No bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can have a smaller leading constant than that of
+# {doc}`21_general_bound`: without a mask, some heads reach it. A given head need not. Take $A = V = I$ and a fork with
+# its bulk at $R x$. A token sees itself, and gives itself the logit $R^2 \abs x^2$. The prongs must have nearly this
+# logit, up to $\log n$, so they stand at the height $R \abs x$ or above, and their half distance is at most $R (1 -
+# \abs x^2)^{1/2}$. Bulk and prongs together give $\abs x (1 - \abs x^2)^{1/2} \le \frac12$, where the product of norms
+# has 1.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -167,7 +168,7 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 #   \abs x \le 1,\ \abs c = 1,\ c \perp A x \big\}, \qquad Q = \sup_{\abs c = 1} \abs{V c}\, \abs{A^\top c}, \\
 #   k^2 = \sup_{\abs x \le R} R^2 \abs{A x}^2 - (x \cdot A x - \log n)_+^2 . \end{gathered}$$
 #
-# 1. For all $n$ and $R$, in the bounds of {prf:ref}`layer-on-ball` and {prf:ref}`general-optimal` for this head
+# 1. For all $n$ and $R$, in the bounds of {prf:ref}`layer-on-ball` and {prf:ref}`general-exact` for this head
 #    $R^2 Q$ may take the place of $R^2 \norm V_2 \norm A_2$ in the query term, and $k \norm V_2$ in the key term.
 # 2. In width at least 2, $\Lip(f_{|B_R^n}) / (R^2 \sqrt n)$ tends to $K / \sqrt2$, as $R \to \infty$ and then
 #    $n \to \infty$: the limits superior and inferior in $R$ have the same limit in $n$.
@@ -176,7 +177,7 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 #
 # $$\sup_{\abs x \le 1} \abs{A x}^2 - (x \cdot A x)_+^2
 #   = \min_{\theta \ge 0} \lambda_{\max}(A^\top A - 2 \theta S)_+ + \theta^2, \qquad
-#   Q = \min_{p > 0} \tfrac12 \lambda_{\max}(p\, V^\top V + p^{-1} A A^\top) .$$
+#   Q = \inf_{p > 0} \tfrac12 \lambda_{\max}(p\, V^\top V + p^{-1} A A^\top) .$$
 #
 #    The first is between $\frac14 \norm A_2^2$ and $\norm A_2^2$, and $K^2$ is at most $\norm V_2^2$ times the first.
 # :::
@@ -237,7 +238,7 @@ assert (turned["constant of the fork"] <= turned.ball_upper).all()
 # $$\abs a^2 \operatorname{tr} \Sigma \le \abs a^2 (R^2 - \abs m^2)
 #   \le R^2 \abs a^2 - (a \cdot x_i - \log n)_+^2 \le k^2 .$$
 #
-# *Keys and values of one row.* In the proof of {prf:ref}`general-optimal` let $\tau^2 = \abs a^2\, \mathbb E w^2$, at
+# *Keys and values of one row.* In the proof of {prf:ref}`general-exact` (a) let $\tau^2 = \abs a^2\, \mathbb E w^2$, at
 # most $k^2$. The mean of $f$ is $F = 1 + \tau^2$, and the first two cases need no more. In the case
 # $p \ge \frac12$ the variance alone gives $\abs{w_1}^2 \le (q / p)\, \mathbb E w^2$. Then
 # $1 + \tau^2 / 2 - g_1^2 - s^2$ is at least the square $\frac12 \big(2 \sqrt{p q} - (1 - 2q) \tau\big)^2$. So a row
@@ -245,8 +246,9 @@ assert (turned["constant of the fork"] <= turned.ball_upper).all()
 # bound of {prf:ref}`layer-on-ball` $\operatorname{tr} \Sigma$ is all that is used of the keys.
 #
 # *Queries.* $\Sigma = \sum_l \lambda_l c_l c_l^\top$ with unit vectors $c_l$ and $\sum_l \lambda_l \le R^2$. Hence
-# $\norm{V \Sigma A}_2 \le \sum_l \lambda_l \abs{V c_l} \abs{A^\top c_l} \le R^2 Q$. At a token $x_1 = 0$, and
-# at equally many tokens $R c$ and $-R c$, $\Sigma_1$ is $R^2 (1 - 1/n)\, c c^\top$.
+# $\norm{V \Sigma A}_2 \le \sum_l \lambda_l \abs{V c_l} \abs{A^\top c_l} \le R^2 Q$. At a last token
+# $x_n = 0$, after equally many tokens $R c$ and $-R c$ (for even $n$ a second one at 0), $\Sigma_n$ is $R^2 c c^\top$
+# times at least $1 - 2/n$.
 #
 # *The limit, above.* The variance of the logits is that of $\log P_j$, so $a^\top \Sigma a \le \sum_j P_j \log^2 P_j
 # \le 4 n / e^2$. With the projection $\Pi$ orthogonal to $a$,

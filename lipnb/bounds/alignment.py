@@ -88,16 +88,16 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
     With y = (u, 1), :math:`a = W_K^\top Q y` is the slope of the logits at :math:`\beta + G u`, Q the `queries`
     (k, d + 1), `read` (k, d) is :math:`W_K G`, `above` (b, k) has the norms of :math:`W_K^\top`, :math:`\eta` is the
     `entropy`, and g, the `size`, is at least :math:`|G^\top a| / |a|`. As :math:`z_+^2 \ge 2 \theta z - \theta^2` for
-    :math:`\theta \ge 0`, and :math:`|u| \le 1`, for all :math:`\theta` and :math:`0 < p < 1` an upper bound is
+    :math:`\theta \ge 0`, and :math:`|u| \le 1`, for all :math:`\theta \ge 0` and :math:`0 < p < 1` an upper bound is
 
     .. math:: \lambda_{\max}\big(D^{-1/2} (N^\top N - 2 \theta Z)\, D^{-1/2}\big)_+ + \theta^2, \quad
         D = \mathrm{diag}(p, \dots, p, 1 - p),
 
     with :math:`|a|^2 = y^\top N^\top N y` and :math:`(a \cdot G u - \eta) / g = y^\top Z y`. The least is exact
     without a bias and a centre: then :math:`(|a|^2, a \cdot G u)` fill a convex set. On a ball it is then at least
-    half of the largest :math:`|a|`, and never above it, up to 1e-6. The rounding of N and Z and of the eigenvalue is
-    counted as in `largest_singular`; that of the products that give `queries`, and of the reduction to the directions
-    that queries and keys read, is not.
+    half of the largest :math:`|a|`, and never above it, up to 1e-6. The rounding of Z and of the eigenvalue is
+    counted as in `largest_singular`, with that of N relative to its own entries; that of the products that give
+    `queries` and N where they cancel, and of the reduction to the directions that queries and keys read, is not.
 
     >>> one = torch.ones(1, 1).double()
     >>> round(math.exp(log_slope(torch.tensor([[1.0, 0.0]]).double(), one, one, 1.0, 0.0)), 5)  # A = 1
@@ -123,6 +123,11 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
     Z[:-1] = ratio * (read.mT @ queries)
     Z = (Z + Z.mT) / 2
     Z[-1, -1] -= eta
+    largest = N.abs().max().item()  # far below one where queries and keys are large in different directions
+    if largest == 0:  # zero, or underflow: the product of norms says which
+        return math.inf
+    N, Z, queries = N / largest, Z / largest, queries / largest
+    eta, k = eta / largest, k * largest
     theta, p = _multipliers((N.mT @ N).numpy(), Z.numpy())
     shrink = torch.full((len(Z),), p**-0.5, dtype=torch.float64, device="cpu")
     shrink[-1] = (1 - p) ** -0.5
@@ -131,7 +136,7 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
     entries += 2 * theta * (ratio * length(queries * shrink, (0, 1)) * length(read, (0, 1)) / p**0.5 + eta / (1 - p))
     slack = (gamma(len(read) + 8) + 8 * (len(Z) + 1) * UNIT) * entries
     bound = (top.clamp_min(0) + slack + theta**2).item() * (1 + 8 * UNIT)
-    return log_of(k) + log_of(w) + log_of(bound) / 2
+    return log_of(k) + log_of(w) + log_of(bound) / 2 if math.isfinite(bound) else math.inf
 
 
 @np.errstate(all="ignore")  # quotients by differences of eigenvalues: any finite multipliers are valid

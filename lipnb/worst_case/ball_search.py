@@ -85,7 +85,8 @@ def on_ball(
 
     Forks and two clusters over singular pairs, signs, angles and lengths (`lipnb.worst_case.forks`) are compared by
     their stated bounds; the best of them, the even fork of each head (`even_fork_input`), two sides and random inputs
-    by their local constants. Gradient ascent then starts from the roughest and from an even fork, with steps of Adam
+    by their local constants. Gradient ascent then starts from the roughest and, in width 3 or more without
+    positions in the scores and for three tokens or more, from an even fork, with steps of Adam
     along the derivative of the top singular value,
 
     .. math:: \nabla_X \|D_X f\|_2 = \nabla_X\, \langle w,\, D_X f\, v \rangle \quad (w, v \text{ held}),

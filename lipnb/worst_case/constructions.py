@@ -266,12 +266,12 @@ def even_fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> tuple
     if moreover :math:`f \cdot A w = 0` and :math:`f \cdot A f = -\mu < 0`, the bulk is behind them by
     :math:`\mu R^2 b (b - b_1)` in the logits of the bulk, and by :math:`\mu R^2 b_1 (b - b_1)` in those of the prongs.
     For :math:`A = \|A\|_2 (e w^\top + w e^\top - f f^\top)`, w, e, f orthonormal and :math:`|V w| = \|V\|_2`,
-    without a mask,
+    without a mask, for :math:`0 \le b_1 \le b`
 
     .. math:: \mathrm{Lip}_X(f) \ge \|V\|_2\, t \sqrt{\lambda_n}\; (1 - b^2)(1 - p), \qquad
-        p = \frac 1 {1 + 2 e^{t \min(b, b_1) (b - b_1)} / (n - 2)},
+        p = \frac 1 {1 + 2 e^{t\, b_1 (b - b_1)} / (n - 2)},
 
-    with :math:`t = \|A\|_2 R^2` and :math:`\lambda_n` as in `lipnb.bounds.general_upper_exact`.
+    with :math:`t = \|A\|_2 R^2`, :math:`\lambda_n` as in `lipnb.bounds.general_upper_exact`, and p = 0 for n = 2.
 
     Parameters
     ----------
@@ -287,6 +287,7 @@ def even_fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> tuple
     Tensor, shape (n, d), and float
         The tokens, float64, in the ball up to rounding, prongs first; and a lower bound on their local constant without
         a mask, up to rounding: the constant of moves in the plane of w and f, their images, and equal ones in the bulk.
+        Rounding of logits counts: 1e-8 of it at :math:`t = 10^{12}`, and beyond about 1e14 it is no lower bound.
 
     Raises
     ------
@@ -344,9 +345,8 @@ def _copies(points, n):
 
 def _isotropic(A, V):
     """Unit w with w . A w = 0, if any, and large |V w|^2 / |V|^2 + (|A w|^2 + |A^T w|^2) / (2 |A|^2)."""
-    form, values = (A + A.mT) / 2, V.mT @ V
-    sizes = [torch.linalg.matrix_norm(part, 2).clamp_min(1e-300) for part in (A, values)]
-    form, gain = form / sizes[0], values / sizes[1] + (A.mT @ A + A @ A.mT) / (2 * sizes[0] ** 2)
+    A, V = (part / torch.linalg.matrix_norm(part, 2).clamp_min(1e-300) for part in (A, V))  # squares could underflow
+    form, gain = (A + A.mT) / 2, V.mT @ V + (A.mT @ A + A @ A.mT) / 2
     ends = torch.linalg.eigh(form)
     least, most = ends.eigenvalues[[0, -1]].tolist()
     if min(-least, most) < 1e-9:  # definite

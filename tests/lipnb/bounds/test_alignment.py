@@ -207,3 +207,13 @@ def test_few_directions_are_read_without_loss():
     flat = torch.linalg.qr(torch.cat([Q, K]).mT).Q
     small = torch.cat([Q @ flat, queries[:, -1:]], 1)
     assert wide == pytest.approx(log_slope(small, K @ flat, triangle(K.mT), 1.0, 0.3), abs=1e-9)
+
+
+def test_queries_and_keys_that_are_large_in_different_directions():
+    """A = -1e-162: squares of its entries, relative to those of the factors, would underflow."""
+    n, small = 98, 1e-162
+    query, key = (torch.diag(torch.tensor(pair, dtype=torch.float64)) for pair in ([1, small], [-small, -1]))
+    R = math.sqrt(100 / small)
+    head = Attention(query[None], key[None], torch.eye(2).double()[None], scale=1.0)
+    minus = Attention.from_matrices(-torch.eye(2).double(), torch.eye(2).double())
+    assert ball_upper(head, n, R) == pytest.approx(ball_upper(minus, n, 10.0), rel=1e-6)

@@ -196,6 +196,14 @@ def test_even_forks_attend_evenly_and_their_bound_holds_at_every_size():
             assert lower >= 2 * t * root * (1 - b * b) * (1 - p) * (1 - 1e-9)
 
 
+def test_even_forks_of_small_and_of_large_matrices():
+    for size in (1e-280, 1e-170, 1e160):
+        A, V, *_ = reflected(3, 1.0, seed=0)
+        R = math.sqrt(1e4 / size)
+        lower = even_fork_input(size * A, size * V, 4, R)[1]
+        assert lower > 0.999 * bounds.general_upper_exact(size * A, size * V, 4, R)
+
+
 def test_any_isotropic_direction_is_as_good_if_values_are_kept():
     """V = I and A = t (2 p p^T - I): the multiplier has a double eigenvalue, and w lies between its eigenvectors."""
     for d in (2, 3, 6):
