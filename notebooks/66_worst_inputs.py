@@ -209,9 +209,9 @@ figures.table(turned, names=dict(zip(columns, columns, strict=True)), digits=4)
 # %% [markdown]
 # Constants are divided by $R^2 \sqrt{n / 2}$, the leading term for norms 1, at {glue:text}`page-66-many` tokens.
 #
-# *On trained heads* the key term keeps {glue:text}`page-66-key-least:.2f` to {glue:text}`page-66-key-most:.2f` of the product of norms, in the
-# median {glue:text}`page-66-key-median:.3f`, at the {glue:text}`page-66-own-heads` heads above; the query term keeps
-# {glue:text}`page-66-query-least:.2f` to {glue:text}`page-66-query-most:.2f`, in the median
+# *On trained heads* the key term keeps {glue:text}`page-66-key-least:.2f` to {glue:text}`page-66-key-most:.2f` of the
+# product of norms, in the median {glue:text}`page-66-key-median:.3f`, at the {glue:text}`page-66-own-heads` heads
+# above; the query term keeps {glue:text}`page-66-query-least:.2f` to {glue:text}`page-66-query-most:.2f`, in the median
 # {glue:text}`page-66-query-median:.2f`. All bounds of this page have these terms. A part of the gain in the key term is
 # that the largest slope $\abs{A x + b}$ with a query bias is computed exactly.
 
