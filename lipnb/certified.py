@@ -13,11 +13,11 @@ from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import RoundingErrors
-from lipnb.bounds.upper_norms import gamma
 from lipnb.checks import number, whole
 from lipnb.scaling import shifted
 from lipnb.spectral import lanczos, start_vectors
 from lipnb.spectral.answer import table_of
+from lipnb.spectral.upper_norms import gamma
 
 __all__ = ["Bracket", "certify"]
 

@@ -6,8 +6,8 @@ import torch
 from scipy.special import lambertw
 
 from lipnb.bounds.norms import norms
-from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import radius
+from lipnb.spectral.upper_norms import largest_singular
 
 
 def _norm(matrix):

@@ -10,8 +10,8 @@ import torch
 
 from lipnb import bounds
 from lipnb.attention import Attention
-from lipnb.bounds.upper_norms import largest_singular
 from lipnb.lipschitz import local_lipschitz
+from lipnb.spectral.upper_norms import largest_singular
 from lipnb.worst_case import fork_input
 
 

@@ -21,7 +21,7 @@ from scipy.optimize import brentq, minimize_scalar
 from lipnb.attention import Attention
 from lipnb.bounds.multihead_norms import Region
 from lipnb.bounds.norms import log_of
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, length, triangle
+from lipnb.spectral.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, length, triangle
 
 PRECISION = 1e-4  # of the searches for multipliers, which make the bounds tight but are not needed for their truth
 LEAST = 1e-6  # of a share p or 1 - p, by which entries are divided before their rounding is counted

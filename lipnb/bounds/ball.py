@@ -26,8 +26,8 @@ from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of
 from lipnb.bounds.norms import answer, head_norms, log_sum
 from lipnb.bounds.rows_on_ball import norm_of_masked_rows, norm_of_rows
 from lipnb.bounds.transformer_heads import range_of_relative, sizes_of_features
-from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, radius, real_tensor
+from lipnb.spectral.upper_norms import largest_singular
 
 __all__ = ["ball_upper"]
 

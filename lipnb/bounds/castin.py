@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from lipnb.bounds.norms import answer, growth_rate, log_of, logit_bound, norms, product
-from lipnb.bounds.upper_norms import largest_singular, length
 from lipnb.checks import as_double, check_finite_tokens, count, radius
+from lipnb.spectral.upper_norms import largest_singular, length
 
 __all__ = [
     "biased_upper",

@@ -13,9 +13,9 @@ blocks.
 
 import torch
 
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, length
 from lipnb.checks import at_once
 from lipnb.scaling import powers_of_two
+from lipnb.spectral.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, length
 
 SHIFT = 1e-4  # of the mean square of the singular values of R, added to its Gram matrix before that is inverted
 ROUGH = 1.03  # factor of a guess of lambda^2

@@ -8,8 +8,8 @@ from torch import Tensor
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, orthogonality
 from lipnb.bounds.term_bounds import Terms, bases, three_terms
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular
 from lipnb.checks import at_once
+from lipnb.spectral.upper_norms import UNIT, gamma, largest_singular
 
 WORK = 1e11  # floating point operations allowed for the exact columns of each sequence by default
 MOST_COLUMNS = 1024

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 
 from lipnb.bounds.multihead_norms import balanced, factors, gram_of, together, top_pair, wide_slopes
 from lipnb.bounds.norms import log_sum
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, length, triangle
+from lipnb.spectral.upper_norms import UNIT, gamma, largest_singular, length, triangle
 
 STEPS = 4  # of the search for weights
 POWERS = 1  # of the map at each step

@@ -25,9 +25,9 @@ from lipnb.bounds.mean_field import (
     log_mean_field_sharp,
 )
 from lipnb.bounds.norms import LEAST, HeadNorms, answer, check_sequence, head_norms, log_of, plain_heads
-from lipnb.bounds.upper_norms import largest_singular, largest_singular_of_each, triangle
 from lipnb.bounds.yudin import attention_at, g_1, yudin
 from lipnb.checks import at_once, count, radius
+from lipnb.spectral.upper_norms import largest_singular, largest_singular_of_each, triangle
 
 __all__ = ["heads_on_ball", "max_token_upper"]
 

@@ -5,8 +5,8 @@ import math
 import torch
 from scipy.special import lambertw
 
-from lipnb.bounds.upper_norms import largest_singular
 from lipnb.checks import count, number, real_tensor
+from lipnb.spectral.upper_norms import largest_singular
 
 __all__ = ["l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "phi_inverse", "printed_l2_upper"]
 

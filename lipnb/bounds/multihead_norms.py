@@ -18,8 +18,8 @@ from scipy.sparse.linalg import ArpackError, eigsh
 
 from lipnb.attention import Attention
 from lipnb.bounds.norms import log_sum
-from lipnb.bounds.upper_norms import gamma, largest_singular, triangle
 from lipnb.checks import as_double
+from lipnb.spectral.upper_norms import gamma, largest_singular, triangle
 
 STEPS = 12  # of the search for weights
 DENSE = 64  # order up to which all eigenvalues are computed

@@ -8,8 +8,8 @@ import torch
 
 from lipnb.attention import Attention, Feature
 from lipnb.attention.heads import check_attention
-from lipnb.bounds.upper_norms import largest_singular, triangle
 from lipnb.checks import as_double, radius, square
+from lipnb.spectral.upper_norms import largest_singular, triangle
 
 __all__ = ["HeadNorms", "growth_rate", "head_norms"]
 

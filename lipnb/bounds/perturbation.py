@@ -68,10 +68,10 @@ from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.norms import check_sequence, plain_heads
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, sums_counted
-from lipnb.bounds.upper_norms import gamma, largest_singular, length, triangle
 from lipnb.checks import as_double, at_once
 from lipnb.scaling import shifted
 from lipnb.spectral.answer import table_of
+from lipnb.spectral.upper_norms import gamma, largest_singular, length, triangle
 
 __all__ = ["Nearby", "nearby_upper"]
 

@@ -18,8 +18,8 @@ from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.heads import rows_of_heads
 from lipnb.bounds.multihead_norms import balanced
 from lipnb.bounds.norms import check_sequence
-from lipnb.bounds.upper_norms import UNIT, largest_singular, largest_singular_of_each, triangle
 from lipnb.checks import count, radius
+from lipnb.spectral.upper_norms import UNIT, largest_singular, largest_singular_of_each, triangle
 
 __all__ = ["rotary_terms", "rotary_upper"]
 

@@ -30,7 +30,7 @@ Everything is counted to every order.
    :math:`\sqrt{a_i / a_j}` multiplies both sides.
 5. *Jacobian*, for any P within E: `RoundingErrors.jacobian_error`.
 6. *Its arithmetic*: `RoundingErrors.arithmetic`, in the key term `lipnb.bounds.term_bounds`.
-7. *Norms*: `lipnb.bounds.upper_norms`, `lipnb.bounds.cholesky_certificates`.
+7. *Norms*: `lipnb.spectral.upper_norms`, `lipnb.bounds.cholesky_certificates`.
 8. *The bounds themselves*, sums of positive numbers over tokens, heads or one width: with up to `MOST` terms their
    relative errors are below :math:`2^{-32}`, and they are enlarged by `MORE`. Larger sums are refused (`sums_counted`);
    `length`, also of matrices, counts its own rounding.
@@ -43,7 +43,7 @@ import torch
 from lipnb.attention import Feature
 from lipnb.attention.rope_norm import normalised
 from lipnb.attention.units import MAX_GAP
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, length
+from lipnb.spectral.upper_norms import UNIT, gamma, largest_singular, length
 
 MOST = 2**20
 MORE = 1 + 2.0**-32  # for sums of up to MOST positive numbers: gamma of 2^20 is about 2^-33

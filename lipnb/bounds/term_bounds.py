@@ -18,9 +18,9 @@ from lipnb.attention import RowJacobian
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, RowErrors, orthogonality
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_singular, largest_singular_of_each, length, triangle
 from lipnb.checks import at_once
 from lipnb.scaling import powers_of_two
+from lipnb.spectral.upper_norms import UNIT, gamma, largest_singular, largest_singular_of_each, length, triangle
 
 __all__ = ["Terms", "three_terms"]
 

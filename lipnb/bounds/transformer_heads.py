@@ -31,7 +31,7 @@ from lipnb.bounds.multihead_norms import (
 )
 from lipnb.bounds.norms import log_sum
 from lipnb.bounds.rotary import RotaryNorms
-from lipnb.bounds.upper_norms import largest_singular, triangle
+from lipnb.spectral.upper_norms import largest_singular, triangle
 
 
 class Projection(NamedTuple):

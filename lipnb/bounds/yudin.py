@@ -6,8 +6,8 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.norms import head_norms, plain_heads
-from lipnb.bounds.upper_norms import gamma, largest_singular, triangle
 from lipnb.checks import as_double, number
+from lipnb.spectral.upper_norms import gamma, largest_singular, triangle
 
 __all__ = ["without_query_bias", "yudin_upper"]
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lipnb.scaling import power_of_two
+from lipnb.spectral.upper_norms import largest_singular, length
 
 ROUNDS = 20  # steps of the power iteration for the direction of the values, which need not converge
 
@@ -38,8 +39,6 @@ class MatrixNorms(NamedTuple):
     @classmethod
     def of(cls, slope: float, query: Tensor, key: Tensor, value: Tensor, output: Tensor | None = None) -> Self:
         """Norms of the matrices of a map, in float64."""
-        from lipnb.bounds.upper_norms import largest_singular, length  # only now: bounds need Jacobians
-
         each = (abs(slope) * query, key, value)
         whole = query.new_ones(()) if output is None else largest_singular(output.movedim(0, 1).flatten(1))
         first, second, third = (length(one, (-2, -1)) for one in each)

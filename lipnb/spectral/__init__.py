@@ -2,7 +2,8 @@ r"""Largest singular values of batches of operators given by their products, wit
 
 The package is independent of attention: solvers take a `GramOperator`, or the product with :math:`J^\top J` as a
 function, and a start vector; `baselines.dense_norm` takes matrices. `krylov` extends the basis,
-`certificate` proves bounds, `stopping` decides when to stop, and `lanczos` is the loop.
+`certificate` proves bounds, `stopping` decides when to stop, and `lanczos` is the loop. `upper_norms` bounds
+norms of small matrices from above, their rounding counted.
 """
 
 from lipnb.spectral.answer import SpectralNorm

@@ -6,9 +6,9 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.norms import growth_rate, norms
-from lipnb.bounds.upper_norms import triangle
 from lipnb.checks import as_double, count, number, radius, square, whole
 from lipnb.lipschitz import local_lipschitz
+from lipnb.spectral.upper_norms import triangle
 
 __all__ = ["eigenvector", "even_fork_input", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 

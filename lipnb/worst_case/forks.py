@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.attention.rope_norm import rotation, turned
-from lipnb.bounds.upper_norms import triangle
+from lipnb.spectral.upper_norms import triangle
 from lipnb.worst_case.ascent import gaussian
 from lipnb.worst_case.constructions import eigenvector
 

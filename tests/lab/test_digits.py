@@ -13,7 +13,7 @@ from lipnb import Attention, certify
 from lipnb.bounds import nearby_upper
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import RoundingErrors
-from lipnb.bounds.upper_norms import length
+from lipnb.spectral.upper_norms import length
 
 
 def test_nearly_hard_attention_keeps_its_variance():

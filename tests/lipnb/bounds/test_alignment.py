@@ -12,7 +12,7 @@ from lipnb.bounds import ball_upper
 from lipnb.bounds.alignment import aligned_sizes, log_product, log_slope
 from lipnb.bounds.multihead_norms import Region, sizes_of_heads
 from lipnb.bounds.rows_on_ball import norm_of_rows
-from lipnb.bounds.upper_norms import triangle
+from lipnb.spectral.upper_norms import triangle
 from lipnb.worst_case import climb, fork_input, gaussian
 
 EYE, ZERO = torch.eye(3).double(), torch.zeros(3, 1).double()

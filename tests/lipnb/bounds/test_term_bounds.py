@@ -94,7 +94,7 @@ def test_the_size_of_tiles_loosens_no_bound(monkeypatch):
     f = Attention(*(normal(2, 16, 48) / 48**0.5 for _ in range(3)), normal(2, 48, 16) / 8)
     x = normal(24, 48)
     monkeypatch.setattr(
-        "lipnb.bounds.upper_norms.EXACT_WORK", 4e5
+        "lipnb.spectral.upper_norms.EXACT_WORK", 4e5
     )  # eigenvalues for some rows, traces for all of them together
     whole = [float(term) for term in three_terms(RoundedLinearization(f, x))]
     monkeypatch.setattr("lipnb.checks.TILE", 1)

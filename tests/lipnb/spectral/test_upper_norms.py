@@ -4,7 +4,14 @@ import pytest
 import torch
 from cases import normal
 
-from lipnb.bounds.upper_norms import UNIT, gamma, largest_eigenvalue, largest_singular, largest_singular_of_each, length
+from lipnb.spectral.upper_norms import (
+    UNIT,
+    gamma,
+    largest_eigenvalue,
+    largest_singular,
+    largest_singular_of_each,
+    length,
+)
 
 
 def test_norms_are_upper_bounds_and_tight():
@@ -20,7 +27,7 @@ def test_norms_are_upper_bounds_and_tight():
 
 
 def test_traces_of_powers_stay_above(monkeypatch):
-    monkeypatch.setattr("lipnb.bounds.upper_norms.EXACT_WORK", 0)
+    monkeypatch.setattr("lipnb.spectral.upper_norms.EXACT_WORK", 0)
     M = normal(6, 12, 9)
     exact = torch.linalg.matrix_norm(M, 2)
     got = largest_singular_of_each(M)
