@@ -385,10 +385,11 @@ figures.table(shown, names, digits=4)
 # the rows of the first, an eigenvector of $\begin{pmatrix} 5/2 & p \\ p & p^2/2 + 1 \end{pmatrix}$ with positive
 # entries. The maximiser is, up to a factor, $\alpha_1 = z = \frac12 (u_1 + p u_2)$,
 # $y = \frac12 (3 u_1 + p u_2)$, and all others $x = u_2 / p$. Put one $x$ first, then $y$, then $z$. The second matrix
-# has the rows of $y$ and $z$ now at $y + \frac12 (y + x)$ and $z + \frac12 (y + z)$. Before there were $y + \frac12 (y
-# + z)$ and one more $x + \frac12 (y + z)$. The sum of squares grows by $\frac14 (z - x)(7 z + 3 x - 2 y) \ge 0$: the
-# last factor is $\frac12 u_1 + \frac52 p u_2 + 3 u_2 / p$, and $z - x = \frac12 u_1 + u_2 (\frac p2 - \frac1p)$ is
-# positive for $n \ge 4$, and for $n = 3$ because $\frac52 > \frac32$ makes $u_1 > u_2$. $\square$
+# has the rows of $y$ and $z$ now at $y + \frac12 (y + x)$ and $z + \frac12 (y + z)$. Before there were
+# $y + \frac12 (y + z)$ and one more $x + \frac12 (y + z)$. The sum of squares grows by
+# $\frac14 (z - x)(7 z + 3 x - 2 y) \ge 0$: the last factor is $\frac12 u_1 + \frac52 p u_2 + 3 u_2 / p$, and
+# $z - x = \frac12 u_1 + u_2 (\frac p2 - \frac1p)$ is positive for $n \ge 4$, and for $n = 3$ because
+# $\frac52 > \frac32$ makes $u_1 > u_2$. $\square$
 # :::
 # ::::
 #
