@@ -54,7 +54,7 @@ def in_ball(*shape):
     return size * y / y.norm(dim=-1, keepdim=True)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-even-fork", "caption": "To be moved: the even fork. All tokens are in the plane of $w$ and $f$, and $A$ maps $w$ to $t e$, out of the plane, and $f$ to $-t f$. So only the heights decide about attention, and the two low tokens, the prongs, get the same from everybody. If $b$ is small the others are not far enough behind: attention spreads over all $n$. If $b$ is large, little of a token is left along $w$. In between the constant comes close to the exact bound, the closer the larger $t$."}, "image": {"alt": "On the left two tokens at opposite ends of a horizontal axis, slightly raised, and the others higher on the circle, with the attention that they give to the two. On the right the constant over the bound against the height b: it rises, has one peak near 1, and falls."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-even-fork", "caption": "To be moved: the even fork, with $w, e, f$ orthonormal, $w$ a top singular vector of $V$, and $A = t (e w^\\top + w e^\\top - f f^\\top)$, for $R = 1$. All tokens are in the plane of $w$ and $f$, and $A$ maps $w$ to $t e$, out of the plane, and $f$ to $-t f$. So only the heights along $f$ decide about attention. The two low tokens, the prongs, are at a quarter of the height $b$ of the others and get the same attention from everybody. If $t b^2$ is small beside $\\log n$, the others are not far enough behind: attention spreads over all $n$. If $b$ is large, the heights take from the components along $w$. The larger $t$, the smaller the best $b$, and the closer the constant comes to the exact bound."}, "image": {"alt": "On the left two tokens at opposite ends of a horizontal axis, slightly raised, and the others higher on the circle, with the attention that they give to the two. On the right the constant over the bound against the height b: it rises, has one peak near 1, and falls."}}
 heights = np.geomspace(0.01, 1, 16).round(3)
 figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 1e3, 1e4, 1e6], heights))
 
@@ -135,7 +135,8 @@ plt.show()
 # :::
 #
 # The first bound of (a) is `bounds.general_upper_exact`; `bounds.ball_upper` has a slightly smaller
-# one from norms alone at small $t$, with the same leading constant ({prf:ref}`masked-leading`). The $A$ of (b) is
+# one from norms alone at small $t$, by the bound on one row in the proof of {prf:ref}`masked-leading`, with the same
+# leading constant; with a mask it has that theorem itself. The $A$ of (b) is
 # $t/R^2$ times a reflection in a line, in width 3: eigenvalues 1, -1, -1. Its input is `worst_case.even_fork_input`.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -242,7 +243,7 @@ figures.table(shown, names={"n": "tokens n"} | {name: name for name in shown.col
 # %% [markdown]
 # From $t = 100$ on the loss is at most {glue:text}`largest_loss:.2f` $\log(n t) / t$ here. The sign of the third
 # direction matters: with $+ f f^\top$ in place of $- f f^\top$ the same limit is reached later, with
-# {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks are far from the bound for a few
+# {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks are far from the bound for 3 to 10
 # tokens: there we do not know how much of the gap is due to the bound.
 #
 # *On balls.* {numref}`fig-21-ball` compares both bounds with inputs against one fixed pair $A$, $V$.
@@ -766,8 +767,7 @@ ledger.record(
 # - The published bound, as reconstructed, holds at all inputs tried, and none of them reaches half of it. The tighter
 #   ones are proved, not only tested, and with them the published one.
 # - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can replace
-#   $\sqrt{\lambda_n}$ by less. What a bound can still use is the head's own $A$ and $V$, and $t$, which need not be
-# large:
+#   $\sqrt{\lambda_n}$ by less. A bound can still use the head's own $A$ and $V$, and can be smaller at moderate $t$:
 #   the limit is reached with a loss of order $\log(n t)/t$. Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
 # - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$. In
 #   width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$: a token at 0, half of the others on each side.

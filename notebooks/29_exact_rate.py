@@ -631,7 +631,7 @@ ledger.record(
 # - The exponent is settled for every $A$, and for $V = I$ the order; the best constant only where $-\norm A_2$ is an
 #   eigenvalue. For other $V$ the lower bound needs $V(y - x) \ne 0$ for its factor $t$.
 # - With a {term}`mask <mask (causal)>` the exponent is the same ({prf:ref}`masked-rate`), but there the factor beside
-#   it still grows with the rank of $A$. With a query bias $b$, $\abs b R$ is added to $\gamma^* R^2$, which need not be
+#   it, in our bound, grows with the rank of $A$. With a query bias $b$, $\abs b R$ is added to $\gamma^* R^2$, which need not be
 #   best.
 #
 # *Tried, and what came of it.*

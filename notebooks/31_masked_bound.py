@@ -257,13 +257,14 @@ figures.table(shown, {"what": "what is measured", "cases": "inputs", "largest": 
 #
 # A mask lowers the leading constant of the worst head of given norms. Without one it is $\sqrt{\lambda_n}$, by
 # {prf:ref}`general-exact`, and $\lambda_n$ is about $n/2 + 4$ for many tokens. With one, row 1 sees only itself: it has
-# no query term and no key term. Row 2 has one pair, of which it is itself a part. With these facts and the order of the
-# tokens (a row sees no later token, so of the two tokens that move most the first does not see the second) the upper
-# bound falls from $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$, with $\mu_n$ about $n/2 + 21/8$.
+# no query term and no key term. Row 2 sees two tokens and is one of them, so its query and one of its keys move
+# together. With these facts and the order of the tokens (a row sees no later token, so of the two tokens that move most
+# the first does not see the second) the upper bound falls from $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$, with $\mu_n$ about
+# $n/2 + 21/8$.
 #
-# The input has to change too. In the {term}`even fork <fork>` every row but the first attends to tokens 1 and 2. Under
-# a mask it is better if row 2 does, and all later rows attend to tokens 2 and 3: then row 3 moves by its own query and
-# its own key.
+# The input has to change too. In the {term}`even fork <fork>` all rows attend to tokens 1 and 2; under a mask row 1
+# cannot. There it is better if row 2 does, and all later rows attend to tokens 2 and 3: then row 3 moves by its own
+# query and its own key.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -383,7 +384,7 @@ figures.table(shown, names, digits=4)
 # squared norm $\frac52$. Let $n \ge 3$. The second without its row of zeros, times its transpose, is the matrix of the
 # theorem. It has the larger norm. To see this, let $p = \sqrt{n - 2}$, and $(u_1, u_2)$ the top left singular vector of
 # the rows of the first, an eigenvector of $\begin{pmatrix} 5/2 & p \\ p & p^2/2 + 1 \end{pmatrix}$ with positive
-# entries. The maximiser is, up to a factor, $\alpha_1 = z = \frac12 (u_1 + p u_2)$,
+# entries. The maximiser is, up to a factor, with $z$ for $\alpha_1$ now, $z = \frac12 (u_1 + p u_2)$,
 # $y = \frac12 (3 u_1 + p u_2)$, and all others $x = u_2 / p$. Put one $x$ first, then $y$, then $z$. The second matrix
 # has the rows of $y$ and $z$ now at $y + \frac12 (y + x)$ and $z + \frac12 (y + z)$. Before there were
 # $y + \frac12 (y + z)$ and one more $x + \frac12 (y + z)$. The sum of squares grows by
@@ -413,14 +414,14 @@ figures.table(shown, names, digits=4)
 # *The move.* Let $\varepsilon_2 = -\alpha_2 e$ and $\varepsilon_i = \alpha_i e$ for all other $i$, with
 # $\alpha_i \ge 0$. As $w$ is a top singular vector of $V$, components along $w$ are enough, and all values have none.
 # Along $w$ token 2 is at $-1$ and all others at 1, so the variance is $1 - p_i^2$ in rows $i \ge 3$, and 1 in row 2. As
-# $A e = t w$ and $(A x_i)^\top e = t\, w^\top x_i$, with $p_2 = 0$ row $i$ moves along $w$ by $\norm V_2\, t / r^2$
+# $A e = t w$ and $(A x_i)^\top e = t\, w^\top x_i$, with $p_2 = 0$ row $i \ge 2$ moves along $w$ by $\norm V_2\, t / r^2$
 # times, up to sign,
 #
 # $$\textstyle (1 - p_i^2)\, \alpha_i + (1 - p_i) \big\{ \frac12 (1 + p_i) \alpha_2
 #   + \sum_{j \ne 2} P_{ij} \alpha_j \big\} :$$
 #
 # in row 2 query and keys both change sign. This is at least $\frac12 (3 \alpha_2 + \alpha_1)$ in row 2, and
-# $(1 - p_i)^2$ times $\alpha_i + \frac12 (\alpha_2 + \alpha_3)$ in the others. With equal $\alpha_j$ for $j \ge 4$ and
+# $(1 - p_i)^2$ times $\alpha_i + \frac12 (\alpha_2 + \alpha_3)$ in rows $i \ge 3$. With equal $\alpha_j$ for $j \ge 4$ and
 # $p = \max_i p_i$ this is the limit matrix in the proof of (a), at the best unit vector, which has no negative entry:
 #
 # $$\norm{D_X f^m}_2 \ge \norm V_2\, t \sqrt{\mu_n}\, (1 - p)^2 / r^2 .$$

@@ -201,8 +201,8 @@ plt.show()
 # :::
 #
 # The first is {prf:ref}`general-optimal`, the second {prf:ref}`mean-field-constant`. Where $-\norm A_2$ is an
-# eigenvalue of $A$ and $\abs V$ is largest along and across its eigenvector, the leading constants of both are
-# attained: $t \sqrt{n / 2}$ and $\frac{3 \sqrt 3}8\, t e^t$.
+# eigenvalue of $A$ and $\abs V$ is largest along and across its eigenvector, the leading constants of both, for
+# many tokens, are attained: $t \sqrt{n / 2}$ and $\frac{3 \sqrt 3}8\, t e^t$.
 #
 # ## The fork
 #

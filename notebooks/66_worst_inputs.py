@@ -169,7 +169,9 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 #   k^2 = \sup_{\abs x \le R} R^2 \abs{A x}^2 - (x \cdot A x - \log n)_+^2 . \end{gathered}$$
 #
 # 1. For all $n$ and $R$, in the bounds of {prf:ref}`layer-on-ball` and {prf:ref}`general-exact` for this head
-#    $R^2 Q$ may take the place of $R^2 \norm V_2 \norm A_2$ in the query term, and $k \norm V_2$ in the key term.
+#    $R^2 Q$ may take the place of $R^2 \norm V_2 \norm A_2$ in the query term, and $k \norm V_2$ in the key term. For the
+#    second theorem: $q = R^2 Q$ and $\rho^2 = \norm V_2^2 (1 + k^2 / 2)$, and $\Lip^2 \le q^2$ plus the larger eigenvalue
+#    of $\begin{pmatrix} 0 & \sqrt{n - 2}\, q \rho \\ \sqrt{n - 2}\, q \rho & n \rho^2 + 2 \sqrt2\, q \rho \end{pmatrix}$.
 # 2. In width at least 2, $\Lip(f_{|B_R^n}) / (R^2 \sqrt n)$ tends to $K / \sqrt2$, as $R \to \infty$ and then
 #    $n \to \infty$: the limits superior and inferior in $R$ have the same limit in $n$.
 # 3. The largest norm of a query term on $B_R^n$, over $R^2$, tends to $Q$ as $n \to \infty$, at every $R > 0$.
@@ -335,9 +337,10 @@ figures.table(stars, digits=3)
 #    token, where $Q = R^2 \sup_{v, u} \sum_h \abs{M_h^\top v} \abs{A_h u}$.
 # :::
 #
-# With one head, the first is $T / \sqrt2$, as before. `ball_upper` needs these suprema from above. The first of $E_1$
-# and the second of $E_2$ have two unit vectors each: they are at most the norm of a linear map of symmetric matrices,
-# $Y \mapsto \sum_h M_h Y M_h^\top / w_h$, and a positive definite $Y$ certifies that norm. The others are
+# With one head, the first is $T / \sqrt2$, as before: this $\kappa$ is the $\kappa / \sqrt2$ of
+# {prf:ref}`layer-on-ball`. `ball_upper` needs these suprema from above. The first of $E_1$ and the second of $E_2$ have
+# two unit vectors each: they are at most the norm of a linear map of symmetric matrices, $Y \mapsto \sum_h M_h Y
+# M_h^\top / w_h$, and a positive definite $Y$ certifies that norm. The others are
 # {term}`spectral norms <spectral norm>` of heads side by side. We compare `ball_upper` with inputs found by
 # {term}`gradient ascent`, for random layers whose heads read or write in different directions, or all in one.
 
@@ -632,7 +635,7 @@ ledger.record(
 #
 # - On the ball, the constant of a trained head is known up to the room of the table. No search shows that the input
 #   found is the worst; the upper bound limits what was missed.
-# - The leading term counts $V$ by its norm alone: the direction of $c$ in $K$ is not used at finite $R$. Nor is it known
+# - At finite $R$ the key term counts $V$ by its norm alone: the direction of $c$ in $K$ is not used. Nor is it known
 #   whether $\log n$ can be smaller there, or what the constant is at few tokens, where the query term matters.
 # - The keys of a layer are bounded by a graph of tokens that no input may realise: the heads choose their attention
 #   freely there. The suprema are certified, but not attained together.

@@ -88,7 +88,7 @@ def test_the_first_scan_of_the_readme_needs_no_text_from_anywhere():
     """Alice is fetched by NLTK: where its server is blocked, the first command that a user gave ended there."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     scans = re.findall(r"&& lipnb (scan [^\n&]+)", readme)
-    assert len(scans) == 3
+    assert len(scans) == 4
     parser, _ = cli._parser("lipnb", "", "lipscan.cli", cli.VERBS)
     first = parser.parse_args(scans[0].split())
     assert (first.model, first.text, first.lengths) == ("smollm2", "python_reference", "32,128,512")
