@@ -155,6 +155,9 @@ def test_the_bound_of_one_head_is_made_of_both_terms():
         t = R**2
         stated = norm_of_rows(t, 1.0, t * (0.25 + math.log(n) / t) ** 0.5, n, apart=True)
         assert ball_upper(Attention.from_matrices(EYE, EYE), n, R) == pytest.approx(stated, rel=1e-4)
+        # one direction for both norms of the query term: 5/8, where half of norm(V) norm(A) + norm(V A) is 3/4
+        graded = Attention.from_matrices(-torch.diag(EYE[0] / 2 + EYE[1]), torch.diag(EYE[0] + EYE[1] / 2))
+        assert ball_upper(graded, n, R) == pytest.approx(norm_of_rows(t * 5 / 8, 1.0, t, n, apart=True), rel=1e-4)
         aside = Attention.from_matrices(torch.outer(EYE[0], EYE[1]), torch.outer(EYE[0], EYE[2]))
         stated = norm_of_rows(t / 2, 1.0, t, n, apart=True)
         assert ball_upper(aside, n, R) == pytest.approx(stated, rel=1e-4)
