@@ -27,6 +27,11 @@ TEXT, COUNT, WHOLE_COUNT = "alice", 2, 4  # windows of a length, for layers and 
 RTOL = 1e-2  # windows differ by far more
 NETWORKS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"})
 LENGTHS, WHOLE_LENGTHS = (8, 32, 128, 512), (8, 16, 32, 64, 128)
+POST_NORM = (  # the layers built like BERT's, with every text that the atlas reads with them
+    *((options, Condition(text)) for options, _ in MODELS[:2] for text in ("alice", "ag_news", "python_reference")),
+    MODELS[6],
+)
+POST_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 
 
 def sublayer(block, x, inner=False):
@@ -176,6 +181,13 @@ def sublayers(read, lengths=LENGTHS, seed=0, count=COUNT):
 @table("released-map", "the sub-layer with residual and norm, which the released code measures, in trained layers")
 def _prepare(lengths=LENGTHS, seed=0):
     return sublayers(MODELS, lengths, seed)
+
+
+@table(
+    "sublayer-texts", "the sub-layers built like BERT's at all windows of the atlas, on three texts and on reactions"
+)
+def _prepare_texts(lengths=POST_LENGTHS, seed=0):
+    return sublayers(POST_NORM, lengths, seed, count=POST_NORM[0][1].count)
 
 
 def _network_rows(options, condition, length, seed):
