@@ -147,7 +147,7 @@ def cell(text):
 def link(root, row):
     """Link from a verdict to its row on the page, by the title of the page."""
     title = re.search(r"^# # (.+)$", (root / "notebooks" / f"{row['page']}.py").read_text(encoding="utf-8"), re.M)
-    said, name = html.escape(title[1] if title else row["page"]), ledger.anchor(row["id"], row["form"])
+    said, name = html.escape(title[1]), ledger.anchor(row["id"], row["form"])
     return f'<a href="../notebooks/{row["page"]}.html#verdict-{name}">{said}</a>'
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,7 +127,8 @@ def test_a_colon_in_the_first_sentence_of_a_property_makes_no_type(docstrings, w
 
 
 def test_a_page_of_source_leads_back_to_the_name_that_is_described(docstrings):
-    known = {"lipnb.corpora.windows": "book/api_models", "lipnb.a.Kept.of": "book/api_a", "lipnb.a.of": "book/api_a"}
+    known = {"lipnb.a.windows": "book/api_a", "lipnb.corpora.windows": "book/api_models"}
+    known |= {"lipnb.a.Kept.of": "book/api_a", "lipnb.a.of": "book/api_a"}
     objects = {name: SimpleNamespace(docname=page) for name, page in known.items()}
     app = SimpleNamespace(env=SimpleNamespace(get_domain=lambda name: SimpleNamespace(objects=objects)))
     link = '<a class="viewcode-back" href="../../book/{}.html#{}">'
@@ -138,3 +140,11 @@ def test_a_page_of_source_leads_back_to_the_name_that_is_described(docstrings):
         context = {"body": link.format(page, named)}
         docstrings.lead_back(app, "_modules/lipnb/a", "page.html", context, None)
         assert context["body"] == link.format(page, described)
+
+
+def test_an_enumeration_shows_its_members_and_no_arguments(docstrings):
+    kind, lines = Enum("Kind", {"A": "one", "B": "two"}), ["Kinds."]
+    docstrings.list_values(None, "class", "Kind", kind, {}, lines)
+    assert [*filter(None, lines)] == ["Kinds.", "- ``A``: one", "- ``B``: two"]
+    assert docstrings.no_arguments(None, "class", "Kind", kind, {}, "(value, *, names=None)", None) == ("", None)
+    assert docstrings.no_arguments(None, "class", "int", int, {}, "(x)", None) is None
