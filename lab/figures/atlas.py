@@ -182,15 +182,33 @@ def two_quantities(rates, claimed, close):
     Figure
         `lab.figures.points` of it is the number of rows.
     """
-    figure, ax = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.6, 5.2), layout="constrained")
     low, high = (end(rates[["slope", "released"]].to_numpy()) for end in (np.min, np.max))
     ends = np.array([min(0.0, low) - 0.03, high + 0.03])
     for span in (ax.axvspan, ax.axhspan):
         span(claimed - close, claimed + close, color="0.5", alpha=0.15, lw=0)
     ax.plot(ends, ends, color="0.4", lw=1)
+    taken = rates[["slope", "released"]].to_numpy()
     for place, (name, some) in enumerate(rates.groupby("map", sort=False)):
-        look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name}
-        ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], color=f"C{place}", **look)
+        look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name, "color": f"C{place}" if place < 7 else "0.25"}
+        ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], **look)
+        (x, y), side, taken = _free(some[["slope", "released"]].to_numpy(), name, taken, ends)
+        said = {"xytext": (6 * side, 0), "textcoords": "offset points", "ha": "left" if side > 0 else "right"}
+        ax.annotate(name, (x, y), va="center", fontsize=9, fontweight="bold", color=look["color"], **said)
     ax.set(xlabel="slope of the constant, as defined", ylabel="slope of the released quantity", xlim=ends, ylim=ends)
-    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+def _free(marks, name, taken, ends):
+    """The mark next to which a name covers the fewest places taken, the side of it, and the places taken then."""
+    unit, found = np.ptp(ends), []
+    for at in marks:
+        for side in (1, -1):
+            across = at[0] + side * unit * (0.015 + 0.017 * len(name) * np.linspace(0, 1, 12))
+            gaps = abs(taken[:, None] - np.stack([across, np.full(12, at[1])], axis=1))
+            hidden = ((gaps < (0.012 * unit, 0.022 * unit)).all(-1)).any(1).sum()
+            outside = not ends[0] < across[-1] < ends[1]
+            crowd = (np.abs(taken - at).sum(1) < 0.1 * unit).sum()
+            found.append((outside, hidden, crowd, *at, side, across))
+    *_, x, y, side, across = min(found, key=lambda one: one[:3])
+    return (x, y), side, np.concatenate([taken, np.stack([across, np.full(12, y)], axis=1)])

@@ -11,7 +11,7 @@ KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 
 @figure(
     "twins",
-    page="45_gpt2_positions",
+    page="41_real_text",
     tables=("twins",),
     about="how the constant grows in twins with learned, no and rotary positions",
 )

@@ -15,7 +15,6 @@ __all__ = [
     "named",
     "of_other_models",
     "rates",
-    "spans",
     "stored",
     "summary",
 ]
@@ -161,30 +160,6 @@ def rates(table, *, along=ALONG, key=KEY):
         line |= {"flattest": steps.min(), "steepest": steps.max(), "last": steps.iloc[-1]}
         found.append(line | {name: slope(rows, name).slope for name in along})
     return pd.DataFrame(found)
-
-
-def spans(table, case="as read"):
-    """Slopes octave by octave: smallest, median and largest over the layers of each map, on its first text.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `stored`.
-    case : str
-        As read, or a control.
-
-    Returns
-    -------
-    DataFrame
-        Columns map, low, high (tokens), smallest, median, largest, layers.
-    """
-    found = []
-    for name, rows in _first(table[table.case == case]).groupby("map", sort=False):
-        steps = pd.concat([octaves(of_layer) for _, of_layer in rows.groupby("layer")])
-        line = steps.groupby(["low", "high"]).slope.agg(["min", "median", "max", "size"]).reset_index()
-        names = {"min": "smallest", "max": "largest", "size": "layers"}
-        found.append(line.rename(columns=names).assign(map=name))
-    return pd.concat(found, ignore_index=True)
 
 
 def _first(rates):

@@ -158,3 +158,15 @@ def test_figures_draw_every_series_once():
     beside = pd.DataFrame({"map": ["MiniLM"] * 3 + ["ALBERT"], "slope": [0.1, 0.2, 0.3, 0.0], "released": 0.25})
     drawn = figures.atlas.two_quantities(beside, 0.25, 0.1)
     assert figures.points(drawn) == 4 and [line.get_label() for line in drawn.axes[0].lines[1:]] == ["MiniLM", "ALBERT"]
+
+
+def test_each_map_has_its_name_next_to_one_of_its_marks_and_over_no_other():
+    crossed = [("a", 0.1, 0.2), ("a", 0.2, 0.2), ("b", 0.15, 0.2), ("b", 0.3, 0.2), ("b", 0.35, 0.4)]
+    ax = figures.atlas.two_quantities(pd.DataFrame(crossed, columns=["map", "slope", "released"]), 0.25, 0.1).axes[0]
+    assert [name.get_text() for name in ax.texts] == ["a", "b"]
+    assert all((name.get_text(), *name.xy) in crossed for name in ax.texts)
+    ax.figure.canvas.draw()
+    boxes = [name.get_window_extent() for name in ax.texts]
+    assert all(ax.bbox.x0 <= box.x0 < box.x1 <= ax.bbox.x1 for box in boxes)
+    dots = ax.transData.transform([(slope, released) for _, slope, released in crossed])
+    assert not any(box.contains(*dot) for box in boxes for dot in dots) and not boxes[0].overlaps(boxes[1])
