@@ -161,9 +161,10 @@ def test_figures_draw_every_series_once():
 
 
 def test_each_map_has_its_name_next_to_one_of_its_marks_and_over_no_other():
-    crossed = [("a", 0.1, 0.2), ("a", 0.2, 0.2), ("b", 0.15, 0.2), ("b", 0.3, 0.2), ("b", 0.35, 0.4)]
+    one, two = "one model", "another"
+    crossed = [(one, 0.1, 0.2), (one, 0.2, 0.2), (two, 0.15, 0.2), (two, 0.23, 0.2), (one, 0.25, 0.4), (two, 0.5, 0.4)]
     ax = figures.atlas.two_quantities(pd.DataFrame(crossed, columns=["map", "slope", "released"]), 0.25, 0.1).axes[0]
-    assert [name.get_text() for name in ax.texts] == ["a", "b"]
+    assert [name.get_text() for name in ax.texts] == [one, two]
     assert all((name.get_text(), *name.xy) in crossed for name in ax.texts)
     ax.figure.canvas.draw()
     boxes = [name.get_window_extent() for name in ax.texts]
