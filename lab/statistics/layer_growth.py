@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lab import results
-from lab.statistics.growth import octaves, slope
+from lab.statistics.growth import slope
 
 __all__ = [
     "CLOSE",
@@ -148,16 +148,15 @@ def rates(table, *, along=ALONG, key=KEY):
     -------
     DataFrame
         One row for each series, with the columns of its key: slope, low, high (of the constant, see
-        `lab.statistics.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an
-        octave), last (that of the last one); and the slope of each column in `along`, under its name.
+        `lab.statistics.growth.slope`), curve, shortest, longest (tokens), windows; and the slope of each column in
+        `along`, under its name.
     """
     found = []
     for place, rows in table.groupby(list(key), sort=False):
-        fit, steps = slope(rows), octaves(rows).slope
+        fit = slope(rows)
         line = dict(zip(key, place, strict=True)) | {"slope": fit.slope, "curve": fit.curve, "windows": fit.windows}
         line |= {"low": fit.interval[0], "high": fit.interval[1]}
         line |= {"shortest": int(fit.low), "longest": int(fit.high)}
-        line |= {"flattest": steps.min(), "steepest": steps.max(), "last": steps.iloc[-1]}
         found.append(line | {name: slope(rows, name).slope for name in along})
     return pd.DataFrame(found)
 
