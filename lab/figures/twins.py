@@ -22,7 +22,7 @@ def slopes(table):
     panel for each kind of positions, a line for each seed; grey before training.
     """
     found = rates(table[table.row == "layer"], along=(), key=["positions", "seed", "step", "layer"])
-    figure, axes = plt.subplots(1, len(KINDS), figsize=(9.4, 3.4), sharey=True)
+    figure, axes = plt.subplots(1, len(KINDS), figsize=(8, 2.9), sharey=True)
     for ax, (kind, (label, colour, marker)) in zip(axes, KINDS.items(), strict=True):
         here = found[found.positions == kind]
         for step, look in ((found.step.min(), {"color": "0.6", "lw": 0.9}), (found.step.max(), {"color": colour})):

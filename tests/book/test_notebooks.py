@@ -54,7 +54,8 @@ import pandas as pd
 
 from lab import figures
 
-figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
+layers = pd.DataFrame({"map": ["a", "a"], "slope": [0.1, 0.2], "released": [0.1, 0.3]})
+figures.atlas.two_quantities(layers, 0.25, 0.1)
 plt.show()
 
 """
