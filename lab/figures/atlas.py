@@ -117,7 +117,7 @@ def two_quantities(rates, claimed, close):
     Figure
         `lab.figures.points` of it is the number of rows.
     """
-    figure, ax = plt.subplots(figsize=(6.6, 5.2), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.2, 4.9), layout="constrained")
     low, high = (end(rates[["slope", "released"]].to_numpy()) for end in (np.min, np.max))
     ends = np.array([min(0.0, low) - 0.03, high + 0.03])
     for span in (ax.axvspan, ax.axhspan):

@@ -22,7 +22,7 @@ def slopes(table):
     panel for each kind of positions, a line for each seed; grey before training.
     """
     found = rates(table[table.row == "layer"], along=(), key=["positions", "seed", "step", "layer"])
-    figure, axes = plt.subplots(1, len(KINDS), figsize=(8, 2.9), sharey=True)
+    figure, axes = plt.subplots(1, len(KINDS), figsize=(7.6, 2.8), sharey=True)
     for ax, (kind, (label, colour, marker)) in zip(axes, KINDS.items(), strict=True):
         here = found[found.positions == kind]
         for step, look in ((found.step.min(), {"color": "0.6", "lw": 0.9}), (found.step.max(), {"color": colour})):
@@ -31,7 +31,7 @@ def slopes(table):
         for level, name in ((0.25, "1/4"), (0.5, "1/2")):
             ax.axhline(level, color="0.4", ls=":", lw=1)
             if ax is axes[0]:
-                ax.annotate(name, (0, level), (2, 3), textcoords="offset points", color="0.3", fontsize=9)
+                ax.annotate(name, (0, level), (2, -11), textcoords="offset points", color="0.3", fontsize=9)
         ax.set(xlabel="layer", title=label, xticks=sorted(found.layer.unique()))
     axes[0].set_ylabel(f"slope, {found.shortest.min()} to {found.longest.max()} tokens")
     return figure
