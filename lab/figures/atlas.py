@@ -28,7 +28,7 @@ def slopes(table, claimed=0.25):
         `lab.figures.points` of it is the number of rows.
     """
     maps = list(dict.fromkeys(table["map"]))
-    figure, ax = plt.subplots(figsize=(9.5, 4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
     first, ticks = 0.0, []
     for name in maps:
         some = table[table["map"] == name]
