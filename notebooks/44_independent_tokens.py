@@ -272,4 +272,4 @@ ledger.record(
 #
 # **One thing to try.** Draw the tokens of the disc from its edge only. Does the constant still settle?
 #
-# **Next:** {doc}`45_gpt2_positions`.
+# **Next:** {doc}`46_released_code`.
