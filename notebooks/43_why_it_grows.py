@@ -201,9 +201,9 @@ for name, found in shares.items():
 # $$\max_h F^{(h)} + \max_h \norm{S^{(h)}}_2$$
 #
 # over the {term}`windows <window>` of 8 to 512 tokens at which the constant was measured, and fit nothing. The table
-# has the error of this slope, and of others. It repeats the comparison for distinct weights: MiniLM without its mask,
-# and ALBERT, whose depths share one attention, as one layer. It repeats it for octaves, that is from each length to the
-# next, each less the mean over the octaves of its layer: there only the bends of a curve count, not its level.
+# compares it with other slopes, in three ways: over all layers; over distinct weights, with MiniLM without its mask
+# only, and ALBERT, whose depths share one attention, as one layer; and over octaves, from each length to the next, less
+# their mean in the layer. In the octaves only the bends of a curve count, not its level.
 
 # %% tags=["hide-input"]
 PREDICTORS = {
@@ -245,20 +245,18 @@ figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 # {glue:text}`why-beside-high:.4f`].
 #
 # *The terms account for growth; they do not forecast it.* They are taken at the windows at which the constant is
-# measured. Their slope below 64 tokens differs from the slope of the constant from 64 tokens on by
-# {glue:text}`why-forecast-both:.2f` (RMS), and the constant's own slope below 64 tokens by
-# {glue:text}`why-forecast-own:.2f`. With the cut at 128 tokens the two are {glue:text}`why-later-both:.2f` and
-# {glue:text}`why-later-own:.2f`.
+# measured. Below 64 tokens their slope foretells that of the constant from 64 tokens on with an RMS error of
+# {glue:text}`why-forecast-both:.2f`, the constant's own slope with {glue:text}`why-forecast-own:.2f`.
 #
 # (held-out)=
 # ## Two models that nobody had looked at
 #
 # The form was chosen by looking: of some thirteen forms this one was the best on these layers. So we took two models
-# that no page was written with, e5-small (12 layers) and minilm-l3 (3), on two texts from 8 to 128 tokens. Before
-# their constants were measured for these tables, we stored the slopes of the terms and wrote down what we expected. The
-# error of values and keys would be below {glue:text}`why-at-most:.2f`, and within {glue:text}`why-as-rival:.2f` of that
-# of the norm of $P$, either way. That was not blind: a first look, at other windows and by other code, had shown two
-# errors of about the same size.
+# that no page was written with, e5-small (12 layers) and minilm-l3 (3), on two texts from 8 to 128 tokens. We stored
+# the slopes of the terms and wrote down what we expected before measuring the constants for these tables. The error of
+# values and keys would be below {glue:text}`why-at-most:.2f`, and within {glue:text}`why-as-rival:.2f` of that of the
+# norm of $P$, either way. That was not blind: a first look, by other code and at other windows of the same models, had
+# shown two errors of about the same size.
 
 # %% tags=["hide-input"]
 unseen = layer_growth.stored("unseen-atlas-")
@@ -343,8 +341,8 @@ figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("al
 #
 # ## The null model: independent tokens
 #
-# Compared with what does the constant grow on text? If tokens are drawn independently from one distribution, it tends
-# to a number.
+# Compared with what does the constant grow on text? If tokens are drawn independently from one law, it tends to a
+# number.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -403,7 +401,7 @@ looks = {"text": ("#0072b2", "o", "text in order"), "shuffled": ("#e69f00", "s",
 looks |= {"beside": ("#d55e00", "^", "independent")}
 layers = sorted(kinds["text"].layer.unique())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-null", "caption": "Small marks: single texts and draws; large ones: geometric means. Independent tokens, beside the two special ones, are drawn with replacement from what the layer receives at {glue:text}`null-pool:,d` tokens, in {term}`windows <window>` of Alice. Here the special tokens are those that begin and end each text. In layer 0 independent tokens are far above text; elsewhere they begin higher or alike, and text catches up with them."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher or alike; in layer 0 they stay above, in the others text meets or passes them on the way."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-null", "caption": "Small marks: single texts and draws; large ones: geometric means. Every text begins with [CLS] and ends with [SEP], which are kept at every length; all other independent tokens are drawn with replacement from what the layer receives at {glue:text}`null-pool:,d` tokens, in {term}`windows <window>` of Alice. In layer 0 independent tokens are far above text; elsewhere they begin higher or alike, and text catches up with them."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher or alike; in layer 0 they stay above, in the others text meets or passes them on the way."}}
 axes = figures.panels(3, rows=2, width=3.2, height=2.9)
 for ax, layer in zip(axes, layers, strict=True):
     for kind, (colour, marker, label) in looks.items():
@@ -443,8 +441,8 @@ told = slopes[[*columns]].map(lambda cell: f"{cell[0]:.2f} ({cell[1][0]:.2f} to 
 figures.table(told.assign(layer=slopes.layer), {"layer": "layer"} | columns)
 
 # %% [markdown]
-# *Slopes from 32 to 512 tokens and their differences, with 95 % intervals (Student's, one layer at a time) over windows
-# of text and {glue:text}`null-draws:.0f` draws at each length, all from one pool.* Text grows more in
+# *Slopes from 32 to 512 tokens in MiniLM and their differences, with 95 % intervals (Student's, one layer at a time)
+# over windows of text and {glue:text}`null-draws:.0f` draws at each length, all from one pool.* Text grows more in
 # {glue:text}`null-more:.0f` of {glue:text}`null-layers:.0f` layers from 32 tokens on, and in
 # {glue:text}`null-late:.0f` from 128 on; there independent tokens grow more in {glue:text}`null-late-fewer:.0f`. In all
 # layers but the first independent tokens have at least {glue:text}`null-share:.0f` % of the slope on text. So a part of
@@ -505,11 +503,11 @@ plt.show()
 # and its {term}`layer normalisation`. How many of these sub-layers have a constant near $n^{1/4}$ is in
 # {ref}`one table <all-counts>` with all other counts.
 #
-# *Whole networks.* From 8 to 128 tokens the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
-# [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], and the product of its layers' constants,
-# a bound on it, {glue:text}`why-product-minilm:.2f`; gpt2-mini has {glue:text}`why-net-gpt2:.2f`
-# [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. In
-# these two, rates of layers do not add up to that of a network.
+# *Whole networks.* The product of the constants of all layers bounds that of a network, but grows far faster. From 8 to
+# 128 tokens the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f` [{glue:text}`why-net-minilm-low:.2f`,
+# {glue:text}`why-net-minilm-high:.2f`] and the product {glue:text}`why-product-minilm:.2f`; gpt2-mini has
+# {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and
+# {glue:text}`why-product-gpt2:.2f`.
 #
 # *A jump where training ended.* MiniLM was trained on texts of at most 128 tokens. Its first layer jumps there, from
 # {glue:text}`why-before:.1f` at 120 tokens to {glue:text}`why-beyond:.1f` at 160 ({numref}`fig-43-jump`). The same 64
@@ -544,9 +542,9 @@ exact = torch.linalg.matrix_norm(blocks, 2)
 whole_networks = results.load("whole-networks").assign(excess=lambda rows: rows["product"] / rows.lipschitz)
 net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_index("model")
 halves = {}
-for name, cut in (("forecast", 64), ("later", 128)):
+for cut in (64, 128):
     low, high = (layer_growth.rates(some, along=along[:2]) for some in (own[own.length < cut], own[own.length >= cut]))
-    halves[name] = {one: ((low[one] - high.slope) ** 2).mean() ** 0.5 for one in ("slope", "both")}
+    halves[cut] = {one: ((low[one] - high.slope) ** 2).mean() ** 0.5 for one in ("slope", "both")}
     assert low[layer_growth.KEY].equals(high[layer_growth.KEY])
 longest = own[own.length == own["map"].map(own.groupby("map").length.max())]
 through = longest.groupby(["map", "layer"])[["by_value", "by_key"]].median()
@@ -571,11 +569,12 @@ said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": be
 of_bends = {"octave": by_octave.loc["both"], "octave-P": by_octave.loc["attention_norm"]}
 for name, row in (of_bends | {"held-bends": held_bends.loc["both"]}).items():
     said |= {name: row.correlation, f"{name}-low": row.low, f"{name}-high": row.high}
-for name, table in halves.items():
-    said |= {f"{name}-own": table["slope"], f"{name}-both": table["both"]}
+said |= {"forecast-own": halves[64]["slope"], "forecast-both": halves[64]["both"]}
 said |= {"held": held.rmse["both"], "held-largest": held.largest["both"], "held-layers": len(fresh) / 2}
 for corpus, some in fresh[fresh["map"] == "e5-small"].groupby("corpus"):
     said[f"e5-{corpus}"] = some.both.corr(some.slope)
+
+# %% tags=["hide-input"]
 sharper, softer = (changed[changed.intervention == name] for name in ("sharper", "softer"))
 said |= {
     "sharp-layers": len(sharper),
@@ -586,8 +585,6 @@ deleted = foretold[foretold.change.str.startswith("without")].iloc[0]
 said |= {"deleted": (changed.intervention == "without the most attended").sum()}
 said |= {"deleted-both": deleted["both close"], "deleted-none": deleted["none close"]}
 said |= {"changes": changed.change.corr(changed.norm_change), "P-changes": by_norm.change.corr(by_norm.norm_change)}
-
-# %% tags=["hide-input"]
 sub = layer_growth.named(results.load("released-map"))
 subs = layer_growth.rates(sub, along=("released",), key=("map", "corpus", "layer"))
 last_norm = subs[~subs["map"].map(sub.groupby("map").pre_norm.first()).astype(bool)]
@@ -604,7 +601,7 @@ for name, key in (("minilm", "minilm"), ("gpt2", "gpt2-mini")):
     said |= {f"product-{name}": row["product"]}
 said |= {"before": jump[120], "beyond": jump[160], "same": jump[64], "moved": later}
 (more, fewer, same), (late_more, late_fewer, _) = signs("less"), signs("late")
-pool, drawn_all = math.prod(independent_tokens.POOL), results.load("independent-tokens")
+drawn_all = results.load("independent-tokens")
 limit = results.load("independent-limit").set_index("layer").lipschitz
 reached = drawn_all[drawn_all.length == 2048].groupby("layer").lipschitz.mean() / limit
 share = min(row.beside[0] / row.text[0] for row in slopes.itertuples() if row.layer > 0)
@@ -613,7 +610,7 @@ of_null |= {"share": np.floor(100 * share), "reached-least": reached.min(), "rea
 of_null["draws"] = independent_tokens.DRAWS_BESIDE
 for name, value in ({f"why-{n}": v for n, v in said.items()} | {f"null-{n}": v for n, v in of_null.items()}).items():
     glue(name, float(value), display=False)
-glue("null-pool", pool, display=False)
+glue("null-pool", math.prod(independent_tokens.POOL), display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert all(found.max() <= 1 + 1e-9 for found in shares.values()) and shares["ascended"].max() > 0.9
