@@ -15,8 +15,8 @@
 # {glue:text}`why-layers:.0f` trained layers the first two account for the growth of the constant with the number $n$ of
 # tokens: their slope differs from that of the constant by {glue:text}`why-rmse:.3f` (root mean square), the slope of
 # the {term}`spectral norm` of the {term}`attention matrix` by {glue:text}`why-P-rmse:.3f` ({numref}`fig-43-slopes`). On
-# two models that the form was not chosen on, the two errors cannot be told apart ([below](held-out)). The constant of
-# independent tokens grows, too, so a part of the growth needs no text ({numref}`fig-43-null`).
+# two models that the form was not chosen on, the two errors cannot be told apart ([below](held-out)). With
+# independent tokens it grows, too, so a part of the growth needs no text ({numref}`fig-43-null`).
 
 # %% tags=["parameters", "hide-input"]
 texts = ["alice", "python_reference"]  # for the live cells, best first
@@ -290,11 +290,11 @@ figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 #   The largest error is {glue:text}`why-held-largest:.3f`, where it was {glue:text}`why-largest:.3f`.
 # - The *advantage over the norm of $P$* is not decided here. With all eight models, resampled, it is
 #   {glue:text}`why-eight-less:.3f` [{glue:text}`why-eight-less-low:.3f`, {glue:text}`why-eight-less-high:.3f`].
-# - *That keys do most of the work* does not carry over. Alone they have the largest error of the terms, and values
-#   alone have the smallest.
+# - *Keys alone* were nearer than values alone on the layers above. Here they are the farthest of the terms, and values
+#   alone the nearest.
 # - *Bends*: these curves are nearly straight. The terms follow their octaves with a correlation of
-#   {glue:text}`why-held-bends:.2f` [{glue:text}`why-held-bends-low:.2f`, {glue:text}`why-held-bends-high:.2f`], the norm
-#   of $P$ does not; by its error, "no bend" is as good as the terms. This test was not among what we wrote down.
+#   {glue:text}`why-held-bends:.2f` [{glue:text}`why-held-bends-low:.2f`, {glue:text}`why-held-bends-high:.2f`]; the
+#   norm of $P$ does not. By their errors, "no bend" is as good as the terms. We had not written this test down.
 # - *Within e5-small*, whose slopes differ little, the correlation over layers is {glue:text}`why-e5-alice:.2f` on Alice
 #   and {glue:text}`why-e5-ag_news:.2f` on AG News.
 #
@@ -332,11 +332,11 @@ figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("al
 
 # %% [markdown]
 # Sharpness is a cause of the growth: in {glue:text}`why-sharp-signs:.0f` of {glue:text}`why-sharp-layers:.0f` layers
-# sharper attention makes the constant grow faster; in
-# {glue:text}`why-soft-signs:.0f` softer attention makes it grow slower. How much it does, the terms tell better than the norm of $P$ (correlation of the
-# changes {glue:text}`why-changes:.2f` against {glue:text}`why-P-changes:.2f`, and within each of the four changes it is
-# larger, too). Where a token is deleted most slopes move little: "no change" is then within {glue:text}`why-close:.2f`
-# in {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f` layers, values and keys in
+# sharper attention makes the constant grow faster; in {glue:text}`why-soft-signs:.0f` softer attention makes it grow
+# slower. By how much, the terms tell better than the norm of $P$: the correlation of the changes is
+# {glue:text}`why-changes:.2f` against {glue:text}`why-P-changes:.2f`, and it is larger within each of the four changes,
+# too. Where a token is deleted, most slopes move little: "no change" is within {glue:text}`why-close:.2f` in
+# {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f` layers, values and keys in
 # {glue:text}`why-deleted-both:.0f`.
 #
 # ## The null model: independent tokens
@@ -504,11 +504,10 @@ plt.show()
 # {ref}`one table <all-counts>` with all other counts.
 #
 # *Whole networks.* The constant of a network is at most the product of those of its whole layers, with norms and MLP,
-# but that grows far faster. From 8 to
-# 128 tokens the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f` [{glue:text}`why-net-minilm-low:.2f`,
-# {glue:text}`why-net-minilm-high:.2f`] and the product {glue:text}`why-product-minilm:.2f`; gpt2-mini has
-# {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and
-# {glue:text}`why-product-gpt2:.2f`.
+# but that grows far faster. From 8 to 128 tokens the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
+# [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`] and the product
+# {glue:text}`why-product-minilm:.2f`; gpt2-mini has {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`,
+# {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`.
 #
 # *A jump where training ended.* MiniLM was trained on texts of at most 128 tokens. Its first layer jumps there, from
 # {glue:text}`why-before:.1f` at 120 tokens to {glue:text}`why-beyond:.1f` at 160 ({numref}`fig-43-jump`). The same 64
