@@ -166,7 +166,7 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     committed = NOTEBOOKS.parent / "data" / "results"
     for name in ("l2-bounds", "bracket-minilm", "bracket-gpt2"):
         (results_folder / f"{name}.csv").write_text((committed / f"{name}.csv").read_text())
-    results.load("bracket-minilm").drop(columns="upper").to_csv(results_folder / "bracket-minilm.csv")
+    results.load("bracket-minilm").drop(columns="layer").to_csv(results_folder / "bracket-minilm.csv")
     out = results_folder / "drawn"
     names = ["l2-exponents", "real-text-jump", "verification", "brackets"]
     assert main(["figures", *names, "--output", str(out)]) == 1
