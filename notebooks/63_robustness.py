@@ -575,4 +575,4 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # ```
 #
 # **Next:** {doc}`65_regimes`, which {term}`bound` is the smallest at which length and {term}`radius`. An appendix,
-# {doc}`64_kv_rounding`, asks whether the constant says which layers bear a rounded cache.
+# {doc}`72_kv_rounding`, asks whether the constant says which layers bear a rounded cache.

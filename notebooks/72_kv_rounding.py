@@ -11,10 +11,10 @@
 #
 # A language model keeps the keys and values of past {term}`tokens <token>` in a cache, often with few bits. Does the
 # {term}`local Lipschitz constant` say which layers bear that rounding? In general it does not: in SmolLM2, with one
-# layer at a time rounded to {glue:text}`page-64-bits:d` bits, its rank correlation with the change of the predictions is
-# {glue:text}`page-64-keys:.2f` for keys, which is chance, and {glue:text}`page-64-values:.2f` for values, the wrong
+# layer at a time rounded to {glue:text}`page-72-bits:d` bits, its rank correlation with the change of the predictions is
+# {glue:text}`page-72-keys:.2f` for keys, which is chance, and {glue:text}`page-72-values:.2f` for values, the wrong
 # sign. The index of the layer does the same by itself. What ranks the layers is how much the residual stream changes in
-# relation to itself ({numref}`fig-64-ranks`), and that has to be measured with the rounding on.
+# relation to itself ({numref}`fig-72-ranks`), and that has to be measured with the rounding on.
 
 # %% tags=["parameters"]
 bits = 3
@@ -43,7 +43,7 @@ figures.house_style()
 table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark for each layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The horizontal axis of the right panel is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark for each layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The horizontal axis of the right panel is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
 figures.kv_rounding.ranks(table, bits)
 plt.show()
 
@@ -65,7 +65,7 @@ print(kv_rounding.rounded(torch.tensor(vector), bits=2))
 #
 # We round the keys of one layer and let the rest of the network run as it is. The loss is the Kullback-Leibler
 # divergence (KL) between the predictions of the next token before and after, in nats, the mean over positions. The text
-# is {glue:text}`page-64-corpus`.
+# is {glue:text}`page-72-corpus`.
 
 # %%
 model, corpus = models.load("gpt2-mini"), corpora.available("alice", "python_reference")
@@ -76,8 +76,8 @@ shown_here |= {"hidden": "change of the hidden states", "kl": "KL, nats"}
 figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), names=shown_here, digits=4)
 
 # %% [markdown]
-# The keys change by {glue:text}`page-64-one-error:.0%`, the residual stream after the layer by
-# {glue:text}`page-64-one-stream:.1%` and the last hidden states by {glue:text}`page-64-one-hidden:.1%`, each token in
+# The keys change by {glue:text}`page-72-one-error:.0%`, the residual stream after the layer by
+# {glue:text}`page-72-one-stream:.1%` and the last hidden states by {glue:text}`page-72-one-hidden:.1%`, each token in
 # relation to its own length. *Carried* is what the {term}`Jacobian` of the layers above makes of the change of the
 # stream: we let a small part of it through and scale the result.
 #
@@ -89,21 +89,21 @@ figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), 
 # :label: rounded-caches
 #
 # Keys or values of one layer at a time, rounded after rotation, one scale for each vector, in gpt2-mini
-# ({glue:text}`page-64-mini-layers:d` layers) and SmolLM2-135M as shipped ({glue:text}`page-64-layers:d` layers, weights
-# of four bits). Windows of {glue:text}`page-64-length:d` tokens, {glue:text}`page-64-windows:d` from each of
-# {glue:text}`page-64-texts:d` texts ({glue:text}`page-64-names`). For each predictor we compute Spearman's rank
+# ({glue:text}`page-72-mini-layers:d` layers) and SmolLM2-135M as shipped ({glue:text}`page-72-layers:d` layers, weights
+# of four bits). Windows of {glue:text}`page-72-length:d` tokens, {glue:text}`page-72-windows:d` from each of
+# {glue:text}`page-72-texts:d` texts ({glue:text}`page-72-names`). For each predictor we compute Spearman's rank
 # correlation with the KL over the layers, both averaged over windows.
 # :::
 #
 # Two yardsticks judge a correlation. The 95 % interval says what other texts would give on the same layers: it is a
-# bootstrap that draws the {glue:text}`page-64-texts:d` texts, and the windows within each, with replacement. It is worth
-# little, since {glue:text}`page-64-texts:d` texts can be drawn in {glue:text}`page-64-draws:d` ways only. The second
+# bootstrap that draws the {glue:text}`page-72-texts:d` texts, and the windows within each, with replacement. It is worth
+# little, since {glue:text}`page-72-texts:d` texts can be drawn in {glue:text}`page-72-draws:d` ways only. The second
 # says whether the layers could be in this order by chance: nineteen in twenty random orders of SmolLM2's layers lie
-# within ±{glue:text}`page-64-chance:.2f`, of gpt2-mini's within ±{glue:text}`page-64-mini-chance:.2f`.
+# within ±{glue:text}`page-72-chance:.2f`, of gpt2-mini's within ±{glue:text}`page-72-mini-chance:.2f`.
 #
-# The two tables below have {glue:text}`page-64-tried:d` correlations. By Holm's correction for so many,
-# {glue:text}`page-64-held:d` of SmolLM2's {glue:text}`page-64-smol-tried:d` are beyond chance together, and
-# {glue:text}`page-64-mini-held:d` of gpt2-mini's: with {glue:text}`page-64-mini-layers:d` layers not even a perfect order
+# The two tables below have {glue:text}`page-72-tried:d` correlations. By Holm's correction for so many,
+# {glue:text}`page-72-held:d` of SmolLM2's {glue:text}`page-72-smol-tried:d` are beyond chance together, and
+# {glue:text}`page-72-mini-held:d` of gpt2-mini's: with {glue:text}`page-72-mini-layers:d` layers not even a perfect order
 # would be. That of the constant for keys is not among them, that for values is.
 
 
@@ -142,20 +142,20 @@ figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for nam
 # for the change itself.*
 #
 # Nothing known in advance ranks both keys and values well. The constant adds nothing to the depth: with the index of the
-# layer held fixed, its partial correlation is {glue:text}`page-64-partial-keys:.2f` for keys and
-# {glue:text}`page-64-partial-values:.2f` for values, within chance. Nor does the depth add to the constant; the two have
-# a rank correlation of {glue:text}`page-64-together:.2f`, so these layers cannot tell them apart.
+# layer held fixed, its partial correlation is {glue:text}`page-72-partial-keys:.2f` for keys and
+# {glue:text}`page-72-partial-values:.2f` for values, within chance. Nor does the depth add to the constant; the two have
+# a rank correlation of {glue:text}`page-72-together:.2f`, so these layers cannot tell them apart.
 #
 # ## Why the constant fails
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-depth", "caption": "SmolLM2, geometric means over windows. The constant grows along the depth, with dips, and so does the residual stream of the median token; the loss does not. One long token makes the jump in the middle panel, so that changes have to be compared token by token."}, "image": {"alt": "Three panels against the layer. The constant rises, with dips. The norm of the residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The loss by rounding falls from the second layer on, with humps, keys above values."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-depth", "caption": "SmolLM2, geometric means over windows. The constant grows along the depth, with dips, and so does the residual stream of the median token; the loss does not. One long token makes the jump in the middle panel, so that changes have to be compared token by token."}, "image": {"alt": "Three panels against the layer. The constant rises, with dips. The norm of the residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The loss by rounding falls from the second layer on, with humps, keys above values."}}
 figures.kv_rounding.depth(table, bits)
 plt.show()
 
 # %% [markdown]
-# - The output of attention is added to a stream whose norm is between {glue:text}`page-64-stream-low:,.0f` and
-#   {glue:text}`page-64-stream-high:,.0f`; for the median token it is between {glue:text}`page-64-token-low:.0f` in the
-#   first layer and {glue:text}`page-64-token-high:.0f` in the last. What is large for the layer is small for the
+# - The output of attention is added to a stream whose norm is between {glue:text}`page-72-stream-low:,.0f` and
+#   {glue:text}`page-72-stream-high:,.0f`; for the median token it is between {glue:text}`page-72-token-low:.0f` in the
+#   first layer and {glue:text}`page-72-token-high:.0f` in the last. What is large for the layer is small for the
 #   stream.
 # - The constant is attained by one change of the tokens. A rounding error is spread over all tokens and heads, and it
 #   changes keys or values, not both through the same token.
@@ -169,7 +169,7 @@ mini = compared(table[table.model == "gpt2-mini"])
 figures.table(shown(mini), bold=[name in ("lipschitz", "stream_change") for name in PREDICTORS])
 
 # %% [markdown]
-# The constant reaches {glue:text}`page-64-mini-keys:.2f` for keys and {glue:text}`page-64-mini-values:.2f` for values; so
+# The constant reaches {glue:text}`page-72-mini-keys:.2f` for keys and {glue:text}`page-72-mini-values:.2f` for values; so
 # does the norm of the residual stream for keys, which needs no constant. With so few layers none of this is beyond
 # chance. The rows of one layer and one text of gpt2-mini are measured again here:
 
@@ -197,18 +197,18 @@ told |= {"one-hidden": here["hidden"].item()}
 norms = by_layer(smol, ["residual", "residual_token"])
 told |= {"stream-low": norms.residual.min(), "stream-high": norms.residual.max()}
 told |= {"token-low": norms.residual_token.min(), "token-high": norms.residual_token.max()}
-glue("page-64-corpus", corpora.describe(corpus), display=False)
+glue("page-72-corpus", corpora.describe(corpus), display=False)
 counts = {"layers": smol.layer.nunique(), "mini-layers": table[table.model == "gpt2-mini"].layer.nunique()}
 told |= {"chance": ranking.by_chance(counts["layers"]), "mini-chance": ranking.by_chance(counts["mini-layers"])}
-glue("page-64-names", ", ".join(sorted(table.corpus.unique())), display=False)
+glue("page-72-names", ", ".join(sorted(table.corpus.unique())), display=False)
 counts["draws"] = math.comb(2 * table.corpus.nunique() - 1, table.corpus.nunique())  # multisets of texts
 counts |= {"tried": len(beyond), "smol-tried": len(rho), "held": beyond["smollm2"].sum()}
 counts |= {"mini-held": beyond["gpt2-mini"].sum()}
 counts |= {"windows": table.window.nunique(), "texts": table.corpus.nunique(), "bits": bits, "length": length}
 for key, value in told.items():
-    glue(f"page-64-{key}", float(value), display=False)
+    glue(f"page-72-{key}", float(value), display=False)
 for key, value in counts.items():
-    glue(f"page-64-{key}", int(value), display=False)
+    glue(f"page-72-{key}", int(value), display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert rho.xs("depth", level="predictor").lt(0).all(), "the index has the sign of the constant"
@@ -238,7 +238,7 @@ print("✓ in SmolLM2 the constant ranks neither keys nor values, the change of 
 #   loss, because the layers above need not run.
 # - One rounding was tried: equal steps for each vector, in one layer at a time, for all tokens, the present one too.
 #   Roundings of several layers may add up or cancel.
-# - Two networks are no sample of networks, and {glue:text}`page-64-texts:d` texts are few. SmolLM2's weights had been
+# - Two networks are no sample of networks, and {glue:text}`page-72-texts:d` texts are few. SmolLM2's weights had been
 #   rounded to four bits before. Its rows are stored; this page runs without it.
 #
 # **One thing to try.** Is the first token the reason? Round all tokens but the first: in `Cache.update` of
