@@ -10,17 +10,11 @@
 # # How far an attack moves the output
 #
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
-# does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
-# prediction, for every input we tried, up to about {glue:text}`page-63-reach:.2f` of a token's norm
-# ({numref}`fig-63-attacks`). That it comes so close is by construction, because it starts at the top
-# {term}`singular vector`; what could have been otherwise is how far this lasts, and that no attack does much more. At one
-# token norm it moves the output {glue:text}`page-63-far:.1f` times as far as predicted, for the median input. A theorem
-# below limits what any change of a given length can do.
-#
-# Does a larger constant also mean an input that is easier to attack? Across {glue:text}`page-63-layers:d` layers of two
-# models, yes, for changes of the vectors: at one token norm the constant times the length has a rank correlation of
-# {glue:text}`page-63-first-far:.2f` with the change found. Between texts in one layer it has
-# {glue:text}`page-63-first-within:.2f` there, and for the change of *one word* no interval is clear of zero.
+# does. An {term}`attack` is finite. On layers that read real text, the best attack found stays within 10 % of the
+# prediction up to a change of about {glue:text}`page-63-reach:.2f` of a token's norm, for every input tried
+# ({numref}`fig-63-attacks`). At one token norm it moves the output {glue:text}`page-63-far:.1f` times as far as
+# predicted, in the median. Across layers a larger constant also means an input that is easier to attack with vectors;
+# within a layer hardly, and for one changed word we see no relation.
 
 # %% tags=["parameters"]
 relative_radii = [0.03, 0.1, 0.3, 1.0, 3.0]  # of the case by hand
@@ -59,7 +53,7 @@ ratio = table[[*names, "parting", "pgd_random", *bounds]].div(first_order, axis=
 ratio = table[[*inputs, "relative"]].join(ratio)
 count = table.groupby(inputs).ngroups
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-attacks", "caption": "Change of the output over its first-order prediction, against the length of the change of the input. Lines: median over all inputs (of parting copies, over the unmasked ones); bars: smallest to largest. The markers are drawn beside each other, and stand for the same nine lengths. Left: six attacks. Up to a hundredth of a token norm the singular vector, aligned steps and PGD are within {glue:text}`page-63-short:.1%` of the prediction, for every input. Right: PGD again, and above it what no change of the tokens can exceed, by the theorem of this page and by Theorem 3.3; neither covers copies that part."}, "image": {"alt": "Two panels against the relative length of the change. Left, six attacks over their first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little lower, parting copies near the middle, random directions near zero. Right, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of times higher."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-attacks", "caption": "Change of the output over its first-order prediction, against the length of the change of the input. Lines: median over all inputs (of parting copies, over the unmasked ones); band: smallest to largest of PGD. Left: six attacks. Up to a hundredth of a token norm the singular vector, aligned steps and PGD are within {glue:text}`page-63-short:.1%` of the prediction, for every input. Right: PGD again, and above it what no change of the tokens can exceed, by {prf:ref}`nearby-change` in the appendix and by Theorem 3.3; neither covers copies that part."}, "image": {"alt": "Two panels against the relative length of the change. Left, six attacks over their first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little lower, parting copies near the middle, random directions near zero. Right, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of times higher."}}
 figures.robustness.attacks(table)
 plt.show()
 
@@ -148,64 +142,6 @@ plt.show()
 # %% [markdown]
 # One token receives {glue:text}`page-63-share:.0%` of the squared length of this attack.
 #
-# ## What no change can exceed
-#
-# For a head with biases, let $q_i, k_j, v_j$ be its queries, keys and values, and put
-#
-# $$\begin{aligned}
-#   w_j &= W v_j, & u_j &= Q^\top k_j / \sqrt k, & r_i &= K^\top q_i / \sqrt k, \\
-#   \kappa &= \norm{W V}_2, & \rho &= \max_i \abs{r_i}, & o_i &= \textstyle\sum_j P_{ij} w_j .
-#   \end{aligned}$$
-#
-# $D_w, D_u$ are the largest distances between two $w_j$, two $u_j$; $\sigma_{w,i}, \sigma_{u,i}$ the largest standard
-# deviations of $w, u$ in any direction under row $i$ of $P$, and $\sigma_w, \sigma_u$ the largest of them;
-# $\rho_i = \abs{r_i}$; $D_i$ is the largest $\abs{w_j - o_i}$ among the tokens that token $i$ sees; $c$ is the largest
-# column sum of $P$.
-#
-# {bdg-secondary}`ours` {ref}`what is this? <badges>`
-#
-# :::{prf:theorem} What no change of length $\epsilon$ can exceed
-# :label: nearby-change
-#
-# Let $f$ be multi-head {term}`attention`, with any mask and biases, let $X$ be any input, $\epsilon > 0$ and
-# $L \ge \norm{D_X f}_2$. For all $\Delta$ with $\norm{\Delta}_F \le \epsilon$,
-#
-# $$\norm{f(X + \Delta) - f(X)}_F \le
-#   \min\Big(\epsilon\, G,\ \ \epsilon L + \epsilon^2 \int_0^1 (1 - t)\, H(t \epsilon)\, dt,\ \ O\Big),$$
-#
-# where the integral, $G$ and $O$ are made of the following. In each head, without an index $i$ for the largest $\rho_i,
-# \sigma_{w,i}, \sigma_{u,i}$, $\omega_i$, let
-#
-# $$\begin{aligned}
-#   \omega_i &= \epsilon D_u + \sqrt2\, \epsilon \rho_i + \sqrt2 \norm{A}_2 \epsilon^2, \qquad
-#     \hat\rho_i = \rho_i + \norm{A}_2 \epsilon, \qquad \hat c^2 = \min(n, e^\omega c), \\
-#   \hat\sigma_{w,i} &= \min(e^{\omega_i/2} \sigma_{w,i}, \tfrac12 D_w) + \kappa \epsilon, \\
-#   \hat\sigma_{u,i} &= \min(e^{\omega_i/2} \sigma_{u,i}, \tfrac12 D_u) + \norm{A}_2 \epsilon, \\
-#   \hat D_i &= \min(D_i + (e^{\omega_i} - 1) \sigma_{w,i}, D_w) + \sqrt2 \kappa \epsilon, \\
-#   p_{ij} &= \min(1, e^{\omega_i} P_{ij}), \qquad m_i^2 = \max_j p_{ij}, \qquad
-#     \zeta_i = \hat\sigma_{u,i} + \hat\rho_i m_i .
-#   \end{aligned}$$
-#
-# Then, with sums over heads,
-#
-# $$\begin{aligned}
-#   G &= \textstyle\sum \hat\sigma_w (\hat\sigma_u + \hat\rho \hat c) + \kappa \hat c, \\
-#   H(\epsilon)^2 &= \max_j \textstyle\sum_i k_{ij}^2, \\
-#   k_{ij} &= \textstyle\sum p_{ij} \Big(\frac{\kappa \zeta_i}{m_i} + \kappa \hat\rho_i +
-#     \frac{\hat D_i \zeta_i \hat\rho_i}{m_i} + \frac{\norm{A}_2 \hat\sigma_{w,i}}{m_i}\Big) \\
-#     &\quad + [i = j] \big(\kappa m_i \hat\sigma_{u,i} + \hat D_i \zeta_i \hat\sigma_{u,i} +
-#     \norm{A}_2 \hat\sigma_{w,i} m_i\big), \\
-#   O &= \norm{\textstyle \sum D_i}_{\ell^2(i)} + \epsilon \textstyle\sum \kappa \hat c .
-#   \end{aligned}$$
-#
-# Also $\norm{D_Y f}_2 \le G$ at every $Y$ with $\norm{Y - X}_F \le \epsilon$.
-# :::
-#
-# Here $L$ is the upper end of the {term}`bracket` of {doc}`62_certified_bracket`. The first bound is for middle lengths
-# of the change, the second tends to $L$ times the length for short ones, and the third is for long ones. The program
-# bounds the integral by eight steps. Where this costs seconds at most, it takes a norm of matrices, which is smaller,
-# in place of the sum of squares; the proof has these matrices.
-#
 # ## Measured against stated
 
 # %% tags=["hide-input"]
@@ -282,111 +218,6 @@ assert (smallest.singular / smallest.lipschitz / smallest.epsilon - 1).abs().max
 print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on the tokens above the bound")
 
 # %% [markdown]
-# ::::{dropdown} Proof
-# :::{prf:proof}
-# *The attention in the ball.* Write $\delta_j$ for the moves and $\ell_{ij} = q_i \cdot k_j / \sqrt k$.
-#
-# Then $\ell_{ij}(X + \Delta) - \ell_{ij}(X)
-# = \delta_i \cdot u_j + r_i \cdot \delta_j + \delta_i^\top A^\top \delta_j$.
-#
-# As $\abs{\delta_i} \le \epsilon$ and $\abs{\delta_j - \delta_l} \le \sqrt2 \epsilon$, this varies over $j$ by at most
-# $\omega_i$. So $P_{ij}(Y) \le p_{ij}$, and column sums are at most $\hat c^2$.
-#
-# A variance is the least mean square about any point: under $P(Y)$ it is at most $e^{\omega_i}$ times that under
-# $P(X)$, and in any case at most a quarter of the squared range.
-#
-# The moves themselves add at most $\kappa \epsilon$ to a deviation of $w$, $\norm{A}_2 \epsilon$ to one of $u$. The
-# mean of the old $w$ moves by at most $e^{\omega_i} - 1$ times their mean absolute deviation in one direction, which
-# is at most $\sigma_{w,i}$; the moves change $w_j - o_i$ by $\sqrt2 \kappa \epsilon$. So the hats bound, at every $Y$
-# in the ball, what the letters without hats are at $X$.
-#
-# *First derivative.* Along $Y_s = X + s \Delta$ the logits move by
-# $\dot\ell_{ij} = \delta_i \cdot u_j + r_i \cdot \delta_j$, and the mean of a row by
-# $\dot o_i = \mathbb{E}_i[\dot w] + \operatorname{Cov}_i(w, \dot\ell)$, where $\dot w_j = W V \delta_j$.
-#
-# Put $y_i = (\sum_j P_{ij} \abs{\delta_j}^2)^{1/2}$ with $P$ at $Y_s$. The deviation of $\dot\ell$ in row $i$ is at
-# most $\hat\sigma_u \abs{\delta_i} + \hat\rho y_i$, so
-# $\abs{\dot o_i} \le \kappa y_i + \hat\sigma_w (\hat\sigma_u \abs{\delta_i} + \hat\rho y_i)$.
-#
-# Since $\sum_i y_i^2 \le \hat c^2 \epsilon^2$, the sum over rows gives $\norm{\dot o} \le \epsilon\,(\kappa \hat c +
-# \hat\sigma_w(\hat\sigma_u + \hat\rho \hat c))$. Summed over heads this is $\epsilon\, G$.
-#
-# *Second derivative.* With $\ddot\ell_{ij} = 2\, \delta_i^\top A^\top \delta_j$,
-#
-# $$\ddot o_i = 2 \operatorname{Cov}_i(\dot w, \dot\ell) + \operatorname{Cov}_i(w, \ddot\ell)
-#   + \mathbb{E}_i\big[(w - o_i)(\dot\ell - \mathbb{E}_i \dot\ell)^2\big],$$
-#
-# where the mean and the covariances are under row $i$ of $P(Y)$. Let $\mathbb{E}_i$ now be the sum over $j$ with
-# weights $p_{ij}$, and put, at $Y$,
-#
-# $$S_i = \big(\delta_i^\top \operatorname{Cov}_i(u)\, \delta_i\big)^{1/2} +
-#   \mathbb{E}_i\big[(r_i \cdot \delta)^2\big]^{1/2} .$$
-#
-# The length of $\ddot o_i$ is at most
-#
-# $$2\, \mathbb{E}_i\big[\abs{W V \delta}^2\big]^{1/2} S_i
-#   + 2 \norm{A}_2 \hat\sigma_{w,i} \abs{\delta_i}\, \mathbb{E}_i\big[\abs{\delta}^2\big]^{1/2}
-#   + \hat D_i S_i^2 .$$
-#
-# Each product is bounded by $2 a b \le z a^2 + b^2 / z$, also the one in $S_i^2$, with weights $z$ for which $\zeta_i =
-# \hat\sigma_{u,i} + \hat\rho_i m_i$ comes out: $\abs{\ddot o_i} \le \sum_j \delta_j^\top K_{ij} \delta_j$, where
-#
-# $$\begin{aligned}
-#   K_{ij} &= p_{ij} \Big[\frac{\zeta_i}{\kappa m_i} (W V)^\top W V + \Big(\kappa + \frac{\hat D_i \zeta_i}{m_i}\Big)
-#     \frac{r_i r_i^\top}{\hat\rho_i} + \frac{\norm{A}_2 \hat\sigma_{w,i}}{m_i} I\Big] \\
-#     &\quad + [i = j] \Big[\big(\kappa m_i + \hat D_i \zeta_i\big)
-#     \frac{\operatorname{Cov}_i(u)}{\hat\sigma_{u,i}} + \norm{A}_2 \hat\sigma_{w,i} m_i I\Big],
-#   \end{aligned}$$
-#
-# summed over heads, with norm at most $k_{ij}$. In the ball $r_i r_i^\top / \hat\rho_i$ at $Y$ is at most
-# $r_i r_i^\top / \rho_i + \norm{A}_2 \epsilon I$ at $X$. In the same way $\operatorname{Cov}_i(u) / \hat\sigma_{u,i}$
-# at $Y$ is at most $e^{\omega_i / 2} \operatorname{Cov}_i(u) / \sigma_{u,i} + \norm{A}_2 \epsilon I$ at $X$ where
-# $e^{\omega_i / 2} \sigma_{u,i} \le \frac12 D_u$, and at most $\hat\sigma_{u,i} I$ where not.
-#
-# The norm of these sums over $i$ is a convex function of the matrices $\delta_j \delta_j^\top$, which are positive
-# semidefinite and have traces of sum $\norm{\Delta}_F^2$. So it is largest where a single token $j$ moves, and there
-# at most $(\sum_i k_{ij}^2)^{1/2}$, or $\norm{\sum_i k_{ij} K_{ij}}_2^{1/2}$. This is $H$ at the distance
-# of $Y$; Taylor's formula with its remainder as an integral does the rest.
-#
-# *Outputs.* $f(Y) - f(X)$ is the change of values under $P(Y)$, at most $\epsilon \sum \kappa \hat c$, and the change
-# of attention to the old values: a mean of $w_j$ in place of $o_i$, at most $\max_j \abs{w_j - o_i}$ away.
-# :::
-# ::::
-#
-# ## Beside bound propagation
-#
-# Programs that verify networks bound each output by linear functions of the inputs, layer by layer; for attention this
-# was done by {cite:t}`shi2020robustness`. We compare with auto_LiRPA {cite}`xu2020automatic`, version
-# {glue:text}`page-63-lirpa-version`, on nine random layers. Both bound the same thing: the Frobenius norm of the
-# output's change, when all tokens together move by at most the given length in the Euclidean norm.
-
-# %% tags=["hide-input"]
-beside = results.load("bench-nearby")
-beside["case"] = [f"{row.heads} × {row.width} × {row.tokens}" for row in beside.itertuples()]
-beside["ours"], beside["theirs"] = beside.bound / beside.attack, beside.lirpa / beside.attack
-heads = {"case": "heads × width × tokens", "epsilon": "length", "ours": "this page", "theirs": "auto_LiRPA"}
-heads |= {"seconds": "seconds, this page", "lirpa_seconds": "seconds, auto_LiRPA"}
-figures.table(beside, names=heads, digits={"epsilon": 2, "ours": 2, "theirs": 2, "seconds": 2, "lirpa_seconds": 2})
-
-# %% tags=["hide-input"]
-version = results.provenance("bench-nearby")["settings"]["auto_LiRPA"]
-gain, short = beside.lirpa / beside.bound, beside[beside.epsilon == beside.epsilon.min()]
-glue("page-63-lirpa-version", version, display=False)
-glue("page-63-lirpa-least", float(gain.min()), display=False)
-glue("page-63-lirpa-most", float(gain.max()), display=False)
-glue("page-63-lirpa-short", float(short.ours.max()), display=False)
-glue("page-63-lirpa-length", float(beside.epsilon.min()), display=False)
-assert len(beside) == 9 and (beside.attack <= beside.bound).all() and (beside.bound < beside.lirpa).all()
-assert short.ours.max() < 1.05
-
-# %% [markdown]
-# Both bounds are divided by the largest change that gradient ascent finds, so 1 is the best possible. The bound of this
-# page is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in these nine cases,
-# and at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f` of the
-# ascent. It is made for attention; auto_LiRPA takes networks of many kinds, and bounds every coordinate of the output,
-# of which we take the norm. We took the better of its methods CROWN and intervals followed by CROWN, in version
-# {glue:text}`page-63-lirpa-version`; version 0.7.1, which was not available to us, may be tighter.
-#
 # ## Which inputs are easy to attack?
 #
 # The order of inputs can change with the length. In the case by hand, we take three inputs and find the worst change of
@@ -573,6 +404,174 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # attacked = pd.DataFrame(robustness.attack(model.attention(5), x, (0.01, 0.1, 1.0)))
 # print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
 # ```
+
+# %% [markdown]
+# ## Appendix: what no change can exceed
+#
+# The local constant and a few norms bound what *any* change of length $\epsilon$ does, also a long one.
+#
+# ::::{dropdown} The theorem
+# For a head with biases, let $q_i, k_j, v_j$ be its queries, keys and values, and put
+#
+# $$\begin{aligned}
+#   w_j &= W v_j, & u_j &= Q^\top k_j / \sqrt k, & r_i &= K^\top q_i / \sqrt k, \\
+#   \kappa &= \norm{W V}_2, & \rho &= \max_i \abs{r_i}, & o_i &= \textstyle\sum_j P_{ij} w_j .
+#   \end{aligned}$$
+#
+# $D_w, D_u$ are the largest distances between two $w_j$, two $u_j$; $\sigma_{w,i}, \sigma_{u,i}$ the largest standard
+# deviations of $w, u$ in any direction under row $i$ of $P$, and $\sigma_w, \sigma_u$ the largest of them;
+# $\rho_i = \abs{r_i}$; $D_i$ is the largest $\abs{w_j - o_i}$ among the tokens that token $i$ sees; $c$ is the largest
+# column sum of $P$.
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} What no change of length $\epsilon$ can exceed
+# :label: nearby-change
+#
+# Let $f$ be multi-head {term}`attention`, with any mask and biases, let $X$ be any input, $\epsilon > 0$ and
+# $L \ge \norm{D_X f}_2$. For all $\Delta$ with $\norm{\Delta}_F \le \epsilon$,
+#
+# $$\norm{f(X + \Delta) - f(X)}_F \le
+#   \min\Big(\epsilon\, G,\ \ \epsilon L + \epsilon^2 \int_0^1 (1 - t)\, H(t \epsilon)\, dt,\ \ O\Big),$$
+#
+# where the integral, $G$ and $O$ are made of the following. In each head, without an index $i$ for the largest $\rho_i,
+# \sigma_{w,i}, \sigma_{u,i}$, $\omega_i$, let
+#
+# $$\begin{aligned}
+#   \omega_i &= \epsilon D_u + \sqrt2\, \epsilon \rho_i + \sqrt2 \norm{A}_2 \epsilon^2, \qquad
+#     \hat\rho_i = \rho_i + \norm{A}_2 \epsilon, \qquad \hat c^2 = \min(n, e^\omega c), \\
+#   \hat\sigma_{w,i} &= \min(e^{\omega_i/2} \sigma_{w,i}, \tfrac12 D_w) + \kappa \epsilon, \\
+#   \hat\sigma_{u,i} &= \min(e^{\omega_i/2} \sigma_{u,i}, \tfrac12 D_u) + \norm{A}_2 \epsilon, \\
+#   \hat D_i &= \min(D_i + (e^{\omega_i} - 1) \sigma_{w,i}, D_w) + \sqrt2 \kappa \epsilon, \\
+#   p_{ij} &= \min(1, e^{\omega_i} P_{ij}), \qquad m_i^2 = \max_j p_{ij}, \qquad
+#     \zeta_i = \hat\sigma_{u,i} + \hat\rho_i m_i .
+#   \end{aligned}$$
+#
+# Then, with sums over heads,
+#
+# $$\begin{aligned}
+#   G &= \textstyle\sum \hat\sigma_w (\hat\sigma_u + \hat\rho \hat c) + \kappa \hat c, \\
+#   H(\epsilon)^2 &= \max_j \textstyle\sum_i k_{ij}^2, \\
+#   k_{ij} &= \textstyle\sum p_{ij} \Big(\frac{\kappa \zeta_i}{m_i} + \kappa \hat\rho_i +
+#     \frac{\hat D_i \zeta_i \hat\rho_i}{m_i} + \frac{\norm{A}_2 \hat\sigma_{w,i}}{m_i}\Big) \\
+#     &\quad + [i = j] \big(\kappa m_i \hat\sigma_{u,i} + \hat D_i \zeta_i \hat\sigma_{u,i} +
+#     \norm{A}_2 \hat\sigma_{w,i} m_i\big), \\
+#   O &= \norm{\textstyle \sum D_i}_{\ell^2(i)} + \epsilon \textstyle\sum \kappa \hat c .
+#   \end{aligned}$$
+#
+# Also $\norm{D_Y f}_2 \le G$ at every $Y$ with $\norm{Y - X}_F \le \epsilon$.
+# :::
+#
+# Here $L$ is the upper end of the {term}`bracket` of {doc}`62_certified_bracket`. The first bound is for middle lengths
+# of the change, the second tends to $L$ times the length for short ones, and the third is for long ones. The program
+# bounds the integral by eight steps. Where this costs seconds at most, it takes a norm of matrices, which is smaller,
+# in place of the sum of squares; the proof has these matrices.
+# ::::
+#
+# ::::{dropdown} The proof
+# :::{prf:proof}
+# *The attention in the ball.* Write $\delta_j$ for the moves and $\ell_{ij} = q_i \cdot k_j / \sqrt k$.
+#
+# Then $\ell_{ij}(X + \Delta) - \ell_{ij}(X)
+# = \delta_i \cdot u_j + r_i \cdot \delta_j + \delta_i^\top A^\top \delta_j$.
+#
+# As $\abs{\delta_i} \le \epsilon$ and $\abs{\delta_j - \delta_l} \le \sqrt2 \epsilon$, this varies over $j$ by at most
+# $\omega_i$. So $P_{ij}(Y) \le p_{ij}$, and column sums are at most $\hat c^2$.
+#
+# A variance is the least mean square about any point: under $P(Y)$ it is at most $e^{\omega_i}$ times that under
+# $P(X)$, and in any case at most a quarter of the squared range.
+#
+# The moves themselves add at most $\kappa \epsilon$ to a deviation of $w$, $\norm{A}_2 \epsilon$ to one of $u$. The
+# mean of the old $w$ moves by at most $e^{\omega_i} - 1$ times their mean absolute deviation in one direction, which
+# is at most $\sigma_{w,i}$; the moves change $w_j - o_i$ by $\sqrt2 \kappa \epsilon$. So the hats bound, at every $Y$
+# in the ball, what the letters without hats are at $X$.
+#
+# *First derivative.* Along $Y_s = X + s \Delta$ the logits move by
+# $\dot\ell_{ij} = \delta_i \cdot u_j + r_i \cdot \delta_j$, and the mean of a row by
+# $\dot o_i = \mathbb{E}_i[\dot w] + \operatorname{Cov}_i(w, \dot\ell)$, where $\dot w_j = W V \delta_j$.
+#
+# Put $y_i = (\sum_j P_{ij} \abs{\delta_j}^2)^{1/2}$ with $P$ at $Y_s$. The deviation of $\dot\ell$ in row $i$ is at
+# most $\hat\sigma_u \abs{\delta_i} + \hat\rho y_i$, so
+# $\abs{\dot o_i} \le \kappa y_i + \hat\sigma_w (\hat\sigma_u \abs{\delta_i} + \hat\rho y_i)$.
+#
+# Since $\sum_i y_i^2 \le \hat c^2 \epsilon^2$, the sum over rows gives $\norm{\dot o} \le \epsilon\,(\kappa \hat c +
+# \hat\sigma_w(\hat\sigma_u + \hat\rho \hat c))$. Summed over heads this is $\epsilon\, G$.
+#
+# *Second derivative.* With $\ddot\ell_{ij} = 2\, \delta_i^\top A^\top \delta_j$,
+#
+# $$\ddot o_i = 2 \operatorname{Cov}_i(\dot w, \dot\ell) + \operatorname{Cov}_i(w, \ddot\ell)
+#   + \mathbb{E}_i\big[(w - o_i)(\dot\ell - \mathbb{E}_i \dot\ell)^2\big],$$
+#
+# where the mean and the covariances are under row $i$ of $P(Y)$. Let $\mathbb{E}_i$ now be the sum over $j$ with
+# weights $p_{ij}$, and put, at $Y$,
+#
+# $$S_i = \big(\delta_i^\top \operatorname{Cov}_i(u)\, \delta_i\big)^{1/2} +
+#   \mathbb{E}_i\big[(r_i \cdot \delta)^2\big]^{1/2} .$$
+#
+# The length of $\ddot o_i$ is at most
+#
+# $$2\, \mathbb{E}_i\big[\abs{W V \delta}^2\big]^{1/2} S_i
+#   + 2 \norm{A}_2 \hat\sigma_{w,i} \abs{\delta_i}\, \mathbb{E}_i\big[\abs{\delta}^2\big]^{1/2}
+#   + \hat D_i S_i^2 .$$
+#
+# Each product is bounded by $2 a b \le z a^2 + b^2 / z$, also the one in $S_i^2$, with weights $z$ for which $\zeta_i =
+# \hat\sigma_{u,i} + \hat\rho_i m_i$ comes out: $\abs{\ddot o_i} \le \sum_j \delta_j^\top K_{ij} \delta_j$, where
+#
+# $$\begin{aligned}
+#   K_{ij} &= p_{ij} \Big[\frac{\zeta_i}{\kappa m_i} (W V)^\top W V + \Big(\kappa + \frac{\hat D_i \zeta_i}{m_i}\Big)
+#     \frac{r_i r_i^\top}{\hat\rho_i} + \frac{\norm{A}_2 \hat\sigma_{w,i}}{m_i} I\Big] \\
+#     &\quad + [i = j] \Big[\big(\kappa m_i + \hat D_i \zeta_i\big)
+#     \frac{\operatorname{Cov}_i(u)}{\hat\sigma_{u,i}} + \norm{A}_2 \hat\sigma_{w,i} m_i I\Big],
+#   \end{aligned}$$
+#
+# summed over heads, with norm at most $k_{ij}$. In the ball $r_i r_i^\top / \hat\rho_i$ at $Y$ is at most
+# $r_i r_i^\top / \rho_i + \norm{A}_2 \epsilon I$ at $X$. In the same way $\operatorname{Cov}_i(u) / \hat\sigma_{u,i}$
+# at $Y$ is at most $e^{\omega_i / 2} \operatorname{Cov}_i(u) / \sigma_{u,i} + \norm{A}_2 \epsilon I$ at $X$ where
+# $e^{\omega_i / 2} \sigma_{u,i} \le \frac12 D_u$, and at most $\hat\sigma_{u,i} I$ where not.
+#
+# The norm of these sums over $i$ is a convex function of the matrices $\delta_j \delta_j^\top$, which are positive
+# semidefinite and have traces of sum $\norm{\Delta}_F^2$. So it is largest where a single token $j$ moves, and there
+# at most $(\sum_i k_{ij}^2)^{1/2}$, or $\norm{\sum_i k_{ij} K_{ij}}_2^{1/2}$. This is $H$ at the distance
+# of $Y$; Taylor's formula with its remainder as an integral does the rest.
+#
+# *Outputs.* $f(Y) - f(X)$ is the change of values under $P(Y)$, at most $\epsilon \sum \kappa \hat c$, and the change
+# of attention to the old values: a mean of $w_j$ in place of $o_i$, at most $\max_j \abs{w_j - o_i}$ away.
+# :::
+# ::::
+#
+# ## Beside bound propagation
+#
+# Programs that verify networks bound each output by linear functions of the inputs, layer by layer; for attention this
+# was done by {cite:t}`shi2020robustness`. We compare with auto_LiRPA {cite}`xu2020automatic`, version
+# {glue:text}`page-63-lirpa-version`, on nine random layers. Both bound the same thing: the Frobenius norm of the
+# output's change, when all tokens together move by at most the given length in the Euclidean norm.
+
+# %% tags=["hide-input"]
+beside = results.load("bench-nearby")
+beside["case"] = [f"{row.heads} × {row.width} × {row.tokens}" for row in beside.itertuples()]
+beside["ours"], beside["theirs"] = beside.bound / beside.attack, beside.lirpa / beside.attack
+heads = {"case": "heads × width × tokens", "epsilon": "length", "ours": "this page", "theirs": "auto_LiRPA"}
+heads |= {"seconds": "seconds, this page", "lirpa_seconds": "seconds, auto_LiRPA"}
+figures.table(beside, names=heads, digits={"epsilon": 2, "ours": 2, "theirs": 2, "seconds": 2, "lirpa_seconds": 2})
+
+# %% tags=["hide-input"]
+version = results.provenance("bench-nearby")["settings"]["auto_LiRPA"]
+gain, short = beside.lirpa / beside.bound, beside[beside.epsilon == beside.epsilon.min()]
+glue("page-63-lirpa-version", version, display=False)
+glue("page-63-lirpa-least", float(gain.min()), display=False)
+glue("page-63-lirpa-most", float(gain.max()), display=False)
+glue("page-63-lirpa-short", float(short.ours.max()), display=False)
+glue("page-63-lirpa-length", float(beside.epsilon.min()), display=False)
+assert len(beside) == 9 and (beside.attack <= beside.bound).all() and (beside.bound < beside.lirpa).all()
+assert short.ours.max() < 1.05
+
+# %% [markdown]
+# Both bounds are divided by the largest change that gradient ascent finds, so 1 is the best possible. The bound of this
+# page is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in these nine cases,
+# and at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f` of the
+# ascent. It is made for attention; auto_LiRPA takes networks of many kinds, and bounds every coordinate of the output,
+# of which we take the norm. We took the better of its methods CROWN and intervals followed by CROWN, in version
+# {glue:text}`page-63-lirpa-version`; version 0.7.1, which was not available to us, may be tighter.
 #
 # **Next:** {doc}`65_regimes`, which {term}`bound` is the smallest at which length and {term}`radius`. An appendix,
 # {doc}`72_kv_rounding`, asks whether the constant says which layers bear a rounded cache.
