@@ -310,7 +310,7 @@ figures.robustness.ranks(stored)
 plt.show()
 
 # %% [markdown]
-# For vectors the answer across layers is yes, in each model too: at one token norm
+# For vectors the answer across layers is yes: at one token norm {glue:text}`page-63-first-far:.2f`, and in each model too,
 # {glue:text}`page-63-first-minilm:.2f` in MiniLM and {glue:text}`page-63-first-mini:.2f` in gpt2-mini. Part of it is
 # the length, which has {glue:text}`page-63-length-far:.2f` by itself, since tokens of different layers have different
 # norms. Where the ranks of the length are held fixed, {glue:text}`page-63-given-length:.2f` is left (partial
