@@ -15,8 +15,8 @@
 # {glue:text}`why-layers:.0f` trained layers the first two account for the growth of the constant with the number $n$ of
 # tokens: their slope differs from that of the constant by {glue:text}`why-rmse:.3f` (root mean square), the slope of
 # the {term}`spectral norm` of the {term}`attention matrix` by {glue:text}`why-P-rmse:.3f` ({numref}`fig-43-slopes`). On
-# two models that the form was not chosen on, the two errors cannot be told apart ([below](held-out)). With
-# independent tokens it grows, too, so a part of the growth needs no text ({numref}`fig-43-null`).
+# two models that the form was not chosen on, the two errors cannot be told apart ([below](held-out)). With independent
+# tokens the constant grows, too, so a part of the growth needs no text ({numref}`fig-43-null`).
 
 # %% tags=["parameters", "hide-input"]
 texts = ["alice", "python_reference"]  # for the live cells, best first
@@ -585,11 +585,6 @@ deleted = foretold[foretold.change.str.startswith("without")].iloc[0]
 said |= {"deleted": (changed.intervention == "without the most attended").sum()}
 said |= {"deleted-both": deleted["both close"], "deleted-none": deleted["none close"]}
 said |= {"changes": changed.change.corr(changed.norm_change), "P-changes": by_norm.change.corr(by_norm.norm_change)}
-sub = layer_growth.named(results.load("released-map"))
-subs = layer_growth.rates(sub, along=("released",), key=("map", "corpus", "layer"))
-last_norm = subs[~subs["map"].map(sub.groupby("map").pre_norm.first()).astype(bool)]
-said |= {"post": len(last_norm), "post-near": (last_norm.slope - 0.25).abs().le(layer_growth.CLOSE).sum()}
-said["post-released"] = (last_norm.released - 0.25).abs().le(layer_growth.CLOSE).sum()
 
 # %% tags=["hide-input"]
 said |= {"here": lip.value.item(), "column": of_first, "blocks": loose}

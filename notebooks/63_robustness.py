@@ -574,4 +574,5 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
 # ```
 #
-# **Next:** {doc}`64_kv_rounding`, whether the constant says which layers bear a rounded cache.
+# **Next:** {doc}`65_regimes`, which {term}`bound` is the smallest at which length and {term}`radius`. An appendix,
+# {doc}`72_kv_rounding`, asks whether the constant says which layers bear a rounded cache.

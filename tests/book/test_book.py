@@ -95,7 +95,8 @@ notebooks/ 01_two_tokens 02_square_root 03_real_model 04_one_index 74_scan_your_
 65_language_model 66_training_stability 67_euclidean_growth 51_mass_splitting 77_solver_speed 72_certified_bracket
 75_robustness 78_ranking_inputs 80_kv_rounding 76_regimes 73_worst_inputs 71_every_bound 79_exact_cases 29_verification
 """
-SINCE_0_2 = ["55_invertible_attention"]  # names that came and went since
+# names that came and went since
+SINCE_0_2 = ["44_independent_tokens", "45_gpt2_positions", "55_invertible_attention", "64_kv_rounding"]
 
 
 def render(source, output):
