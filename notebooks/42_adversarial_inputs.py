@@ -14,8 +14,8 @@
 # {term}`layer normalisation` allows, {term}`two clusters` of {term}`tokens <token>` do it. If the head is fixed, the
 # layer's slope has median {glue:text}`followed_mid:.2f`; if we choose the worst head again at each length,
 # {glue:text}`own_clusters:.2f`. {term}`Forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of $\sqrt{n - 2}$
-# ({numref}`fig-42-own`). Two clusters are not the worst inputs: at forks the constants of MiniLM's heads are tens to
-# hundreds of times larger.
+# ({numref}`fig-42-own`). Two clusters are not the worst inputs: in MiniLM, with tokens of the mean norm that text has,
+# the constants at forks are tens to hundreds of times larger.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now

@@ -268,11 +268,11 @@ figures.table(pd.DataFrame(beside), names=headings)
 
 # %% tags=["hide-input"]
 seeds = results.load("released-seeds").query("input != 'text'")
-ends = {"early": (7, 22), "late": (22, 97), "whole": (7, 97)}
+spans = {"early": (7, 22), "late": (22, 97), "whole": (7, 97)}
 curves = seeds.pivot(index=["input", "seed"], columns="length", values=["lipschitz", "released"])
 panel = {}  # quantity, range -> slopes by input and seed, of all stored lengths in the range
 for quantity in ("lipschitz", "released"):
-    for name, (a, b) in ends.items():
+    for name, (a, b) in spans.items():
         part = curves[quantity].loc[:, a:b]
         panel[quantity, name] = pd.Series(head_rates.slopes(part), part.index)
 panel, lines = pd.DataFrame(panel), []
@@ -280,7 +280,7 @@ for quantity, said_of in (("lipschitz", "constant"), ("released", "released quan
     for which, said_too in (("columns", "true head 0"), ("rows", "released: rows, no head")):
         of = panel[quantity].loc[which]
         line = {"tokens": said_too, "quantity": said_of, "seed": f"{of.early[320]:.2f}, {of.late[320]:.2f}"}
-        line |= {name: f"{of[name].median():.2f} ({of[name].min():.2f} to {of[name].max():.2f})" for name in ends}
+        line |= {name: f"{of[name].median():.2f} ({of[name].min():.2f} to {of[name].max():.2f})" for name in spans}
         line["near"] = ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum()
         lines.append(line)
 of_head, of_rows = (panel["lipschitz"].loc[which] for which in ("columns", "rows"))
@@ -288,7 +288,7 @@ glue("panel_seeds", float(len(of_head)), display=False)
 
 # %% tags=["hide-input"]
 headings = {"tokens": "tokens", "quantity": "quantity", "seed": "seed 320: first two parts"}
-headings |= {name: f"{a} to {b} tokens: median (seeds)" for name, (a, b) in ends.items()}
+headings |= {name: f"{a} to {b} tokens: median (seeds)" for name, (a, b) in spans.items()}
 figures.table(pd.DataFrame(lines), names=headings | {"near": "within 0.1 of ½, 7 to 97"})
 
 # %% [markdown]
@@ -379,7 +379,7 @@ assert layer_growth.CLOSE == 0.1, "the text says within 0.1"
 assert fits.dropout[nearest].all()
 for name, fit in law.items():
     assert abs(fit.exponent - expected[name]) < 0.02, (name, fit)
-assert ends == {"early": (7, 22), "late": (22, 97), "whole": (7, 97)}, "flat up to 22 tokens; over 7 to 97"
+assert spans == {"early": (7, 22), "late": (22, 97), "whole": (7, 97)}, "flat up to 22 tokens; over 7 to 97"
 assert seeds.converged.all() and abs(of_rows.early[320]) < 0.05 < 0.5 < of_rows.late[320]
 assert of_head.whole.min() < 0.25 < 0.65 < of_head.whole.max() and of_rows.whole.max() < 0.7
 assert all((of.late > of.early).any() and (of.late < of.early).any() for of in (of_head, of_rows))
@@ -396,7 +396,7 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 def over_range(of):
     """What the slopes of one kind of tokens depend on."""
     spread = "{0} to {1} tokens {2:.2f} ({3:.2f} to {4:.2f})".format
-    parts = (spread(*ends[name], *of[name].quantile([0.5, 0, 1])) for name in ends)
+    parts = (spread(*spans[name], *of[name].quantile([0.5, 0, 1])) for name in spans)
     close, near_half = ((of.whole - 0.5).abs() <= layer_growth.CLOSE).sum(), f"{layer_growth.CLOSE} of 1/2"
     return f"on the range and the seed, median slopes (over {len(of)} seeds): {', '.join(parts)}; {close} within {near_half}"
 
