@@ -241,7 +241,7 @@ plt.show()
 # {glue:text}`minilm_layers:.0f` layers, and the released quantity in {glue:text}`minilm_released_near:.0f`. In a random
 # GPT-2 it is the other way round. In layer 6 the constant has slopes of {glue:text}`random_seeds_low:.3f` to
 # {glue:text}`random_seeds_high:.3f` over {glue:text}`random_seeds:.0f` seeds (8 to 98
-# tokens of *Alice*), and {glue:text}`random-news:.3f` on AG News, the text of the
+# tokens of *Alice*), and {glue:text}`random-news:.3f` on AG News, probably the text of the
 # printed panel; the released quantity has {glue:text}`random_seeds_released_low:.2f` to
 # {glue:text}`random_seeds_released_high:.2f`.
 #
@@ -274,7 +274,7 @@ figures.table(moved, names=headings | {"beyond": f"more than {TOLERANCE}"}, digi
 # Of GPT-2 itself we have attention, norms and positions only, so it cannot read. We measured gpt2-mini, a small network
 # of its kind ({glue:text}`positions-parameters:,.0f` parameters, one checkpoint; on held-out text it loses
 # {glue:text}`positions-loss:.2f` nats a token, smoothed 4-grams {glue:text}`positions-ngram:.2f`), at windows from random
-# places:
+# places; slopes, with 95 % intervals:
 
 # %% tags=["hide-input"]
 of_mini = table[(table["map"] == "gpt2-mini") & (table.case == "as read")]
@@ -292,8 +292,8 @@ figures.table(shown, bold=shown.layer == 3)
 # %% [markdown]
 # Over 8 to 512 tokens **layer 3 is faster than $\sqrt n$** on all three texts: its
 # intervals begin at {glue:text}`positions-least:.3f` or above, taken so wide that those of all six layers hold at once.
-# The excess is at short lengths. One line over 128 to 512 tokens has at most {glue:text}`positions-later:.2f`. That line bends: from 128 to 256
-# tokens the slope is still {glue:text}`positions-alice-octave:.2f` on *Alice* and
+# Most of the excess is at short lengths: one line over 128 to 512 tokens has at most {glue:text}`positions-later:.2f`. But
+# that line bends. From 128 to 256 tokens the slope is still {glue:text}`positions-alice-octave:.2f` on *Alice* and
 # {glue:text}`positions-python-octave:.2f` on Python's reference; only from 256 to 512 it is
 # {glue:text}`positions-last-low:.2f` to {glue:text}`positions-last-high:.2f`. And layer 4 has
 # {glue:text}`positions-four-news:.2f` (AG News) and {glue:text}`positions-four-python:.2f` (Python) over 128 to 512. No
