@@ -23,7 +23,7 @@ FLOORS = {  # rooms by floor, the lowest first
         "measures worst_case",
         "corpora models sweeps",  # doors into lipscan
     ],
-    "lipscan": ["hub origin windows", "registry", "corpora recording", "models", "scanning sweeps", "cli"],
+    "lipscan": ["hub origin windows", "registry", "corpora recording", "models", "scanning sweeps", "drift", "cli"],
     "lab": [
         "described invertible ledger released",
         "results",
@@ -166,5 +166,5 @@ def test_every_public_name_is_there():
     for name in lipnb.__all__:
         assert getattr(lipnb, name) is getattr(import_module("lipnb"), name) and name in dir(lipnb)
     assert lipnb.Attention.__module__ == "lipnb.attention.heads" and lipnb.certify.__module__ == "lipnb.certified"
-    for package in (lipnb, lipnb.sweeps, lipscan.scanning, lipscan.sweeps):  # completion offers what is meant
+    for package in (lipnb, lipnb.sweeps, lipscan.drift, lipscan.scanning, lipscan.sweeps):  # completion offers what is meant
         assert {name for name in dir(package) if not name.startswith("__")} == {*package.__all__}
