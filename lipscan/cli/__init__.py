@@ -19,7 +19,7 @@ from lipscan.cli.words import Parser, Unknown
 from lipscan.scanning.options import nearest
 
 STOPPED = "stopped; what is finished is kept, the same command continues"
-VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
+VERBS = ("scan", "drift", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
 EPILOG = """examples:
 {examples}

@@ -1,11 +1,22 @@
 """Rounding or a bug: where two implementations of a network differ, and whether rounding explains it.
 
-`compare` holds the states of another implementation against those of a model in float64.
+``drift`` compares a model in float64 with its own run in a type, with a file that another program wrote, or with a
+second model; ``dump`` writes such files and ``read`` reads them.
 """
 
 from importlib import import_module
 
-HOMES = {"Closure": "comparison", "Drift": "comparison", "States": "runs", "compare": "comparison", "states": "runs"}
+HOMES = {
+    "Closure": "comparison",
+    "Drift": "comparison",
+    "States": "runs",
+    "Verdict": "verdict",
+    "compare": "comparison",
+    "drift": "run",
+    "dump": "files",
+    "read": "files",
+    "states": "runs",
+}
 __all__ = [*HOMES]
 
 

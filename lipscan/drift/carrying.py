@@ -1,7 +1,7 @@
 """What becomes of local errors at the end of a network, to first order: their Jacobians' products, gains and sum."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,13 @@ class Carried(NamedTuple):
 
 
 def carried(
-    network: Network, ids: Tensor, base: Sequence[Tensor], errors: Sequence[Tensor], difference: Tensor, seed: int = 0
+    network: Network,
+    ids: Tensor,
+    base: Sequence[Tensor],
+    errors: Sequence[Tensor],
+    difference: Tensor,
+    seed: int = 0,
+    tick: Callable[[], Any] = lambda: None,
 ) -> Carried:
     """Carry local errors to the end by the layers' Jacobians at the reference's states.
 
@@ -50,6 +56,8 @@ def carried(
         Observed difference at the end.
     seed : int
         Seed of the random errors.
+    tick : callable
+        Called twice for each layer, as it is done.
 
     Returns
     -------
@@ -71,6 +79,7 @@ def carried(
     tangents = sent[0][None]
     for call, x, error in zip(calls, base, sent[1:], strict=False):
         tangents = torch.cat([_pushed(call.again, x, tangents, chunk), error[None]])
+        tick()
     generator = torch.Generator().manual_seed(seed)
     probes = torch.randn(PROBES, *base[0].shape, generator=generator).to(base[0])
     length = difference.norm().item() or 1.0
@@ -81,6 +90,7 @@ def carried(
         random.append(duals[1:].double().square().mean().sqrt().item())
         if number:
             duals = _pulled(calls[number - 1].again, base[number - 1], duals)
+            tick()
     return Carried(tangents[:, 0].double() * scale, random[::-1], back[::-1])
 
 

@@ -1,17 +1,21 @@
 """Comparison of a network with another implementation of it: local errors, floors, gains, closure, verdict."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from lipnb import local_lipschitz
+from lipscan import recording
 from lipscan.drift.carrying import carried
+from lipscan.drift.fitting import check_places, check_shapes
 from lipscan.drift.local import local_errors
 from lipscan.drift.passes import network_of, passed, with_halves
-from lipscan.drift.precision import KERNELS, exact
+from lipscan.drift.precision import KERNELS, TYPES, exact
 from lipscan.drift.runs import States, one_pass
 from lipscan.drift.verdict import Verdict, verdict
 
@@ -30,12 +34,15 @@ class Closure(NamedTuple):
         Its length over that of the difference.
     angle : float
         Cosine of the angle between them.
+    difference : float
+        Length of the difference over that of the state.
     why : str
         Reason why they differ; empty if they agree.
     """
 
     length: float
     angle: float
+    difference: float
     why: str
 
 
@@ -48,8 +55,9 @@ class Drift:
     table : DataFrame
         A row for each part: ``layer`` (-1: the embedding), ``part``, ``size`` of what the reference gives, local
         ``error``, its ``floor`` (median over kernels) from ``floor_low`` to ``floor_high``, their ``ratio``;
-        ``token_ratio``, the median over tokens; ``signed`` share and ``floor_signed``; ``gain`` to the end of this
-        error, ``gain_random`` of a random one, ``gain_worst``; ``share`` of the final difference.
+        ``token_ratio``, the median over tokens; the ``signed`` share sum(e sign(h)) / sum|e|, its ``signed_noise`` for
+        random signs, and ``floor_signed``; ``gain`` of this error to the end, ``gain_random`` of a random one,
+        ``gain_worst``; ``share`` of the final difference. `lipscan.drift.words.COLUMNS` explains them.
     closure : Closure
         Whether the carried errors add up to the difference.
     verdict : Verdict
@@ -63,8 +71,13 @@ class Drift:
     verdict: Verdict
     about: dict[str, Any] = field(default_factory=dict)
 
+    def report(self, path: str | os.PathLike) -> Path:
+        """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it); returns it."""
+        from lipscan.drift.report import write_report  # only now: plots take a second to import
 
-@torch.no_grad()
+        return write_report(self, path)
+
+
 def compare(
     model: Any,
     other: States,
@@ -83,7 +96,8 @@ def compare(
     other : States
         The other's states, from `read` or `states`.
     dtype : torch.dtype, optional
-        Type in which the other computed, whose floor is measured; by default that of its states.
+        Type in which the other computed, whose floor is measured: bfloat16, float16 or float32; by default that of its
+        states, float32 for float64 ones.
     worst : bool
         Whether to measure the largest gain of any error too, which takes minutes.
     seed : int
@@ -94,31 +108,63 @@ def compare(
     Returns
     -------
     Drift
+
+    Raises
+    ------
+    ValueError
+        The states are not those of this model on these tokens; raised before anything is measured.
+
+    Examples
+    --------
+    >>> from lipnb import models
+    >>> from lipscan import drift
+    >>> model = models.load("minilm")
+    >>> ids = model.token_ids("rounding, or a bug?")[None]
+    >>> found = drift.compare(model, drift.states(model, ids, torch.bfloat16), progress=False)
+    >>> found.verdict.kind, round(found.closure.angle, 2)
+    ('rounding', 1.0)
     """
-    dtype = other.dtype if dtype is None else dtype
-    bench = Bench(model, dtype, other.ids)
-    rows = [
-        row for number in range(len(other.ids)) for row in bench.measured(other.window(number), number, worst, seed)
-    ]
-    return joined(pd.DataFrame(rows), dtype, {"model": model.name})
+    dtype = type_of(other) if dtype is None else dtype
+    bench = Bench(model, dtype, other, worst=worst, seed=seed)
+    with recording.bar(len(other.ids) * bench.steps, "step", progress) as bar:
+        rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
+    return joined(pd.DataFrame(rows), dtype, {"model": model.name, "against": other.about.get("file")})
+
+
+def type_of(other: States) -> torch.dtype:
+    """Type whose floor belongs to some states: their own; float32 for float64 ones."""
+    return torch.float32 if other.dtype == torch.float64 else other.dtype
 
 
 class Bench:
-    """A model in the types that a comparison needs: float64, the other's, and float32 for products of Jacobians."""
+    """States of another implementation beside a model in the types that a comparison needs.
 
-    def __init__(self, model: Any, dtype: torch.dtype, ids: Tensor) -> None:
+    These are float64 for the reference, the other's type for the floors, and float32 for products of Jacobians.
+    ValueError if the states do not fit the model.
+    """
+
+    def __init__(self, model: Any, dtype: torch.dtype, other: States, *, worst: bool = False, seed: int = 0) -> None:
+        if dtype not in TYPES.values():
+            raise ValueError(f"dtype must be one of {', '.join(TYPES)}, got {str(dtype).removeprefix('torch.')}.")
+        check_shapes(model, other)
         network = network_of(model)
-        self.reference = network.to(torch.float64)
-        with exact():
-            self.reference = with_halves(self.reference, ids)
+        with torch.no_grad(), exact():
+            self.reference = with_halves(network.to(torch.float64), other.ids)
+            self._own = one_pass(self.reference, other.ids[:1])
+        check_places(self._own, other.window(0))
         self.low, self.light = network.to(dtype), network.to(torch.float32)
+        self.other, self.worst, self.seed = other, worst, seed
+        self.steps = 2 + len(KERNELS) + 2 * model.layers
 
-    def measured(self, other: States, number: int, worst: bool = False, seed: int = 0) -> list[dict[str, Any]]:
-        """Rows of one window: local errors, carried errors, and their sum."""
-        own = one_pass(self.reference, other.ids)
-        found = local_errors(self.reference, self.low, other)
+    @torch.no_grad()
+    def measured(self, number: int, tick: Callable[[], Any] = lambda: None) -> list[dict[str, Any]]:
+        """Rows of one window: local errors, carried errors, and their sum; `tick` is called `steps` times."""
+        other = self.other.window(number)
+        own = one_pass(self.reference, other.ids) if number else self._own
+        tick()
+        found = local_errors(self.reference, self.low, other, tick)
         difference = other.hidden[-1].double() - own.hidden[-1]
-        sent = carried(self.light, other.ids, own.hidden, found.streams, difference, seed)
+        sent = carried(self.light, other.ids, own.hidden, found.streams, difference, self.seed, tick)
         whole = difference.square().sum().item()
         rows = [{"window": number, **row} for row in found.rows]
         at = {(row["layer"], row["part"]): row for row in rows}
@@ -132,15 +178,15 @@ class Bench:
             }
             late = found.late.get(place - 1)
             if late is not None and (place - 1, "mlp") in at:
-                toward = (sent.back[place] * late[0]).sum().item()
-                at[place - 1, "mlp"] |= {"toward": toward, "difference": whole}
-                early = (sent.back[place] * (error - late)[0]).sum().item()
-                at[place - 1, "attention"] |= {"toward": early, "difference": whole}
-            if worst:
+                for half, part in (("mlp", late), ("attention", error - late)):
+                    toward = (sent.back[place] * part[0]).sum().item()
+                    at[place - 1, half] |= {"toward": toward, "difference": whole}
+            if self.worst:
                 row["gain_worst"] = _worst(self.light, other.ids, own.hidden, place)
         total = sent.errors.sum(0)
-        sums = {"window": number, "part": "sum", "carried": total.norm().item(), "difference": whole}
-        return [*rows, sums | {"toward": (total * difference[0]).sum().item(), "size": own.hidden[-1].norm().item()}]
+        sums = {"window": number, "layer": len(rows), "part": "sum", "carried": total.norm().item()}
+        sums |= {"difference": whole, "toward": (total * difference[0]).sum().item()}
+        return [*rows, sums | {"size": own.hidden[-1].norm().item()}]
 
 
 def _worst(network, ids, base, place):
@@ -190,8 +236,9 @@ def _joined(rows, dtype):
         "floor_low": max(least, each.min(axis=None)),
         "floor_high": max(least, each.max(axis=None)),
         "ratio": error / floor if floor else float("nan"),
-        "token_ratio": rows.token_median.median(),
+        "token_ratio": rows.token_ratio.median(),
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
+        "signed_noise": _share(error, rows.absolute.sum()),
         "floor_signed": _share(rows.floor_leaning.sum(), rows.floor_absolute.sum()),
         "gain": _length(rows.carried) / error if error and rows.carried.notna().all() else float("nan"),
         "gain_random": random,
@@ -212,10 +259,10 @@ def _closure(sums):
     """Closure of the sums of all windows."""
     carried, difference = _length(sums.carried), float(sums.difference.sum() ** 0.5)
     if not difference:
-        return Closure(1.0, 1.0, "")
+        return Closure(1.0, 1.0, 0.0, "")
     length = carried / difference
     angle = float(sums.toward.sum()) / (carried * difference) if carried else 0.0
     closes = abs(length - 1) <= 1 - CLOSES[0] and angle >= CLOSES[1]
     relative = difference / _length(sums["size"])
     why = "" if closes else f"the difference, {relative:.1g} of the state, is too large for first order"
-    return Closure(length, angle, why)
+    return Closure(length, angle, relative, why)

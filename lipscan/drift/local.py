@@ -4,8 +4,9 @@ Each layer of the reference receives the other's input, so that a difference is 
 other's type, run here by several kernels, gives the floor: the size that rounding alone has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from lipscan.drift.passes import Network, Pass
 from lipscan.drift.precision import KERNELS
 from lipscan.drift.runs import States, one_pass
 
-LAST_BUT = ("eager", "batch", "order")  # kernels in which an MLP differs
+LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
 
 
 class Part(NamedTuple):
@@ -46,21 +47,26 @@ class Errors(NamedTuple):
     late: dict[int, Tensor]
 
 
-def local_errors(reference: Network, low: Network, other: States, kernels: tuple[str, ...] = KERNELS) -> Errors:
-    """Local errors and floors of one sequence of states; `reference` in float64, `low` in the other's type."""
+def local_errors(reference: Network, low: Network, other: States, tick: Callable[[], Any] = lambda: None) -> Errors:
+    """Local errors and floors of one sequence of states; `reference` in float64, `low` in the other's type.
+
+    `tick` is called after each kernel.
+    """
     other = _wide(other)
     halves = {layer: names for layer, names in reference.halves.items() if layer in other.attention}
     reference, low = replace(reference, halves=halves), replace(low, halves=halves)
     fed = _fed(reference, other, "eager", bool(halves))
-    truth = dict(_parts(*fed))
-    rows = {part: _row(part, _of(other, part), truth[part]) for part in truth if _of(other, part) is not None}
-    found: dict[Part, list[tuple[str, Tensor]]] = {part: [] for part in rows}
-    for name in kernels:
-        for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LAST_BUT)):
+    truth = {part: value for part, value in _parts(*fed) if _of(other, part) is not None}
+    rows = {part: _row(part, _of(other, part), value) for part, value in truth.items()}
+    floors: dict[Part, list[Floor]] = {part: [] for part in rows}
+    tick()
+    for name in KERNELS:
+        for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LATE)):
             if part in rows:
-                found[part].append((name, value.double() - truth[part]))
+                floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
+        tick()
     for part, row in rows.items():
-        row |= _floors(_of(other, part) - truth[part], found[part], truth[part])
+        row |= _joined(_of(other, part) - truth[part], floors[part])
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
@@ -123,18 +129,31 @@ def _row(part, value, truth):
     }
 
 
-def _signed(error, truth, prefix=""):
+def _signed(error, truth):
     """Sum of an error in the direction of the signs of what it is an error of, and the sum of its absolute values."""
-    return {f"{prefix}leaning": (error * truth.sign()).sum().item(), f"{prefix}absolute": error.abs().sum().item()}
+    return {"leaning": (error * truth.sign()).sum().item(), "absolute": error.abs().sum().item()}
 
 
-def _floors(error, floors, truth):
-    """Sizes of the floors by kernel, their signed sums, and the ratio of error and floor token by token."""
-    found = {f"floor_{name}": floor.norm().item() for name, floor in floors}
-    sums = [_signed(floor, truth, "floor_") for _, floor in floors]
-    found |= {key: sum(one[key] for one in sums) / len(sums) for key in ("floor_leaning", "floor_absolute")}
-    tokens = torch.stack([floor.norm(dim=-1) for _, floor in floors]).square().mean(0).sqrt()[0]
-    ratios = error.norm(dim=-1)[0] / tokens
-    ratios = ratios.where(tokens > 0, torch.where(error.norm(dim=-1)[0] > 0, torch.inf, 1.0).to(ratios))
+class Floor(NamedTuple):
+    """Floor of a part by one kernel: its size, signed sum, sum of absolute values, and squared size by token."""
+
+    kernel: str
+    size: float
+    leaning: float
+    absolute: float
+    tokens: Tensor
+
+
+def _floor(kernel, error, truth):
+    """Floor of a part, of the error that one kernel makes."""
+    return Floor(kernel, error.norm().item(), *_signed(error, truth).values(), error.square().sum(-1)[0])
+
+
+def _joined(error, floors):
+    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token."""
+    found = {f"floor_{one.kernel}": one.size for one in floors}
+    found |= {f"floor_{key}": fmean(getattr(one, key) for one in floors) for key in ("leaning", "absolute")}
+    tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt(), error.norm(dim=-1)[0]
+    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
     worst = int(ratios.argmax())
-    return found | {"token_median": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}
+    return found | {"token_ratio": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}

@@ -89,6 +89,8 @@ class Pass:
         Layer -> output of that half before it is added to the stream, (b, n, d).
     logits : Tensor, shape (b, n, vocabulary), or None
         Logits of the output layer.
+    final : Tensor, shape (b, n, d)
+        The last state after the final norm, or the last state itself in a network without one.
     calls : list of Call
         The call of each layer, to repeat it with other tokens.
     """
@@ -97,6 +99,7 @@ class Pass:
     attention: dict[int, Tensor] = field(default_factory=dict)
     mlp: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
+    final: Tensor | None = None
     calls: list[Call] = field(default_factory=list)
 
 
@@ -154,8 +157,11 @@ def passed(
         if number in network.halves and layers[number].get_submodule(network.halves[number][1]) is module:
             found.mlp[number] = first_of(output).detach()
 
+    def ended(module, args, output):
+        found.final = output[0].detach()
+
     with turn():
-        hooks = []
+        hooks = [network.inner.register_forward_hook(ended)]
         try:
             for layer in dict.fromkeys(layers):
                 hooks.append(layer.register_forward_pre_hook(begin, with_kwargs=True))
