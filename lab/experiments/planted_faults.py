@@ -421,14 +421,14 @@ def _eps(site, size):
 
 @fault("norm in bfloat16", "factor", "squares", "running sum", half="mlp")
 def _norm_type(site, size):
-    step = rounded if size else lambda x: x
-    mean = (lambda x: rounded(_running_sum(x) / x.shape[-1])) if size == 2 else lambda x: step(x.mean(-1, keepdim=True))
-
     def forward(module, usual, x):
+        y = x.to(WIDER.get(x.dtype, x.dtype))
         if bias := hasattr(module, "bias"):
-            x = x - x.mean(-1, keepdim=True)
-        scale = rounded((mean(step(x * x)) + (module.eps if bias else module.variance_epsilon)).rsqrt())
-        return x * scale * module.weight + (module.bias if bias else 0)
+            y = y - y.mean(-1, keepdim=True)
+        squares = rounded(y * y) if size else y * y
+        mean = _running_sum(squares) / x.shape[-1] if size == 2 else squares.mean(-1, keepdim=True)
+        y = y * rounded(((rounded(mean) if size else mean) + (module.eps if bias else module.variance_epsilon)).rsqrt())
+        return (y.to(x.dtype) * module.weight + module.bias) if bias else module.weight * y.to(x.dtype)
 
     _computing(site.part("second"), forward)
 
