@@ -13,7 +13,7 @@ from lipnb import local_lipschitz
 from lipscan import recording
 from lipscan.drift.carrying import carried
 from lipscan.drift.fitting import check_places, check_shapes
-from lipscan.drift.local import local_errors
+from lipscan.drift.local import LEAST, local_errors
 from lipscan.drift.passes import network_of, passed, with_halves
 from lipscan.drift.precision import KERNELS, TYPES, exact
 from lipscan.drift.runs import States, one_pass
@@ -22,7 +22,6 @@ from lipscan.drift.verdict import Verdict, verdict
 __all__ = ["Closure", "Drift", "compare"]
 
 CLOSES = (0.9, 0.98)  # length, and least cosine, of a sum that is called the difference
-LEAST = 1 / 8  # least floor, in units of the type's precision: an exact result has none
 
 
 class Closure(NamedTuple):
@@ -55,9 +54,10 @@ class Drift:
     table : DataFrame
         A row for each part: ``layer`` (-1: the embedding), ``part``, ``size`` of what the reference gives, local
         ``error``, its ``floor`` (median over kernels) from ``floor_low`` to ``floor_high``, their ``ratio``;
-        ``token_ratio``, the median over tokens; the ``signed`` share sum(e sign(h)) / sum|e|, its ``signed_noise`` for
-        random signs, and ``floor_signed``; ``gain`` of this error to the end, ``gain_random`` of a random one,
-        ``gain_worst``; ``share`` of the final difference. `lipscan.drift.words.COLUMNS` explains them.
+        ``token_ratio``, the median over tokens, and ``token_worst``, the largest; the ``signed`` share
+        sum(e sign(h)) / sum|e|, its ``signed_noise`` for random signs, and ``floor_signed``; ``gain`` of this error to
+        the end, ``gain_random`` of a random one, ``gain_worst``; ``share`` of the final difference.
+        `lipscan.drift.words.COLUMNS` explains them.
     closure : Closure
         Whether the carried errors add up to the difference.
     verdict : Verdict
@@ -237,6 +237,7 @@ def _joined(rows, dtype):
         "floor_high": max(least, each.max(axis=None)),
         "ratio": error / floor if floor else float("nan"),
         "token_ratio": rows.token_ratio.median(),
+        "token_worst": rows.token_worst.max(),
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
         "signed_noise": _share(error, rows.absolute.sum()),
         "floor_signed": _share(rows.floor_leaning.sum(), rows.floor_absolute.sum()),

@@ -17,6 +17,7 @@ from lipscan.drift.precision import KERNELS
 from lipscan.drift.runs import States, one_pass
 
 LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
+LEAST = 1 / 4  # least floor, in units of the precision of the type: a result rounded once has about this
 
 
 class Part(NamedTuple):
@@ -66,7 +67,8 @@ def local_errors(reference: Network, low: Network, other: States, tick: Callable
                 floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
         tick()
     for part, row in rows.items():
-        row |= _joined(_of(other, part) - truth[part], floors[part])
+        least = LEAST * torch.finfo(low.dtype).eps * truth[part].norm(dim=-1)[0]
+        row |= _joined(_of(other, part) - truth[part], floors[part], least)
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
@@ -149,11 +151,14 @@ def _floor(kernel, error, truth):
     return Floor(kernel, error.norm().item(), *_signed(error, truth).values(), error.square().sum(-1)[0])
 
 
-def _joined(error, floors):
-    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token."""
+def _joined(error, floors, least):
+    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token.
+
+    `least` (n,): least floor of each token.
+    """
     found = {f"floor_{one.kernel}": one.size for one in floors}
     found |= {f"floor_{key}": fmean(getattr(one, key) for one in floors) for key in ("leaning", "absolute")}
-    tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt(), error.norm(dim=-1)[0]
+    tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt().maximum(least), error.norm(dim=-1)[0]
     ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
     worst = int(ratios.argmax())
     return found | {"token_ratio": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}
