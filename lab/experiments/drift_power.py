@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import pandas as pd
@@ -25,7 +25,7 @@ from lipscan.drift.local import local_errors
 from lipscan.drift.passes import Network, network_of, with_halves
 from lipscan.drift.precision import TYPES, exact
 from lipscan.drift.runs import States, one_pass, run_of
-from lipscan.drift.verdict import CLEAN, FAULT, LEANS
+from lipscan.drift.verdict import CLEAN, FAULT, LEANS, TOGETHER, TOKEN, heights
 from lipscan.models.hooks import Call
 
 MODELS = {"minilm": "bert", "gpt2-mini": "gpt2", "stories260K": "llama", "smollm2": "llama"}  # with their families
@@ -34,8 +34,9 @@ TEXT, LENGTH = "alice", 32
 PLACES = ("early", "middle", "late", "all")  # layers: the first, the middle, the last, every one
 COSINE = (0.999, 0.99)  # usual thresholds
 CLOSE = {"bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5)}  # torch.testing: rtol, atol
-WINDOWS = (1, 2, 4, 8, 16)
-KIND, STRENGTHS = "LoRA not merged", tuple(2.0**-k for k in range(8))  # parts of the fault's largest size
+KEPT = ("layer", "part", "ratio", "token_ratio", "token_worst", "signed", "signed_noise", "floor_signed")
+WINDOWS = (1, 2, 4, 8)
+KIND, STRENGTHS = "LoRA not merged", tuple(2.0**-k for k in range(1, 8))  # parts of the fault's largest size
 HALVES = ("attention", "mlp")
 TWICE = 2  # FlashAttention's tests: at most so many times the largest difference of an own run in the type
 
@@ -134,19 +135,21 @@ def usual(start: Start, other: States) -> dict[str, float]:
 # clean runs: the same network by other kernels and in other company
 
 
-class _Halved(TorchFunctionMode):
-    """Mode in which a product with a matrix is a sum of two, each rounded, as two devices would compute it."""
+class _Parts(TorchFunctionMode):
+    """Mode in which a product with a matrix is a sum of several, each rounded, as devices that share it compute it."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.nn.functional.linear and not kwargs:
             x, weight, *bias = args
-            half = x.shape[-1] // 2
-            found = func(x[..., :half], weight[:, :half]) + func(x[..., half:], weight[:, half:])
+            found = sum(map(func, x.chunk(self.count, -1), weight.chunk(self.count, -1)))
             return found + bias[0] if bias and bias[0] is not None else found
         if func is torch.addmm and not kwargs:
             bias, x, weight = args
-            half = x.shape[-1] // 2
-            return torch.mm(x[:, :half], weight[:half]) + torch.mm(x[:, half:], weight[half:]) + bias
+            return sum(map(torch.mm, x.chunk(self.count, -1), weight.chunk(self.count))) + bias
         return func(*args, **(kwargs or {}))
 
 
@@ -202,15 +205,12 @@ RUNS: dict[str, Callable[[Start], States]] = {
     "longer": lambda start: _joint(start, 2 * LENGTH, 1),
     "two threads": lambda start: _run(start, context=_threads),
     "without oneDNN": lambda start: _run(start, context=_plain),
-    "sums in two parts": lambda start: _run(start, context=_Halved),
+    "sums in two parts": lambda start: _run(start, context=partial(_Parts, 2)),
+    "sums in four parts": lambda start: _run(start, context=partial(_Parts, 4)),
 }
 
 
 # tables
-
-
-def _windows(model):
-    return 1 if model == SLOW else 2
 
 
 def _kinds(family, dtype):
@@ -220,14 +220,19 @@ def _kinds(family, dtype):
 
 
 def _cases(model, dtype, half):
-    """Sizes and places of the faults of a kind: all in small networks, some in the slow one."""
+    """Sizes and places of the faults of a kind: all in small networks, some in the slow one and in float16.
+
+    Float16 takes a processor several times as long as float32.
+    """
     if half in OUTSIDE:
         return [(size, half) for size in range(3)]
-    if model != SLOW:
-        return [(size, where) for where in PLACES for size in ((1,) if where == "all" else range(3))]
-    if dtype != "bfloat16":
+    if model == SLOW and dtype != "bfloat16":
         return [(1, "middle")]
-    return [(size, "middle") for size in range(3)] + [(1, where) for where in PLACES if where != "middle"]
+    middle, others = [(size, "middle") for size in range(3)], [where for where in PLACES if where != "middle"]
+    if dtype == "float16":
+        return middle
+    sizes = range(1, 2) if model == SLOW else range(3)
+    return middle + [(size, where) for where in others for size in (sizes if where != "all" else (1,))]
 
 
 def _layers(start, where):
@@ -240,15 +245,18 @@ def _layers(start, where):
 def _seen(drift, layers):
     """Verdict of a comparison, and the numbers that it comes from, in the layers with the fault and elsewhere."""
     rows = drift.table
-    height, tilt = rows[["ratio", "token_ratio"]].max(axis=1), (rows.signed - rows.floor_signed).abs()
+    height, tilt = heights(rows), (rows.signed - rows.floor_signed).abs()
     there = rows.layer.isin(layers)
     said = drift.verdict
     return {
         "verdict": said.kind,
         "named_layer": math.nan if said.layer is None else said.layer,
         "named_part": said.part or "",
-        "ratio": height[there].max(),
-        "ratio_elsewhere": height[~there].max(),
+        "height": height[there].max(),
+        "height_elsewhere": height[~there].max(),
+        "ratio": rows.ratio[there].max(),
+        "token_ratio": rows.token_ratio[there].max(),
+        "token_worst": rows.token_worst[there].max(),
         "tilt": tilt[there].max(),
         "tilt_elsewhere": tilt[~there].max(),
     }
@@ -263,18 +271,38 @@ def effect(start: Start, kind: str, size: int, number: int) -> float:
     return math.sqrt(total)
 
 
+def _units(names):
+    """Models, types and kinds of faults of a table; the slow model not in float16."""
+    return [
+        (name, dtype, kind)
+        for name in names
+        for dtype in TYPES
+        if (name, dtype) != (SLOW, "float16")
+        for kind in _kinds(MODELS[name], dtype)
+    ]
+
+
+def _settings_of_faults():
+    return _settings() | {"faults": {kind: one.amounts for kind, one in FAULTS.items()}}
+
+
+@table(
+    "drift-power-smollm2",
+    "the same for SmolLM2: fewer sizes and places, no float16",
+    over=lambda: _units([SLOW]),
+    size=lambda dtype: 6 if dtype == "bfloat16" else 1,
+    settings=_settings_of_faults,
+)
 @table(
     "drift-power",
-    "faults planted in a layer: what `lipnb drift` says, and what usual comparisons see",
-    over=lambda: [
-        (name, dtype, kind) for name, family in MODELS.items() for dtype in TYPES for kind in _kinds(family, dtype)
-    ],
-    size=10,
-    settings=lambda: _settings() | {"faults": {kind: one.amounts for kind, one in FAULTS.items()}},
+    "faults planted in a layer of three small models: what `lipnb drift` says, and what usual comparisons see",
+    over=lambda: _units([name for name in MODELS if name != SLOW]),
+    size=lambda dtype: 3 if dtype == "float16" else 10,
+    settings=_settings_of_faults,
 )
 def fault_rows(model, dtype, kind):
     """Rows of a kind of fault in a network: one for each size and place."""
-    start, rows, one = start_of(model, dtype, _windows(model)), [], FAULTS[kind]
+    start, rows, one = start_of(model, dtype, 1), [], FAULTS[kind]
     for size, where in _cases(model, dtype, one.half):
         layers = _layers(start, where)
         try:
@@ -305,7 +333,7 @@ def _settings():
         "text": corpora.fingerprint(corpora.read(TEXT)),
         "length": LENGTH,
         "models": [*MODELS],
-        "thresholds": {"fault": FAULT, "clean": CLEAN, "leans": LEANS},
+        "thresholds": {"fault": FAULT, "token": TOKEN, "clean": CLEAN, "leans": LEANS, "together": TOGETHER},
     }
 
 
@@ -318,6 +346,7 @@ def _settings():
         for dtype in TYPES
         for run in RUNS
         if run != "longer" or family != "bert"
+        if (name, dtype) != (SLOW, "float16") or run in ("sdpa", "sums in two parts")
     ],
     size=lambda model: 45 if model == SLOW else 100,
     settings=_settings,
@@ -330,9 +359,8 @@ def clean_rows(model, dtype, run):
         one, part = _only(start, number), other.window(number)
         drift = compared(one, part)
         for row in drift.table.to_dict("records"):
-            kept = {name: row[name] for name in ("layer", "part", "ratio", "token_ratio", "signed", "floor_signed")}
-            spread = {"low": row["floor_low"] / row["floor"], "high": row["floor_high"] / row["floor"]}
-            rows.append({"window": number, **kept, **spread})
+            kept = {name: row[name] for name in KEPT}
+            rows.append({"window": number, **kept})
         whole = usual(one, part) | {"verdict": drift.verdict.kind}
         rows.append({"window": number, "layer": math.nan, "part": "run", **whole})
     return rows
@@ -348,8 +376,8 @@ def _only(start, number):
 @table(
     "drift-windows",
     "local errors over more and more windows, of clean runs and of a fault of many strengths",
-    over=lambda: [(name, dtype) for name in ("minilm", "gpt2-mini") for dtype in ("bfloat16", "float32")],
-    size=400,
+    over=lambda: [("minilm", "bfloat16"), ("gpt2-mini", "bfloat16"), ("gpt2-mini", "float32")],
+    size=285,
     settings=lambda: _settings() | {"windows": WINDOWS, "strengths": STRENGTHS},
 )
 def window_rows(model, dtype):
@@ -369,5 +397,5 @@ def window_rows(model, dtype):
                 found = found[(found.part == "layer") & ((strength == 0) | (found.layer == middle))]
                 for row in found.to_dict("records"):
                     names = {"strength": strength, "run": run, "windows": windows, "group": group}
-                    rows.append(names | {name: row[name] for name in ("layer", "ratio", "signed", "floor_signed")})
+                    rows.append(names | {name: row[name] for name in ("layer", "ratio", "token_ratio", "token_worst")})
     return rows
