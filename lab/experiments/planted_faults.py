@@ -285,13 +285,13 @@ def _frequencies(site):
     )
 
 
-def _rotating_by(site, angles, table=lambda x: x):
+def _rotating_by(site, angles, stored=lambda x: x):
     """Rotate queries and keys by other angles, ``angles(places)`` (n, k/2)."""
 
     def tables(before, tokens):
         found = angles(torch.arange(tokens.shape[1], dtype=torch.float64)[:, None])
         found = torch.cat((found, found), -1)[None]
-        return tuple(table(one.to(tokens.dtype)) for one in (found.cos(), found.sin()))
+        return tuple(stored(one.to(tokens.dtype)) for one in (found.cos(), found.sin()))
 
     _given(site.part("attention"), position_embeddings=tables)
 
