@@ -4,7 +4,7 @@ Each layer of the reference receives the other's input, so that a difference is 
 other's type, run here by several kernels, gives the floor: the size that rounding alone has.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from lipscan.drift.passes import Network, Pass
 from lipscan.drift.precision import KERNELS
 from lipscan.drift.runs import States, one_pass
 
+NONE = 1e-3  # units in the last place below which a floor is none
 LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
 
 
@@ -47,7 +48,13 @@ class Errors(NamedTuple):
     late: dict[int, Tensor]
 
 
-def local_errors(reference: Network, low: Network, other: States, tick: Callable[[], Any] = lambda: None) -> Errors:
+def local_errors(
+    reference: Network,
+    low: Network,
+    other: States,
+    kernels: Sequence[str] = KERNELS,
+    tick: Callable[[], Any] = lambda: None,
+) -> Errors:
     """Local errors and floors of one sequence of states; `reference` in float64, `low` in the other's type.
 
     `tick` is called after each kernel.
@@ -60,13 +67,13 @@ def local_errors(reference: Network, low: Network, other: States, tick: Callable
     rows = {part: _row(part, _of(other, part), value) for part, value in truth.items()}
     floors: dict[Part, list[Floor]] = {part: [] for part in rows}
     tick()
-    for name in KERNELS:
+    for name in kernels:
         for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LATE)):
             if part in rows:
                 floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
         tick()
     for part, row in rows.items():
-        row |= _joined(_of(other, part) - truth[part], floors[part])
+        row |= _joined(_of(other, part) - truth[part], floors[part], truth[part], low.dtype)
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
@@ -149,11 +156,17 @@ def _floor(kernel, error, truth):
     return Floor(kernel, error.norm().item(), *_signed(error, truth).values(), error.square().sum(-1)[0])
 
 
-def _joined(error, floors):
+def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
+    """A floor, or a quarter of a unit in the last place where a type makes no error: another program may make that."""
+    unit = torch.finfo(dtype).eps * size
+    return floor + (floor < NONE * unit) * unit / 4
+
+
+def _joined(error, floors, truth, dtype):
     """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token."""
     found = {f"floor_{one.kernel}": one.size for one in floors}
     found |= {f"floor_{key}": fmean(getattr(one, key) for one in floors) for key in ("leaning", "absolute")}
     tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt(), error.norm(dim=-1)[0]
-    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
+    ratios = here / at_least(tokens, truth.norm(dim=-1)[0], dtype)
     worst = int(ratios.argmax())
     return found | {"token_ratio": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}
