@@ -52,10 +52,9 @@ def verdict(table: pd.DataFrame, dtype: str) -> Verdict:
         return Verdict("bug", *place, f"not rounding: {_fault(table, height)}")
     tilt = (table.signed - table.floor_signed).where(table.ratio > WORTH, 0.0)
     tilt = tilt.where(tilt.abs() > (SURE * table.signed_noise).clip(lower=LEANS), 0.0)
-    if leaning := tilt[streams.index].median():
-        said = (
-            f"in most of the {count} layers the error leans to one side (median {leaning:+.2f} of its sum); the states "
-        )
+    if (tilt[streams.index] != 0).mean() > 0.5:
+        leaning = tilt[streams.index].median()
+        said = f"in most of the {count} layers the error leans to one side (median {leaning:+.2f} of its sum); states "
         said += f"{'shrink' if leaning < 0 else 'grow'}, as when numbers are cut off instead of rounded"
         return Verdict("bug", None, None, f"not rounding: {said}")
     if tilt.any():
