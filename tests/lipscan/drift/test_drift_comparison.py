@@ -55,7 +55,14 @@ def test_the_worst_gain_is_at_least_every_other(families):
 def row(window, **given):
     one = {"window": window, "layer": 0, "part": "layer", "size": 10.0, "error": 3.0, "floor_eager": 3.0}
     one |= {"floor_sdpa": 3.0, "floor_order": 6.0, "leaning": 1.0, "absolute": 4.0, "floor_leaning": 0.5}
-    one |= {"floor_absolute": 2.0, "token_ratio": 1.0, "carried": 6.0, "toward": 2.0, "difference": 8.0}
+    one |= {
+        "floor_absolute": 2.0,
+        "token_ratio": 1.0,
+        "token_worst": 1.0,
+        "carried": 6.0,
+        "toward": 2.0,
+        "difference": 8.0,
+    }
     return one | {"gain_random": 2.0} | given
 
 

@@ -70,6 +70,7 @@ def test_numbers_cut_off_are_not_numbers_rounded(families):
 
 def table(**changed):
     one = {"layer": 0, "part": "layer", "size": 100.0, "error": 1.0, "floor": 1.0, "ratio": 1.0, "token_ratio": 1.0}
+    one |= {"token_worst": 1.0}
     one |= {"signed": 0.0, "signed_noise": 0.01, "floor_signed": 0.0}
     return pd.DataFrame([one, one | {"layer": 1} | changed])
 
@@ -78,9 +79,10 @@ def table(**changed):
     ("changed", "kind", "said"),
     [
         ({}, "rounding", "all 2 layers within 1.0 floors of bfloat16; a fault below 1 %"),
-        ({"ratio": 3.0}, "bug", "layer 1, 3.0 floors"),
+        ({"token_worst": 30.0}, "bug", "layer 1, 30.0 floors in one token, 1.0 in the median one"),
         ({"token_ratio": 3.0}, "bug", "layer 1, 3.0 floors"),
-        ({"ratio": 1.8}, "cannot tell", "layer 1 is at 1.8 floors"),
+        ({"token_ratio": 1.8}, "cannot tell", "layer 1 is at 1.8 floors"),
+        ({"ratio": 3.0}, "rounding", "all 2"),  # a large coordinate of one token
         ({"floor": float("inf"), "ratio": 0.0}, "cannot tell", "layer 1 gives NaN or infinity in bfloat16"),
         ({"signed": -0.5}, "bug", "layer 1 leans to one side (-0.50"),
         ({"signed": -0.5, "floor_signed": -0.4}, "rounding", "all 2"),
