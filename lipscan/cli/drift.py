@@ -30,7 +30,7 @@ A verdict and a table are printed; the folder given by --out gets
   report.html    verdict, plots and table; one file, opens offline
   drift.csv      one row for each layer, attention, MLP, the embedding and the logits
   windows.csv, windows.json    the same for each window, and how it was made
-A command that is stopped continues where it was when it is given again.
+A command that is stopped continues where it was when it is given again. The exit code is 1 if it is a bug.
 """
 
 FILE = """\
@@ -64,9 +64,7 @@ def add(verbs):
     epilog = f"{FILE}\n{READING}examples:\n{EXAMPLES}"
     verb = verbs.add_parser("drift", help=about, description=DESCRIPTION, epilog=epilog)
     verb.add_argument("model", metavar="MODEL", help="the reference: a name, a folder or a .gguf file, see above")
-    verb.add_argument(
-        "--dtype", choices=TYPES, help="type of the other computation (default: that of the file or folder)"
-    )
+    verb.add_argument("--dtype", choices=TYPES, help="type of the other (default: that of the file or folder)")
     verb.add_argument(
         "--against",
         metavar="OTHER",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -13,7 +14,7 @@ from lipnb import local_lipschitz
 from lipscan import recording
 from lipscan.drift.carrying import carried
 from lipscan.drift.fitting import check_places, check_shapes
-from lipscan.drift.local import LEAST, local_errors
+from lipscan.drift.local import at_least, local_errors
 from lipscan.drift.passes import network_of, passed, with_halves
 from lipscan.drift.precision import KERNELS, TYPES, exact
 from lipscan.drift.runs import States, one_pass
@@ -126,7 +127,7 @@ def compare(
     """
     dtype = type_of(other) if dtype is None else dtype
     bench = Bench(model, dtype, other, worst=worst, seed=seed)
-    with recording.bar(len(other.ids) * bench.steps, "step", progress) as bar:
+    with recording.bar(bench.steps, "step", progress) as bar:
         rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
     return joined(pd.DataFrame(rows), dtype, {"model": model.name, "against": other.about.get("file")})
 
@@ -154,15 +155,24 @@ class Bench:
         check_places(self._own, other.window(0))
         self.low, self.light = network.to(dtype), network.to(torch.float32)
         self.other, self.worst, self.seed = other, worst, seed
-        self.steps = 2 + len(KERNELS) + 2 * model.layers
+        self._layers = 2 * model.layers
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of all windows, for a progress bar."""
+        return sum(self.steps_of(number) for number in range(len(self.other.ids)))
+
+    def steps_of(self, number: int) -> int:
+        """Number of steps of a window."""
+        return 2 + len(_kernels(number)) + self._layers
 
     @torch.no_grad()
     def measured(self, number: int, tick: Callable[[], Any] = lambda: None) -> list[dict[str, Any]]:
-        """Rows of one window: local errors, carried errors, and their sum; `tick` is called `steps` times."""
+        """Rows of one window: local errors, carried errors, and their sum; `tick` is called for each step."""
         other = self.other.window(number)
         own = one_pass(self.reference, other.ids) if number else self._own
         tick()
-        found = local_errors(self.reference, self.low, other, tick)
+        found = local_errors(self.reference, self.low, other, _kernels(number), tick)
         difference = other.hidden[-1].double() - own.hidden[-1]
         sent = carried(self.light, other.ids, own.hidden, found.streams, difference, self.seed, tick)
         whole = difference.square().sum().item()
@@ -187,6 +197,11 @@ class Bench:
         sums = {"window": number, "layer": len(rows), "part": "sum", "carried": total.norm().item()}
         sums |= {"difference": whole, "toward": (total * difference[0]).sum().item()}
         return [*rows, sums | {"size": own.hidden[-1].norm().item()}]
+
+
+def _kernels(number):
+    """Kernels for the floors of a window: all in the first, those of attention in the others."""
+    return KERNELS if number == 0 else KERNELS[:2]
 
 
 def _worst(network, ids, base, place):
@@ -219,12 +234,11 @@ def joined(rows: pd.DataFrame, dtype: torch.dtype, about: dict[str, Any]) -> Dri
 
 def _joined(rows, dtype):
     """Row of one part, of the rows of all windows."""
-    first, count = rows.iloc[0], len(rows)
-    kernels = [f"floor_{name}" for name in KERNELS if f"floor_{name}" in rows and rows[f"floor_{name}"].notna().all()]
+    first = rows.iloc[0]
     size, error = _length(rows["size"]), _length(rows.error)
-    least = LEAST * torch.finfo(dtype).eps * size
-    each = rows[kernels] * count**0.5  # as if all windows were like this one
-    floor = max(least, float(pd.Series([_length(rows[name]) for name in kernels]).median()))
+    each = _floors(rows)
+    floor = float(np.median([at_least(_length(each[name]), size, dtype) for name in each]))
+    spread = [at_least(one, size, dtype) for one in each.div(rows["size"], axis=0).to_numpy().ravel() * size]
     lengths = rows.difference.sum() if "difference" in rows else float("nan")
     random = float((rows.gain_random**2).mean() ** 0.5) if "gain_random" in rows else float("nan")
     return {
@@ -233,9 +247,9 @@ def _joined(rows, dtype):
         "size": size,
         "error": error,
         "floor": floor,
-        "floor_low": max(least, each.min(axis=None)),
-        "floor_high": max(least, each.max(axis=None)),
-        "ratio": error / floor if floor else float("nan"),
+        "floor_low": min(spread),
+        "floor_high": max(spread),
+        "ratio": error / floor if floor else 0.0,
         "token_ratio": rows.token_ratio.median(),
         "token_worst": rows.token_worst.max(),
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
@@ -246,6 +260,14 @@ def _joined(rows, dtype):
         "gain_worst": rows.gain_worst.max() if "gain_worst" in rows else float("nan"),
         "share": rows.toward.sum() / lengths if lengths and rows.toward.notna().all() else float("nan"),
     }
+
+
+def _floors(rows):
+    """Floors by window and kernel; a kernel that was run for the first windows alone keeps its ratio to eager."""
+    each = rows[[key for key in rows if key.removeprefix("floor_") in KERNELS]].dropna(axis=1, how="all")
+    eager = each["floor_eager"]
+    ratios = {key: _length(each[key]) / (_length(eager[each[key].notna()]) or 1.0) for key in each}
+    return each.apply(lambda column: column.fillna(ratios[column.name] * eager))
 
 
 def _length(values):

@@ -4,7 +4,7 @@ Each layer of the reference receives the other's input, so that a difference is 
 other's type, run here by several kernels, gives the floor: the size that rounding alone has.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from lipscan.drift.passes import Network, Pass
 from lipscan.drift.precision import KERNELS
 from lipscan.drift.runs import States, one_pass
 
+NONE = 1e-3  # units in the last place below which a floor is none
 LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
 LEAST = 1 / 4  # least floor, in units of the precision of the type: a result rounded once has about this
 
@@ -48,7 +49,13 @@ class Errors(NamedTuple):
     late: dict[int, Tensor]
 
 
-def local_errors(reference: Network, low: Network, other: States, tick: Callable[[], Any] = lambda: None) -> Errors:
+def local_errors(
+    reference: Network,
+    low: Network,
+    other: States,
+    kernels: Sequence[str] = KERNELS,
+    tick: Callable[[], Any] = lambda: None,
+) -> Errors:
     """Local errors and floors of one sequence of states; `reference` in float64, `low` in the other's type.
 
     `tick` is called after each kernel.
@@ -61,7 +68,7 @@ def local_errors(reference: Network, low: Network, other: States, tick: Callable
     rows = {part: _row(part, _of(other, part), value) for part, value in truth.items()}
     floors: dict[Part, list[Floor]] = {part: [] for part in rows}
     tick()
-    for name in KERNELS:
+    for name in kernels:
         for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LATE)):
             if part in rows:
                 floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
@@ -149,6 +156,12 @@ class Floor(NamedTuple):
 def _floor(kernel, error, truth):
     """Floor of a part, of the error that one kernel makes."""
     return Floor(kernel, error.norm().item(), *_signed(error, truth).values(), error.square().sum(-1)[0])
+
+
+def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
+    """A floor, or a quarter of a unit in the last place where a type makes no error: another program may make that."""
+    unit = torch.finfo(dtype).eps * size
+    return floor + (floor < NONE * unit) * unit * LEAST
 
 
 def _joined(error, floors, least):

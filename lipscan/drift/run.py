@@ -98,7 +98,7 @@ def drift(
     about = {"model": model.name, "windows": len(other.ids), "length": other.ids.shape[1], **settings}
     about["dtype"] = str(dtype).removeprefix("torch.")
     if output is None:
-        with recording.bar(len(other.ids) * bench.steps, "step", progress) as bar:
+        with recording.bar(bench.steps, "step", progress) as bar:
             rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
         return joined(pd.DataFrame(rows), dtype, about)
     return _kept(bench, Path(output), about, dtype, progress)
@@ -126,15 +126,14 @@ def _stored(folder, about):
 
 def _measured(bench, folder, about, progress):
     """Rows of all windows, each stored as soon as it is measured."""
-    with (
-        recording.recording("windows", about, folder) as record,
-        recording.bar(len(bench.other.ids) * bench.steps, "step", progress) as bar,
-    ):
+    with recording.recording("windows", about, folder) as record, recording.bar(bench.steps, "step", progress) as bar:
         units = [
             recording.Unit(f"window {number}", lambda number=number: bench.measured(number, bar.update), 0)
             for number in range(len(bench.other.ids))
         ]
-        bar.update(sum(bench.steps for unit in units if record.rows(unit.key) is not None))
+        bar.update(
+            sum(bench.steps_of(number) for number, unit in enumerate(units) if record.rows(unit.key) is not None)
+        )
         record.fill(units, bar)
         return record.finish()
 

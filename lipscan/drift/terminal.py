@@ -31,7 +31,7 @@ def show(found: Any, *, file: TextIO | None = None) -> None:
     console.print(escape(lines[0]), soft_wrap=not console.is_terminal)
     print_table(console, headings, cells)
     closure = found.closure
-    said = f"The carried errors have {short(closure.length)} of the length of the final difference "
+    said = f"The carried errors have {closure.length:.2f} of the length of the final difference "
     said += f"({closure.difference:.1g} of the state), at a cosine of {closure.angle:.3f}"
     for sentence in (f"{said}{f': {closure.why}' if closure.why else ''}.", found.verdict.sentence):
         console.print(escape(sentence), soft_wrap=not console.is_terminal)

@@ -55,11 +55,10 @@ def verdict(table: pd.DataFrame, dtype: str) -> Verdict:
         return Verdict("bug", *place, f"not rounding: {_fault(table, height)}")
     tilt = (table.signed - table.floor_signed).where(table.ratio > WORTH, 0.0)
     sure = SURE * table.signed_noise
-    leaning = tilt.where(tilt.abs() > sure.clip(lower=TOGETHER), 0.0)[streams.index].median()
-    if leaning:
-        said = (
-            f"in most of the {count} layers the error leans to one side (median {leaning:+.2f} of its sum); the states "
-        )
+    together = tilt.where(tilt.abs() > sure.clip(lower=TOGETHER), 0.0)[streams.index]
+    if (together != 0).mean() > 0.5:
+        leaning = together.median()
+        said = f"in most of the {count} layers the error leans to one side (median {leaning:+.2f} of its sum); states "
         said += f"{'shrink' if leaning < 0 else 'grow'}, as when numbers are cut off instead of rounded"
         return Verdict("bug", None, None, f"not rounding: {said}")
     tilt = tilt.where(tilt.abs() > sure.clip(lower=LEANS), 0.0)
