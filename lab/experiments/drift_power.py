@@ -276,8 +276,8 @@ def _units(names):
     """Models, types and kinds of faults of a table; the slow model not in float16."""
     return [
         (name, dtype, kind)
+        for dtype in ("bfloat16", "float32", "float16")
         for name in names
-        for dtype in TYPES
         if (name, dtype) != (SLOW, "float16")
         for kind in _kinds(MODELS[name], dtype)
     ]
