@@ -29,8 +29,9 @@ from lipscan.drift.verdict import CLEAN, FAULT, LEANS, TOGETHER, TOKEN, heights
 from lipscan.models.hooks import Call
 
 MODELS = {"minilm": "bert", "gpt2-mini": "gpt2", "stories260K": "llama", "smollm2": "llama"}  # with their families
+UNSEEN = {"e5-small": "bert", "minilm-l3": "bert"}  # on which no threshold was chosen, on another text
 SLOW = "smollm2"  # fewer cases, one window
-TEXT, LENGTH = "alice", 32
+TEXT, OTHER_TEXT, LENGTH = "alice", "ag_news", 32
 PLACES = ("early", "middle", "late", "all")  # layers: the first, the middle, the last, every one
 COSINE = (0.999, 0.99)  # usual thresholds
 CLOSE = {"bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5)}  # torch.testing: rtol, atol
@@ -61,7 +62,8 @@ class Start(NamedTuple):
 def _reference(name, windows):
     model = load(place(name) if name == "stories260K" else name, dtype="float64")
     count = 2 * windows + 3
-    text = models.first_tokens(model, corpora.read(TEXT), LENGTH * count).view(count, LENGTH)
+    words = corpora.read(OTHER_TEXT if name in UNSEEN else TEXT)
+    text = models.first_tokens(model, words, LENGTH * count).view(count, LENGTH)
     reference, ids = network_of(model).to(torch.float64), text[: 2 * windows : 2]
     with exact():
         reference = with_halves(reference, ids)
@@ -329,15 +331,22 @@ def fault_rows(model, dtype, kind):
     return rows
 
 
-def _settings():
+def _settings(models=MODELS, text=TEXT):
     return {
-        "text": corpora.fingerprint(corpora.read(TEXT)),
+        "text": corpora.fingerprint(corpora.read(text)),
         "length": LENGTH,
-        "models": [*MODELS],
+        "models": [*models],
         "thresholds": {"fault": FAULT, "token": TOKEN, "clean": CLEAN, "leans": LEANS, "together": TOGETHER},
     }
 
 
+@table(
+    "drift-clean-unseen",
+    "the same of two models and a text on which the thresholds were not chosen",
+    over=lambda: [(name, dtype, run) for name in UNSEEN for dtype in TYPES for run in RUNS if run != "longer"],
+    size=110,
+    settings=lambda: _settings(UNSEEN, OTHER_TEXT),
+)
 @table(
     "drift-clean",
     "clean runs by other kernels and in other company: local errors in floors, verdicts, usual comparisons",

@@ -107,8 +107,9 @@ def clean_layers(clean: pd.DataFrame, leans: float, sure: float) -> pd.DataFrame
 
 def by_effect(cases: pd.DataFrame) -> pd.DataFrame:
     """Rates of cases by the effect of the fault on its layer's output, in floors of the type."""
+    cases = cases[cases.effect.notna()].reset_index(drop=True)
     bins = pd.cut(cases.effect, EFFECTS, include_lowest=True)
-    return found_by(cases[cases.effect.notna()].assign(effect_bin=bins), ["effect_bin"]).sort_values("effect_bin")
+    return found_by(cases.assign(effect_bin=bins), ["effect_bin"]).sort_values("effect_bin")
 
 
 def over_windows(table: pd.DataFrame) -> pd.DataFrame:
