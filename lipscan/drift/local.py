@@ -1,0 +1,177 @@
+"""Local errors of another implementation: what each layer adds to the difference, and what its type allows.
+
+Each layer of the reference receives the other's input, so that a difference is that layer's own. The same layer in the
+other's type, run here by several kernels, gives the floor: the size that rounding alone has.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipscan.drift.passes import Network, Pass
+from lipscan.drift.precision import KERNELS
+from lipscan.drift.runs import States, one_pass
+
+NONE = 1e-3  # units in the last place below which a floor is none
+LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
+LEAST = 1 / 4  # least floor, in units of the precision of the type: a result rounded once has about this
+
+
+class Part(NamedTuple):
+    """A part of a network: its layer, and "embedding", "layer", "attention", "mlp" or "logits".
+
+    The embedding has layer -1; the logits have the number of layers.
+    """
+
+    layer: int
+    part: str
+
+
+class Errors(NamedTuple):
+    """Local errors of one sequence.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Measurements of each part, see `lipscan.drift.table`.
+    streams : list of Tensor, shape (1, n, d)
+        Local errors of the stream in float64: of the embedding, then of each layer.
+    late : dict
+        Layer -> that share of its local error that its MLP half makes, (1, n, d).
+    """
+
+    rows: list[dict[str, Any]]
+    streams: list[Tensor]
+    late: dict[int, Tensor]
+
+
+def local_errors(
+    reference: Network,
+    low: Network,
+    other: States,
+    kernels: Sequence[str] = KERNELS,
+    tick: Callable[[], Any] = lambda: None,
+) -> Errors:
+    """Local errors and floors of one sequence of states; `reference` in float64, `low` in the other's type.
+
+    `tick` is called after each kernel.
+    """
+    other = _wide(other)
+    halves = {layer: names for layer, names in reference.halves.items() if layer in other.attention}
+    reference, low = replace(reference, halves=halves), replace(low, halves=halves)
+    fed = _fed(reference, other, "eager", bool(halves))
+    truth = {part: value for part, value in _parts(*fed) if _of(other, part) is not None}
+    rows = {part: _row(part, _of(other, part), value) for part, value in truth.items()}
+    floors: dict[Part, list[Floor]] = {part: [] for part in rows}
+    tick()
+    for name in kernels:
+        for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LATE)):
+            if part in rows:
+                floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
+        tick()
+    for part, row in rows.items():
+        least = LEAST * torch.finfo(low.dtype).eps * truth[part].norm(dim=-1)[0]
+        row |= _joined(_of(other, part) - truth[part], floors[part], least)
+    layers = len(other.hidden) - 1
+    ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
+    streams = [_of(other, part) - truth[part] for part in ends]
+    late = {layer: other.hidden[layer + 1] - fed[1].hidden[layer + 1] for layer in halves} if halves else {}
+    return Errors([*rows.values()], streams, late)
+
+
+def _wide(other):
+    """The states in float64."""
+    return States(
+        other.ids,
+        [one.double() for one in other.hidden],
+        {layer: one.double() for layer, one in other.attention.items()},
+        {layer: one.double() for layer, one in other.mlp.items()},
+        None if other.logits is None else other.logits.double(),
+    )
+
+
+def _fed(network, other, name, halved) -> tuple[Pass, Pass | None]:
+    """A pass in which each layer receives the other's state, and one in which its MLP half does."""
+    ids, streams, attention = other.ids, other.hidden, other.attention
+    if name == "batch":
+        ids, streams = torch.cat([ids, ids.flip(1)]), [torch.cat([one, one.flip(1)]) for one in streams]
+        attention = {layer: torch.cat([one, one.flip(1)]) for layer, one in attention.items()}
+    by = "eager" if name == "batch" else name
+    whole = one_pass(network, ids, by, streams=streams)
+    return whole, one_pass(network, ids, by, streams=streams, attention=attention) if halved else None
+
+
+def _parts(whole, late) -> Iterator[tuple[Part, Tensor]]:
+    """What a network made of the other's states, part by part, (1, n, d)."""
+    yield Part(-1, "embedding"), whole.hidden[0][:1]
+    for layer, stream in enumerate(whole.hidden[1:]):
+        yield Part(layer, "layer"), stream[:1]
+        if layer in whole.attention:
+            yield Part(layer, "attention"), whole.attention[layer][:1]
+        if late is not None and layer in late.mlp:
+            yield Part(layer, "mlp"), late.mlp[layer][:1]
+    if whole.logits is not None:
+        yield Part(len(whole.hidden) - 1, "logits"), whole.logits[:1]
+
+
+def _of(other, part):
+    """The other's value of a part; None if it is not known."""
+    layer, name = part
+    if name in ("attention", "mlp"):
+        return getattr(other, name).get(layer)
+    return other.logits if name == "logits" else other.hidden[layer + 1]
+
+
+def _row(part, value, truth):
+    """Size, local error and signed sums of a part."""
+    error = value - truth
+    return {
+        "layer": part.layer,
+        "part": part.part,
+        "size": truth.norm().item(),
+        "error": error.norm().item(),
+        **_signed(error, truth),
+    }
+
+
+def _signed(error, truth):
+    """Sum of an error in the direction of the signs of what it is an error of, and the sum of its absolute values."""
+    return {"leaning": (error * truth.sign()).sum().item(), "absolute": error.abs().sum().item()}
+
+
+class Floor(NamedTuple):
+    """Floor of a part by one kernel: its size, signed sum, sum of absolute values, and squared size by token."""
+
+    kernel: str
+    size: float
+    leaning: float
+    absolute: float
+    tokens: Tensor
+
+
+def _floor(kernel, error, truth):
+    """Floor of a part, of the error that one kernel makes."""
+    return Floor(kernel, error.norm().item(), *_signed(error, truth).values(), error.square().sum(-1)[0])
+
+
+def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
+    """A floor, or a quarter of a unit in the last place where a type makes no error: another program may make that."""
+    unit = torch.finfo(dtype).eps * size
+    return floor + (floor < NONE * unit) * unit * LEAST
+
+
+def _joined(error, floors, least):
+    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token.
+
+    `least` (n,): least floor of each token.
+    """
+    found = {f"floor_{one.kernel}": one.size for one in floors}
+    found |= {f"floor_{key}": fmean(getattr(one, key) for one in floors) for key in ("leaning", "absolute")}
+    tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt().maximum(least), error.norm(dim=-1)[0]
+    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
+    worst = int(ratios.argmax())
+    return found | {"token_ratio": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}

@@ -1,0 +1,203 @@
+"""From a model, a text and a type, a file or a second model to their difference, kept window by window in a folder."""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lipscan import models, recording
+from lipscan.drift.comparison import Bench, Drift, joined, type_of
+from lipscan.drift.files import read
+from lipscan.drift.precision import TYPES
+from lipscan.drift.runs import States, states
+from lipscan.models import Model
+from lipscan.models.files import read_config
+from lipscan.models.loading import name_of
+from lipscan.recording.table import FLOAT_FORMAT
+from lipscan.scanning.inputs import prepare
+from lipscan.scanning.options import ScanOptions
+
+__all__ = ["drift"]
+
+ENDING = ".safetensors"
+
+
+def drift(
+    model: Any,
+    text: str | os.PathLike = "python_reference",
+    *,
+    dtype: torch.dtype | str | None = None,
+    against: str | os.PathLike | Model | None = None,
+    length: int = 128,
+    windows: int = 2,
+    seed: int = 0,
+    worst: bool = False,
+    output: str | os.PathLike | None = None,
+    progress: bool = True,
+) -> Drift:
+    """Where another computation of a model differs from it, layer by layer, and whether rounding explains that.
+
+    Parameters
+    ----------
+    model : Model, str or path
+        The reference, or its name or folder as for `lipnb.models.load`; computed in float64.
+    text : str or path
+        A text, a file or a corpus, as for `lipnb.scan`; not read if `against` is a file, which has its own tokens.
+    dtype : torch.dtype or str, optional
+        "bfloat16", "float16" or "float32": the type of the other computation. By default that of the file or folder.
+    against : str, path or Model, optional
+        What to compare with: a file of states (see `lipscan.drift.read`), or a second model, by its name or folder. By
+        default the model itself, computed in `dtype`, which shows what rounding alone does: of weights, too, where the
+        checkpoint has finer ones.
+    length, windows, seed : int
+        Tokens of a window, number of windows, and the seed of their places and of random errors.
+    worst : bool
+        Whether to measure the largest gain of any error too, which takes minutes.
+    output : str or path, optional
+        Folder for the tables, the report, and what is measured so far: a stopped comparison continues there.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Drift
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, OSError, RuntimeError
+        The model, text, type, file or folder cannot be used, or states do not fit the model; raised before anything is
+        measured.
+    """
+    dtype = _type(dtype)
+    if dtype is None and against is None:
+        raise ValueError(
+            "there is nothing to compare with: give dtype (--dtype bfloat16), to see what rounding alone does, or "
+            "against (--against FILE or FOLDER)."
+        )
+    if output is not None and Path(output).is_file():
+        raise FileExistsError(f"{output} is a file: name a folder.")
+    settings: dict[str, Any] = {"worst": worst, "seed": seed}
+    if _is_file(against):
+        other, model = read(against), _loaded(model)
+        dtype = type_of(other) if dtype is None else dtype
+        settings |= {"against": Path(against).name, "sha256": _digest(other)}
+    else:
+        second = None if against is None else _loaded(against)
+        dtype = _own_type(second) if dtype is None else dtype
+        model, ids, read_ = windows_of(model, text, length, windows, seed)
+        settings |= read_ | {"against": None if second is None else second.name}
+        other = _of_model(model if second is None else second, model, ids, dtype)
+        settings |= {"sha256": _digest(other)}
+    bench = Bench(model, dtype, other, worst=worst, seed=seed)
+    about = {"model": model.name, "windows": len(other.ids), "length": other.ids.shape[1], **settings}
+    about["dtype"] = str(dtype).removeprefix("torch.")
+    if output is None:
+        with recording.bar(bench.steps, "step", progress) as bar:
+            rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
+        return joined(pd.DataFrame(rows), dtype, about)
+    return _kept(bench, Path(output), about, dtype, progress)
+
+
+def _kept(bench, folder, about, dtype, progress):
+    """The comparison, with each window stored as soon as it is measured; a finished one is read again."""
+    rows = _stored(folder, about)
+    if rows is None:
+        rows = _measured(bench, folder, about, progress)
+    found = joined(rows, dtype, about)
+    recording.write(folder / "drift.csv", found.table.to_csv(index=False, float_format=FLOAT_FORMAT))
+    found.report(folder)
+    return found
+
+
+def _stored(folder, about):
+    """Rows of the finished comparison in a folder; None if it holds none of these settings."""
+    try:
+        held = json.loads((folder / "windows.json").read_text(encoding="utf-8"))["settings"]
+        return pd.read_csv(folder / "windows.csv") if held == json.loads(json.dumps(about)) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _measured(bench, folder, about, progress):
+    """Rows of all windows, each stored as soon as it is measured."""
+    with recording.recording("windows", about, folder) as record, recording.bar(bench.steps, "step", progress) as bar:
+        units = [
+            recording.Unit(f"window {number}", lambda number=number: bench.measured(number, bar.update), 0)
+            for number in range(len(bench.other.ids))
+        ]
+        bar.update(
+            sum(bench.steps_of(number) for number, unit in enumerate(units) if record.rows(unit.key) is not None)
+        )
+        record.fill(units, bar)
+        return record.finish()
+
+
+def windows_of(model: Any, text: str | os.PathLike, length: int, windows: int, seed: int) -> tuple[Model, Tensor, dict]:
+    """The model, token ids (windows, length) of a text, and what was read; ValueError if the text is too short."""
+    reader, about = prepare(model, text, ScanOptions(lengths=[length], windows=windows, seed=seed))
+    if reader.model.architecture.reads != "input_ids":
+        raise ValueError(f"{reader.model.name} does not read text: drift compares networks that read token ids.")
+    return reader.model, reader.inputs[length], {name: about[name] for name in ("text", "text_sha256")}
+
+
+def folder_of(model: str, dtype: str | None, against: str | None) -> Path:
+    """Default folder of a comparison, in plain characters."""
+    name = Path(model).name if Path(model).exists() else model
+    other = dtype if against is None else f"against-{Path(against).stem if _is_file(against) else Path(against).name}"
+    return Path(f"drift-{re.sub(r'[^A-Za-z0-9._-]+', '-', f'{name}-{other}').strip('-.')}")
+
+
+def _is_file(against):
+    return isinstance(against, str | os.PathLike) and (Path(against).is_file() or str(against).endswith(ENDING))
+
+
+def _type(dtype):
+    """The type of a name or a torch.dtype, None for None."""
+    if dtype is None or dtype in TYPES.values():
+        return dtype
+    if dtype not in TYPES:
+        raise ValueError(f"dtype must be one of {', '.join(TYPES)}, got {dtype}.")
+    return TYPES[dtype]
+
+
+def _loaded(model):
+    return model if isinstance(model, Model) else models.load(model)
+
+
+def _own_type(model):
+    """Type in which a checkpoint says that it is meant to be computed; float32 if it says none."""
+    folder = model.source.folder
+    entries = {} if folder is None else read_config(folder, name_of(model.name))
+    said = entries.get("dtype", entries.get("torch_dtype"))
+    return TYPES.get(said, torch.float32)
+
+
+def _of_model(second, model, ids, dtype):
+    """States of a second model, or of the model itself, by fused attention if it has that, as usual."""
+    if second is not model:
+        for what, one, other in (("layers", second.layers, model.layers), ("width", second.width, model.width)):
+            if one != other:
+                raise ValueError(f"{second.name} has {what} {one}, and {model.name} {other}: they are not one model.")
+    try:
+        found = states(second, ids, dtype, "sdpa")
+    except (ValueError, NotImplementedError, TypeError):
+        found = states(second, ids, dtype)
+    for place, one in enumerate(found.hidden):
+        if not torch.isfinite(one).all():
+            where = "the embedding" if place == 0 else f"layer {place - 1}"
+            raise ValueError(
+                f"{second.name} overflows in {found.about['dtype']} on this text, in {where}: take bfloat16 or float32."
+            )
+    return found
+
+
+def _digest(other: States) -> str:
+    """SHA-256 of the token ids and the last hidden states, which tells two dumps of one name apart."""
+    parts = (other.ids, other.hidden[0], other.hidden[-1])
+    return hashlib.sha256(b"".join(part.double().numpy().tobytes() for part in parts)).hexdigest()

@@ -1,0 +1,31 @@
+"""Words on a comparison: keys to the columns of its table, and what was compared with what."""
+
+from typing import Any
+
+COLUMNS = {
+    "size": "length (root of the sum of squares over windows, tokens and coordinates) of what the reference gives",
+    "error": "local error: length of the other's output less the reference's, both from the other's input",
+    "floor": "length of the error that the type alone makes there: median over eager, fused and reordered kernels, and "
+    "another batch",
+    "floor_low": "smallest floor over kernels and windows",
+    "floor_high": "largest floor over kernels and windows",
+    "ratio": "error over floor: about 1 is rounding",
+    "token_ratio": "the same token by token, median: large states of a few tokens do not hide the others",
+    "token_worst": "the largest over tokens: a fault may hit few of them",
+    "signed": "sum(e sign(h)) / sum|e|: an error that leans to one side adds up over layers, rounding does not",
+    "signed_noise": "signed share that errors of this size have by chance",
+    "floor_signed": "signed share of the floor",
+    "gain": "factor by which this error grows from there to the last state, to first order",
+    "gain_random": "the same for a random error, root mean square",
+    "gain_worst": "the same at worst (with --worst)",
+    "share": "share of the final difference that comes from there; they add up to 1 where first order holds",
+}
+
+
+def lead(about: dict[str, Any]) -> str:
+    """Sentence on what was compared with what."""
+    against, dtype = about.get("against"), about["dtype"]
+    other = f"{against}, by the floor of {dtype}" if against else f"its own run in {dtype}"
+    read = f" on {about['text']}" if about.get("text") else ""
+    much = f", {about['windows']} x {about['length']} tokens" if "windows" in about else ""
+    return f"{about['model']} in float64 against {other}{read}{much}."
