@@ -10,10 +10,10 @@
 # # Where tokens live (Section 2.3)
 #
 # The {term}`bounds <bound>` of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer
-# provides one: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius depends
-# on the layer alone, and in each layer of MiniLM the longest token of our text reaches at least
+# provides it: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius depends
+# on the layer alone. It is not wasteful, since in each layer of MiniLM the longest token of our text reaches at least
 # {glue:text}`page-14-share:.2f` of it. The normalisation can also be absorbed into the matrices and biases of
-# {term}`attention`: then all tokens have norm one.
+# {term}`attention`, and then all tokens have norm one.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: its LayerNorms are read
@@ -323,9 +323,9 @@ with torch.no_grad():
 glue("page-14-order-without", min(orders["before"]), display=False)
 
 # %% [markdown]
-# The two orders of the definition are what the networks do. The first is the output of the attention block in every
-# layer of MiniLM, the second in every layer of gpt2-mini, up to rounding. Without the normalisation MiniLM's block
-# would be off by at least {glue:text}`page-14-order-without:.1f` times the norm of its output.
+# Networks use both orders of the definition: up to rounding, the first gives the output of the attention block in
+# every layer of MiniLM, the second in every layer of gpt2-mini. Without the normalisation MiniLM's block would be off
+# by at least {glue:text}`page-14-order-without:.1f` times the norm of its output.
 #
 # What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
 # $\norm{A}_2 R^2$ of a head. The table has the largest one among the heads of each layer, with the simple radius, and
@@ -372,7 +372,7 @@ figures.table(
 # :::
 # ::::
 #
-# ## The normalisation adds a factor of its own
+# ## The normalisation adds another factor
 #
 # Section 2.3 bounds the constant of $f \circ \mathrm{RMSNorm}$ "by directly applying" the bounds to
 # $f_{\tilde A, \tilde V}$ at unit tokens. The step from $x_i$ to $u_i$ has the derivative
@@ -477,7 +477,7 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - The radius of a normalised layer depends on the layer alone and is known before any text is read. $R_*$ is the
-#   smallest such number.
+#   smallest such radius.
 # - Absorbing the normalisation makes the logit range smaller than the simple radius suggests, because large gains and
 #   large entries of $A$ need not meet. It is then the range for *unit* tokens.
 # - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have the

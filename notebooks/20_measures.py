@@ -10,10 +10,9 @@
 # # Attention on measures (Definition 2.4)
 #
 # A {term}`sequence` of {term}`tokens <token>` is also a cloud of points, a {term}`measure`.
-# {term}`Attention <attention>` without a {term}`mask` does not depend on the order of the points, so it is a map of
-# clouds. Nothing is lost by the change: the outputs agree, and the {term}`local Lipschitz constant` in the
-# {term}`Wasserstein distance` $W_2$ is the norm of the {term}`Jacobian`, as long as the points are distinct and their
-# weights stay the same.
+# {term}`Attention <attention>` without a {term}`mask` ignores the order of the points, so it is a map of clouds. The
+# outputs of the two maps agree. Their {term}`local Lipschitz constants <local Lipschitz constant>` agree too, in the
+# {term}`Wasserstein distance` $W_2$ for clouds, as long as the points are distinct and their weights stay the same.
 
 # %% tags=["parameters"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones

@@ -11,11 +11,10 @@
 #
 # The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. A {term}`measure` can do more: it
 # can divide an {term}`atom` and send the pieces apart, and that can change the output more. For the two atoms of
-# {numref}`fig-61-parting`, halves of one atom that move apart change the output by {glue:text}`split-apart:.2f` times
-# the distance moved; whole atoms, by at most {glue:text}`split-together:.2f` times. This page states exactly when this
-# happens for small motions. For repelling {term}`attention` ($A = -1$) and equal weights it happens at
-# {glue:text}`split-share:.1f` % of the pairs of a grid on a line, for $A = 1$ at no pair, and in none of
-# {glue:text}`split-layers:.0f` layers of MiniLM on a {term}`window` of text.
+# {numref}`fig-61-parting`, moving the halves of one atom apart changes the output by {glue:text}`split-apart:.2f`
+# times the distance moved; moving whole atoms changes it by at most {glue:text}`split-together:.2f` times. This page
+# states exactly when this happens for small motions. It does not happen in any of the {glue:text}`split-layers:.0f`
+# layers of MiniLM, on a {term}`window` of text.
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: a masked map has no one field
@@ -233,7 +232,9 @@ figures.table(three, names=headings, digits=4, bold=[False, False, True])
 #
 # ## The map of split measures
 #
-# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$.
+# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$. For repelling
+# {term}`attention` ($A = -1$) and equal weights {glue:text}`split-share:.1f` % of the pairs are split; for $A = 1$ no
+# pair is.
 
 
 # %% tags=["hide-input"]
@@ -286,8 +287,8 @@ plt.show()
 #
 # ## Is finite splitting the same as splitting?
 #
-# Version 1 left this open. The answer depends on what finitely many copies may do, and of that we have no text. Our two
-# readings give two answers:
+# Version 1 left this open. The answer depends on what finitely many copies may do, which the text that we have does
+# not say. Our two readings give two answers:
 #
 # - *They move little* (the definition above): **no**. Every orange pair is a counter-example.
 # - *They have any weights and go anywhere, as long as $W_2$ stays small*: **yes**. An optimal plan divides the atoms of

@@ -11,9 +11,8 @@
 #
 # An upper {term}`bound` is a statement about all inputs, and one input can refute it. We tried each of
 # {glue:text}`count_bounds` upper bounds of this package on at least {glue:text}`fewest:,d` inputs with each
-# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is
-# caught when it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, a bound
-# with the {term}`exponent` that we recall, which fails: {doc}`52_l2_attention`.)
+# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and the check
+# notices when a bound is halved on purpose.
 
 # %% tags=["parameters"]
 table_name = "verify"
@@ -68,12 +67,12 @@ plt.show()
 #   term, and numbers that rounding carries over a bound.
 # - **Structured**: the constructions of {cite:t}`castin2024smooth`, near ties, copies, nilpotent and rank one $A$,
 #   heads that agree or cancel. They would find a constant that is too small.
-# - **Ascended**: {term}`gradient ascent` of measured over bound, from random and structured starts. It would find cases
-#   that we did not think of.
+# - **Ascended**: inputs at which {term}`gradient ascent` has maximised the ratio of measured to bound, from random
+#   and structured starts. They would find cases that we did not think of.
 #
 # Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures the norm is the one with
 # {term}`token weights`, which span five orders of magnitude; for the change near an input it is the change along the
-# {term}`singular vector`, over its length. Heads and their measured norms are put into Lemma 3.8 as they are.
+# {term}`singular vector`, over its length. Lemma 3.8 gets the heads with their measured norms.
 #
 # ## The smallest case: one token
 #
@@ -101,22 +100,23 @@ figures.table(pd.DataFrame(rows, columns=names), bold=[False, False, True])
 # ## The table
 #
 # The table has the largest ratio of measured constant to bound, with and without the {term}`mask (causal)`; it took
-# {glue:text}`minutes` minutes on one thread.
+# {glue:text}`minutes` minutes on one thread. One formula of the package is left out on purpose: `printed_l2_upper`, a
+# bound with the {term}`exponent` that we recall, which fails ({doc}`52_l2_attention`).
 
 # %% tags=["hide-input"]
 columns = {"title": "bound", "inputs": "inputs", **{kind: kind for kind in verification.KINDS}, "hot": "t ≥ 1"}
 figures.table(worst, columns, bold=worst.index == "general_upper")
 
 # %% [markdown]
-# - Where logits are small, most bounds are nearly attained, and ascents end there if they can.
+# - Where logits are small, most bounds are nearly attained, and gradient ascent ends there if it can.
 # - Where the {term}`logit range` $t$ is at least 1, no input reaches a third of Theorem 3.3 or an eighth of Theorem
 #   3.5; the largest ratios to our tighter forms are nearly one half and six tenths.
 # - The limit $\norm V_2 \sqrt n$ of Theorem 3.7 is attained when all tokens choose the same one; Lemma 3.8, when
 #   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of {term}`L2 attention`, by one token.
 # - The {term}`certificate` has only rounding to spare once it forms all columns of the Jacobian.
 #
-# The worst case of every row can be made again from its seed, its number in the batch and its sizes: open the table
-# below for those of gradient ascent.
+# The worst case of every row can be made again from its seed, its number in the batch and its sizes. The table below
+# has these for the cases from gradient ascent.
 
 # %% tags=["hide-input", "hide-output"]
 shown = table[table.kind == "ascended"].assign(bound=lambda rows: rows.bound.map(titles).fillna(rows.bound))
