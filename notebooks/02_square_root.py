@@ -51,7 +51,7 @@ plt.show()
 # Now move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large
 # with $R$ fixed, and watch the weight that the crowd still gives to the one.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens moves. The constant (blue) first rises like $\\sqrt n$, for $R^2 > \\frac12$ then above it, peaks, and falls towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Move the sliders: two clusters of $n$ tokens at radius $R$. The number next to a cluster says how far each of its tokens moves. The constant (blue) rises like $\\sqrt n$, overshoots if $R^2 > \\frac12$, peaks, and falls back towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
 

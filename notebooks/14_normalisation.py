@@ -115,7 +115,8 @@ figures.table(
 
 # %% [markdown]
 # The squares of $z$ add up to {glue:text}`page-14-squares:.0f`, the number of entries. The token has norm
-# {glue:text}`page-14-hand:.2f`; no token with this gain and shift exceeds {glue:text}`page-14-hand-bound:.2f`.
+# {glue:text}`page-14-hand:.2f`, and no token with this gain and shift has a norm above
+# {glue:text}`page-14-hand-bound:.2f`.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-ellipsoid", "caption": "Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid; LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid depends on the layer alone."}, "image": {"alt": "A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and on it a closed curve of orange points, an ellipse."}}
 ax = plt.figure(figsize=(5.2, 4.6)).add_subplot(projection="3d")

@@ -380,7 +380,7 @@ ledger.record(
 # - Lemma C.5 is shown for distinct points. The paper's text speaks of "an input sequence"; we do not know whether its
 #   formulas ask for distinct points. Without that, the lemma fails.
 # - The restriction to fixed weights is essential. A move may also divide an atom and send its parts apart
-#   ({term}`mass splitting`). This is not in the Jacobian at $n$ tokens, and it can change $F(\mu)$ by more.
+#   ({term}`mass splitting`). The Jacobian at $n$ tokens does not see such a move, and it can change $F(\mu)$ by more.
 # - The global form is proved for every convex set; the search covers two points on a line only.
 # - Transport is exact here, by assignment and by linear programming. For thousands of tokens use the norm instead, as
 #   the theorem allows.

@@ -178,7 +178,7 @@ plt.show()
 # $$\norm{D_X f}_2 = \max\big(\norm{D_a^{1/2}\, (D f_a)\, D_a^{-1/2}}_2,\ \norm{V \Sigma_y A}_2\big) .$$
 # :::
 #
-# By the last lemma, the constant of a billion tokens is as cheap to compute as that of two.
+# By the last lemma, the constant of a billion tokens is as cheap to compute as the constant of two.
 #
 # ## Measured against stated
 #

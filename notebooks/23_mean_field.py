@@ -243,8 +243,8 @@ figures.table(tried, names)
 
 # %% [markdown]
 # No case exceeds either bound. The largest ratio to ours is {glue:text}`drawn_most:.2f`, at a random measure. After
-# gradient ascent the constant comes to {glue:text}`nearly:.2f` of our bound at small $t$, where attention hardly
-# differs from an average, and to {glue:text}`nearly_hot:.2f` of it for $t > 1$.
+# gradient ascent the constant reaches {glue:text}`nearly:.2f` of our bound at small $t$, where attention hardly
+# differs from an average, and {glue:text}`nearly_hot:.2f` of it for $t > 1$.
 #
 # ## Lower bound, measured
 #

@@ -11,7 +11,7 @@
 #
 # Scale *one* input up: what becomes of its {term}`local Lipschitz constant`? If no two {term}`logits <logit>` tie,
 # each {term}`token` ends by attending to one token alone ({term}`hard attention`), and the constant settles at
-# $\norm V_2 \sqrt m$, if the most popular token is chosen by $m$ tokens ({numref}`fig-24-limit`). We prove this limit
+# $\norm V_2 \sqrt m$, where $m$ tokens choose the most popular token ({numref}`fig-24-limit`). We prove this limit
 # with an explicit rate; the attention of real tokens is far from it. With a tie the constant need not settle. A token
 # at the origin, between two others, never makes a choice, and these three tokens have a constant that grows like
 # $R^2$ ({numref}`fig-24-three`).
@@ -274,8 +274,8 @@ plt.show()
 #   \frac{\norm{D_X f}_2}{R^2} &\to \frac{n-1}{n} . \end{aligned}$$
 # :::
 #
-# The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. The token
-# at 0 is the one with which {cite:t}`kim2021lipschitz` show that attention is not Lipschitz on the whole space.
+# The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. With such
+# a token at 0 {cite:t}`kim2021lipschitz` show that attention is not Lipschitz on the whole space.
 #
 # We measure tokens in the plane, several odd $n$, radii from 8 to 512. The block agrees with the statement up to
 # rounding. The table has the {term}`exponent` of the norm in $R$ and its factor:

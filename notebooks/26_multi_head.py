@@ -403,11 +403,11 @@ figures.table(checks, {"what": "what", "cases": "cases", "largest": "largest"}, 
 # ## Biases of a trained layer
 #
 # The query bias adds a slope $c$ to the {term}`logits <logit>` that does not come from the tokens, and the theorem
-# adds $\abs c$ to $\norm A_2 R$; here $R$ is the largest token norm of the window. The largest ratio of the two in
-# MiniLM is {glue:text}`largest_share:.2f`. Real tokens are not aligned with the top direction of $A$, so the table
-# also compares $\abs c$ with the median of $\abs{A x_i}$, the slope that the tokens of the window typically give.
-# There the largest ratio is {glue:text}`largest_typical:.2f`. The last columns have the measured constant over the
-# bound.
+# adds $\abs c$ to $\norm A_2 R$; here $R$ is the largest token norm of the window. In MiniLM the largest ratio of
+# $\abs c$ to $\norm A_2 R$ is {glue:text}`largest_share:.2f`. Real tokens are not aligned with the top direction of
+# $A$, so the table also compares $\abs c$ with the median of $\abs{A x_i}$, the slope that the tokens of the window
+# typically give. There the largest ratio is {glue:text}`largest_typical:.2f`. The last columns have the measured
+# constant over the bound.
 
 # %% tags=["hide-input"]
 biased, plain = [], models.load(model_name, dtype=torch.float64)

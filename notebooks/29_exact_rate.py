@@ -184,8 +184,8 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # $\frac{\sqrt 2}3 (1 + \frac23 s)\, e^s$.
 # :::
 #
-# So beyond $1 + e^{2 \gamma^* R^2}$ tokens the constant of $n$ tokens has the order of that of measures, for $V = I$.
-# `bounds.general_lower_pair` has this bound.
+# So beyond $1 + e^{2 \gamma^* R^2}$ tokens the constant of $n$ tokens has the same order as the constant on measures,
+# for $V = I$. `bounds.general_lower_pair` has this bound.
 #
 # Without a mask, at every input of the ball no column of $P$ has a sum above $e^{2 \gamma^* R^2}$
 # ({prf:ref}`popularity`), so $\norm P_2$ is at most the smaller of $\sqrt n$ and $e^{\gamma^* R^2}$: as far as values
@@ -212,7 +212,7 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # ## Measured against stated
 #
 # At the two atoms, with $\gamma^* R^2 = 100$ and $V = I$, the logarithm of the constant over $\gamma^* R^2$ lies
-# between those of the two bounds; all tend to 1.
+# between the values of the two bounds; all tend to 1.
 
 # %% tags=["hide-input"]
 matrices = {
@@ -394,7 +394,7 @@ figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pa
 # ## Rotary positions
 #
 # A head with rotary positions ({prf:ref}`scan-rotary`) has a matrix $A_m = K^\top \Theta_m Q / \sqrt k$ for every
-# offset $m = i - j$. The exact rate is neither that of $A_0$ nor the largest of the rates of all $A_m$.
+# offset $m = i - j$. The exact rate is neither the rate of $A_0$ nor the largest rate of any $A_m$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -651,7 +651,7 @@ ledger.record(
 #   sketch, not a proof, the constant is at most $2 + 1.04\, t$ to first order in $t$, <!-- typed: a sketch, maximised
 #   once by gradient ascent and not certified --> where the lower bound has $2 + t$: it would need explicit remainders.
 # - Heads are taken as in the theorems; $R$ is the mean token norm on text in MiniLM. The pair is built against one
-#   head, and no text is near it.
+#   head and is far from any text.
 #
 # **One thing to try.** Which unit vector $x$ is best for $A = \operatorname{diag}(1, -1/8)$, and why is it no
 # eigenvector? `bounds.mean_field_rate` has it.

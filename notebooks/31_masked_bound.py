@@ -214,7 +214,7 @@ plt.show()
 # %% [markdown]
 # ## Measured: large radius
 #
-# We take random tokens, and tokens of which two nearly tie, at seven radii. The measured constant is compared with
+# We take random tokens at seven radii, and tokens with a near tie. We compare the measured constant with
 # $\norm V_2 \sqrt n$ plus the bound on the distance from the limit, and its distance from the limit with that bound.
 
 # %% tags=["hide-input"]

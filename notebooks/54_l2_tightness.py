@@ -85,12 +85,10 @@ glue("three-bound", float(bound), display=False)
 # asymptotically tight: gradient ascent from 50 random starts for each $N \le 1000$ finds inputs close to it.
 # :::
 #
-# An input close to the bound can be written down. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. One token at 0,
-# half
-# of the others at $\sqrt{1 + z}$, half at $-\sqrt{1 + z}$ make the spread of {prf:ref}`l2-spread` as large as it can
-# be.
-# They give exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This first input is not the
-# worst one:
+# An input close to the bound can be written down. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. Put one token at
+# 0, half of the others at $\sqrt{1 + z}$ and half at $-\sqrt{1 + z}$: this makes the spread of {prf:ref}`l2-spread`
+# as large as it can be. It gives exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This
+# first input is not the worst one:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #

@@ -44,7 +44,7 @@ layers = layers.assign(layer=layers.layer.astype(int) + 1)
 baseline = stored[stored.row == "baseline"].set_index("part").nats
 deepest, seeds = ends.layers.max().item(), sorted(ends.seed.unique().tolist())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-losses", "caption": "Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest models, with their range over the seeds. Grey: no attention. Dotted: frequencies after the character before. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the character before. Right, learning curves of the deepest models in the same order."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-losses", "caption": "Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest models, with their range over the seeds. Grey: no attention. Dotted: frequencies after the preceding character. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the character before. Right, learning curves of the deepest models in the same order."}}
 figures.training.losses(stored)
 plt.show()
 

@@ -334,13 +334,13 @@ glue("late_last", float(late["digits of N"].iloc[-1]) / 1e12, display=False)
 figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
 
 # %% [markdown]
-# In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and in
-# width 16 some {glue:text}`late_last:.0f` trillion.
+# In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and
+# in width 16 some {glue:text}`late_last:.0f` trillion digits.
 #
 # In the maximum norm the same tokens on a line along a unit vector $u$ have a larger constant: the row of coordinate
 # $a$ of the token at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
-# $u_a^2 = \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. So in a fixed width the ratio of the constant
-# there to the Euclidean one tends to at least $1 + \sqrt d$. This is a limit, not a bound at any given $N$. The table
+# $u_a^2 = \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. So in a fixed width the ratio of this constant
+# to the Euclidean constant tends to at least $1 + \sqrt d$. This is a limit, not a bound at any given $N$. The table
 # has the ratio of the two lower bounds, for odd $N$:
 
 
@@ -559,8 +559,8 @@ ledger.record(
 # - A {term}`causal mask <mask (causal)>` raises the bound by a factor of at most $2^{1/4}$. A {term}`mask` of another
 #   shape can do more: if every token sees only itself and the first, and all lie at one place, then
 #   $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the first term is of the right order, $\sqrt N$.
-# - A contractive layer is divided by its bound. At a thousand tokens the tighter one lets it keep {glue:text}`kept:.0f`
-#   times as much.
+# - A contractive layer is divided by its bound. At a thousand tokens the tighter bound lets it keep
+#   {glue:text}`kept:.0f` times as much.
 # - The star needs about as many dimensions as tokens. For widths in between, the two theorems leave a gap.
 #
 # **One thing to try.** In `best_star`, take `h` from the grid `(0, 0, 1)`: the second term is gone, and the growth is

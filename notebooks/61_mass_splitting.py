@@ -48,7 +48,7 @@ def scalar_head(A):
     return Attention.from_matrices(A * one, one)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-parting", "caption": "Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the small motions of this page. To first order nothing changes for the other atom, but each half now has a query of its own, and here that moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-parting", "caption": "Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the small motions of this page. To first order nothing changes for the other atom, but each half now has its own query, and here that moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
 where = torch.tensor([[-0.45], [-0.45], [-4.0]], dtype=torch.float64)
 parted = where + torch.tensor([[-0.5], [0.5], [0.0]], dtype=torch.float64)
 figures.objects.atoms(where, parted, [0.25, 0.25, 0.5])
@@ -298,9 +298,9 @@ plt.show()
 # ## A trained layer
 #
 # We take every layer of MiniLM, unmasked, on a window of text. If every token stands twice, the duplicated tokens may
-# move apart: an {term}`attack` with the same budget of Frobenius norm. *Far*: a small mass of one token is replaced by
-# a token of another window of the same text (64 of them), as the same layer sees it. Try longer windows, or tokens
-# three times as long:
+# move apart: an {term}`attack` with the same budget of Frobenius norm. *Far*: we replace a small mass of one token by
+# a token from another window of the same text (there are 64 such tokens), as the same layer sees it. Try longer
+# windows, or tokens three times as long:
 
 # %%
 model = models.load(model_name, dtype=torch.float64)
@@ -409,7 +409,7 @@ ledger.record(
 #   above do not change.
 # - With $A = 1$ no pair is split on this grid, for these weights. That is a measurement, not a theorem.
 # - Atoms nearer than $10^{-6}$ of the largest count as one. Two atoms that are truly apart, however little, may be
-#   moved apart, and then nothing is gained by dividing them: the {term}`verdict` jumps where two atoms meet.
+#   moved apart, and then dividing them gains nothing: the {term}`verdict` jumps where two atoms meet.
 # - Far splitting is a {term}`lower bound <bound>` from one family of motions. The true constant on all measures may be
 #   larger still.
 # - MiniLM was measured on one window only. A masked layer has no splitting: what a copy sees depends on where it

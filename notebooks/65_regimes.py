@@ -13,7 +13,7 @@
 # does not depend on $n$. They cross near $n = \frac{27}{32} e^{2t}$, where $t$ is the {term}`logit range`. For one
 # pair of matrices and three tokens or more, the {term}`worst inputs <worst input>` that we found reach at least
 # {glue:text}`page-65-least:.2f` of the smaller bound, at every length and {term}`radius` that we tried
-# ({numref}`fig-65-map`). So there the smaller bound is less than twice too high.
+# ({numref}`fig-65-map`). So there the smaller bound is less than twice the true constant.
 
 # %% tags=["parameters"]
 seed = 0

@@ -253,7 +253,7 @@ glue("page-68-single", float(errors[errors.route == "float32"].error.max()), dis
 print(f"✓ {len(errors)} errors of four routes and {len(off)} of NumPy are within tolerance; three mistakes are not")
 
 # %% [markdown]
-# No mistake shows on all the inputs that it concerns: these fail on {glue:text}`page-68-released` of the
+# No mistake shows on all the inputs that it concerns: the three fail on {glue:text}`page-68-released` of the
 # {glue:text}`page-68-plain` without token {term}`weights <token weights>`, {glue:text}`page-68-unmasked` of
 # {glue:text}`page-68-masked` with a mask, {glue:text}`page-68-rows` of {glue:text}`page-68-heads` with several
 # {term}`heads <attention head>`. Where all tokens choose the first one, for example, the mask hides nothing that
@@ -433,8 +433,8 @@ ledger.record(
 # - Every formula is evaluated in sixty digits. For the inputs of at most {glue:text}`page-68-widest` coordinates it
 #   is also compared, in fifty digits, with the definition of the constant, written out apart from the library. For
 #   larger inputs of dot products we found a direction, also in many digits, that is stretched as much as the formula
-#   says. That no direction is stretched more is checked in double precision only, and so is the larger input of
-#   distances.
+#   says. That no direction is stretched more is checked in double precision only, and so is the single larger input
+#   of distances.
 # - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one more than the largest logit
 #   where attention is not nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
 # - Constants at known inputs say nothing about the worst inputs, except in the *ball* cases.

@@ -56,9 +56,9 @@ plt.show()
 # %% [markdown]
 # ## What was attacked, and how
 #
-# What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition
-# (for the bound in the maximum norm, its largest absolute row sum); no
-# solver that may stop early is involved. Four kinds of inputs look for different mistakes:
+# What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition (for
+# the bound in the maximum norm, its largest absolute row sum). No solver that may stop early is involved. Four kinds
+# of inputs look for different mistakes:
 #
 # - **Random**: Gaussian maps, wide, narrow, not symmetric; {term}`tokens <token>` on the sphere, in the ball, in
 #   clusters. They would
@@ -94,8 +94,8 @@ figures.table(pd.DataFrame(rows, columns=names), bold=[False, False, True])
 
 # %% [markdown]
 # The entries are $\norm{V}_2$ over the bound. At $R = 0$ our forms are attained, and Theorem 3.3 is at $1/\sqrt 3$:
-# it bounds a sum of three squares. So a ratio of 1 among degenerate inputs says that a bound has nothing to spare at
-# its simplest input; the other columns say how close hard inputs come.
+# it bounds a sum of three squares. So a ratio of 1 among degenerate inputs says that a bound is attained at its
+# simplest input; the other columns say how close hard inputs come.
 #
 # ## The table
 #
@@ -202,12 +202,13 @@ print(f"✓ {len(counts)} bounds and masks: none exceeded; {len(again)} stored w
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the formulas, as programmed, are upper bounds on every input that was tried, and that a factor of two
-#   in any of them would have been seen. A mistake in the terms with $t$ alone might not: where the last column is a
+# - It shows that the formulas, as programmed, are upper bounds on every input that we tried, and that we would have
+#   seen a factor of two in any of them. A mistake in the terms with $t$ alone might not: where the last column is a
 #   third, these terms could be much smaller without any input showing it.
-# - No violation found is not a proof. The proofs are the theorems', and on {doc}`62_certified_bracket` ours.
-# - The maps are small, up to 24 tokens in two dimensions, eight in five. That is where a full decomposition is cheap
-#   and where ascents find hard inputs. Long inputs are on {doc}`65_regimes`.
+# - Finding no violation is not a proof. For the proofs see the theorems, and {doc}`62_certified_bracket` for our
+#   certificate.
+# - The maps are small, up to 24 tokens in two dimensions, eight in five. There a full decomposition is cheap, and
+#   gradient ascent finds hard inputs. For long inputs see {doc}`65_regimes`.
 # - The constant that is measured is local. That a ball's constant is the supremum of local ones is Lemma 3.1,
 #   {doc}`12_local_lipschitz`.
 # - For bounds that depend on the input, the ascent follows a substitute (their own formula without rounding), not the
