@@ -168,7 +168,7 @@ plt.show()
 # of low rank, is measured by automatic differentiation of the network's modules. In a hybrid, such as Jamba, LFM2 or
 # Qwen3-Next, only the layers with attention are measured, and the scan names the others. Decoders that read in both
 # directions are measured without a {term}`mask`: EmbeddingGemma, and embedding models built on Llama or Qwen2, such
-# as GTE and those of LLM2Vec, if their `config.json` says `"is_causal": false` or the call from Python says
+# as GTE and the LLM2Vec models, if their `config.json` says `"is_causal": false` or the call from Python says
 # `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%

@@ -404,8 +404,8 @@ figures.table(told, names={"call": "call", "route": "lip.route", "numbers": "loc
 #
 # $$d\norm{D_X f}_2 = \langle u, d(D_X f)\, v \rangle .$$
 #
-# Two attention layers with the same random weights learn to give each token twice the one before it, in ten steps of
-# Adam: one by the squared error alone, the other with a tenth of its mean constant added to it.
+# Two attention layers with the same random weights learn to output twice the preceding token, in ten steps of Adam.
+# The first layer minimises the squared error alone, the second the squared error plus a tenth of its mean constant.
 
 # %%
 inputs = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

@@ -219,9 +219,9 @@ glue("page-14-high", max(simple), display=False)
 
 # %% [markdown]
 # For {glue:text}`page-14-cases` random gains and shifts the input found from the root has norm $R_*$, up to
-# {term}`rounding`; among 2,000 random tokens for each, none is longer. The smallest ratio of $R_*$ to the simple bound
-# is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` gives the same
-# number.
+# {term}`rounding`; none of 2,000 random tokens for each of them is longer. The smallest ratio of $R_*$ to the simple
+# bound is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` gives
+# the same number.
 #
 # ## Measured: absorbed on random heads and on real layers
 #

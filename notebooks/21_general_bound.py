@@ -562,7 +562,7 @@ figures.table(plane_rows.assign(share=plane_rows[["plane", "fork"]].max(axis=1) 
 # :::
 #
 # At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$. Without a
-# {term}`mask <mask (causal)>` $\norm U_2 = c = 1$. In the first the leading constant is that of a fork if
+# {term}`mask <mask (causal)>` $\norm U_2 = c = 1$. In the first bound the leading constant is attained by a fork if
 # $A_h = s_h A$, $M_h = r_h V$ with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$.
 # `lipnb.bounds.ball_upper` returns the least of these two, evaluated row by row, and of the sum of the bounds of
 # single heads. It also takes the tokens of a LayerNorm.
@@ -629,9 +629,9 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 # :::
 #
 # Without the hypothesis on $A^\top x_i$, as the released code has it (without the factor $\sqrt3$), form (b) fails.
-# Take $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But
-# $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is that of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$: above $\sqrt 6$
-# for all $a > 5/\sqrt6$.
+# Take $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$.
+# But $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which
+# is above $\sqrt 6$ for all $a > 5/\sqrt6$.
 
 
 # %% tags=["hide-input"]

@@ -92,7 +92,7 @@ plt.show()
 #
 # Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Each point
 # attends mostly to the other point. If the light point moves, the heavy point's output moves with it, and in the
-# {term}`Wasserstein distance` the move of a large mass counts more than that of a small one. So the entry of the
+# {term}`Wasserstein distance` the move of a large mass counts more than the move of a small mass. So the entry of the
 # {term}`Jacobian` from the light to the heavy point is nearly the whole constant.
 
 # %%

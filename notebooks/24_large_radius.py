@@ -548,7 +548,7 @@ ledger.record(
 # - With a tie the factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
 #   {term}`sequences <sequence>`. Every odd number of tokens from three on is enough.
 # - Ties are a thin set, but a supremum does not depend on how thin a set is: on a *ball* of radius $R$ the growth is
-#   real, and a token within $1/R$ of the origin is enough. So no bound of smaller order in $R$ than that of
+#   real, and a token within $1/R$ of the origin is enough. So no bound of smaller order in $R$ than the bound of
 #   {doc}`21_general_bound` can hold there; {doc}`23_mean_field` has bounds for every length.
 # - The growth is measured with $A = V = I$ alone. In general the same proof gives
 #   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all

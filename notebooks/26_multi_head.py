@@ -553,14 +553,14 @@ ledger.record(
 #   least as much as at the input where the layer is worst. A bound for a layer that adds bounds for its heads has
 #   this loss in addition to all others.
 # - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the
-#   figure and are no general law.
+#   figure and are not a general law.
 # - Key, value and output biases can be left out of every computation of a Lipschitz constant. The query bias cannot.
 # - The bound with biases has a proof, and no case tried exceeds it. On the trained heads it is far too large: the
 #   constant is at most {glue:text}`largest_ratio:.4f` of it. The loss comes from $n$ and $R$; the bias adds little to
 #   it.
 # - One model, one window of text for each layer: we did not measure how much the ratios vary.
 #
-# **One thing to try.** A query bias has the same effect as one more, constant coordinate of the tokens
+# **One thing to try.** A query bias has the same effect as another, constant coordinate of the tokens
 # ({py:func}`lipnb.bounds.without_query_bias`). For which size of that coordinate is Theorem 3.3 better than Theorem
 # E.3?
 #

@@ -187,9 +187,10 @@ for case in range(clouds):
     found["sign"].append(moved / expected - 1)
 
 # %% [markdown]
-# We push two measures forward by one map (A.5) and one measure by two maps (A.6): linear maps followed by $\tanh$ must
-# not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The integral of
-# $g$ after a pushforward is that of $g \circ \varphi$ before (A.1), also when the map merges points.
+# We push two measures forward by one map (A.5) and one measure by two maps (A.6): linear maps followed by $\tanh$
+# must not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The
+# integral of $g$ after a pushforward equals the integral of $g \circ \varphi$ before it (A.1), also when the map
+# merges points.
 
 # %%
 push = {k: [] for k in ("one map", "isometry", "two maps", "shift", "integral")}

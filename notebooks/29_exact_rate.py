@@ -643,7 +643,7 @@ ledger.record(
 #   input attains both its lemma on one row and its cross term of query and key. A better bound has to use more of a
 #   head than its norms.
 # - *Whole layers.* Popularity holds for each head, with biases, so it improves the bounds of {doc}`21_general_bound`
-#   where $2 \gamma^* R^2 < \log n$. No head of MiniLM is there, not at $10^{10}$ tokens. We did not try a
+#   where $2 \gamma^* R^2 < \log n$. That is not so in any head of MiniLM, even at $10^{10}$ tokens. We did not try a
 #   semidefinite program for each row of all heads.
 # - *The strip of {doc}`32_masked_mean_field`.* For $t$ between
 #   {glue:text}`../notebooks/32_masked_mean_field.ipynb::fails_below:.4f` and

@@ -197,10 +197,10 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # `bounds.masked_mean_field_upper_exact` bounds the sum in closed form, whatever $A$, and has at most the first of the
 # two orders; then it takes the smaller of both theorems. Values alone may be bounded by either: by $2 \tau$, or with
-# $w = 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and alone
-# they can be more. What bounds keys alone is never needed (end of the proof of the orders). A query bias $b$ adds
-# $\abs b R$ to $t$ in the key term, and to $\gamma^* R^2$. The bound has no $\log n$, although column sums have: for
-# $A = 0$ that of the first token is $1 + \frac12 + \dots + \frac1n$.
+# $w = 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and
+# alone they can be more. What bounds keys alone is never needed (end of the proof of the orders). A query bias $b$
+# adds $\abs b R$ to $t$ in the key term, and to $\gamma^* R^2$. The bound has no $\log n$, although column sums have:
+# for $A = 0$ the first column sums to $1 + \frac12 + \dots + \frac1n$.
 #
 # For masked {term}`sequences <sequence>` and $V = I$ growth like $\sqrt n$ lasts as long as without a mask: put the
 # lone token of {prf:ref}`rate-sequences` first; every later row gives it at least as much attention as there.
@@ -327,10 +327,10 @@ figures.table(shown, names, digits=4)
 # %% [markdown]
 # ## Measured: both forms against hard inputs
 #
-# We use {term}`gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at growing
-# $t$; and equal tokens, where the constant is that of averaging a thousand. (For $p = \infty$ the constant is the
-# largest $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared with the larger row sums of block
-# norms.)
+# We use {term}`gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at
+# growing $t$; and equal tokens, where the constant is the constant of averaging over a thousand tokens. (For
+# $p = \infty$ the constant is the largest $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared
+# with the larger row sums of block norms.)
 
 # %%
 hard, eye = [], torch.eye(2, dtype=torch.float64)
@@ -446,9 +446,9 @@ plt.show()
 # %% [markdown]
 # At every $t$ tried, from {glue:text}`curve_from:g` to {glue:text}`curve_to:g`, {term}`two clusters` give a lower
 # bound of more than {glue:text}`nearest:.0%` of the corrected bound. So the largest constant in $d_2$ of all heads
-# with the same norms is known within that factor. It shows what the mask costs: at $t = 3$ two clusters approach
-# {glue:text}`masked_three:.0f` with it, in $d_2$, and without it no measure can exceed {glue:text}`free_three:.0f`
-# ({doc}`29_exact_rate`).
+# with the same norms is known within that factor. This shows the cost of the mask: at $t = 3$ two clusters approach
+# {glue:text}`masked_three:.0f` with a mask, in $d_2$, and without a mask no measure can exceed
+# {glue:text}`free_three:.0f` ({doc}`29_exact_rate`).
 #
 # Random measures stay below the corrected bound too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight
 # tokens in one to three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is
@@ -526,10 +526,10 @@ figures.table(rates, headings, digits=3)
 # ## Measured: what the mask costs next to the rate
 #
 # The proof of {prf:ref}`masked-order` puts a light token first, at the point that later rows look for, and then a row
-# of tokens each of which is a best $x$ or nearly one. A step towards the light token costs a row little of its
-# attention to that token. But it leaves the other tokens behind: they are no longer the best for each other. We
-# evaluate its measure for $A = 1$, and the same idea for a quarter turn in the plane: tokens on a short arc, and a
-# light one a quarter turn ahead.
+# of tokens that are all a best $x$, or nearly so. A step towards the light token costs a row little of its attention
+# to that token. But it leaves the other tokens behind: they are no longer the best for each other. We evaluate its
+# measure for $A = 1$, and the same idea for a quarter turn in the plane: tokens on a short arc, and a light one a
+# quarter turn ahead.
 
 
 # %%

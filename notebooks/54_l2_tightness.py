@@ -135,7 +135,8 @@ headings |= {"masked": "the same, causal mask", "witness": "first input", "bound
 figures.table(inputs, names=headings, digits=5)
 
 # %% [markdown]
-# For even $N$ the tokens with one more on one side are below $1 + 4 \lambda$ by less than the theorem allows:
+# For even $N$ one side has one token more than the other. The row sums there are below $1 + 4 \lambda$ by less than
+# the theorem allows:
 
 # %% tags=["hide-input"]
 evens = []

@@ -110,8 +110,8 @@ figures.table(
 #
 # With $d = 1$, all weights 1 and {term}`tokens <token>` $(x_1, x_2)$, the second token of a causal tied L2 layer
 # becomes $(x_2 + p x_1) / (1 + p)$, $p = e^{-(x_2 - x_1)^2}$, and the bound for two tokens is
-# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module computes {term}`logits <logit>` as products with one more
-# column, and must give the same.
+# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module computes {term}`logits <logit>` as products with an
+# additional column, and must give the same result.
 
 # %%
 x = torch.tensor([[0.3], [1.1]], dtype=torch.float64)
@@ -252,7 +252,7 @@ figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.col
 # %% [markdown]
 # ## Parameters matched
 #
-# Tied attention shares a matrix, contractive networks have no LayerNorm, and those without attention lack all its
+# Tied attention shares a matrix, contractive networks have no LayerNorm, and networks without attention lack all its
 # matrices. Here their feed-forward parts are wider, so that all networks have as many parameters as those with dot
 # products (up to half a percent), with {glue:text}`wide-layers` layers:
 

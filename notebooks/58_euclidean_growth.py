@@ -546,8 +546,8 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is not
-#   that of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
+# - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is
+#   faster than the growth of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
 # - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only up to
 #   {glue:text}`stars_to` tokens. There the formula agrees, up to rounding, with how far the leaves move. The constant
 #   is more than twice that, and the order cannot be seen yet.

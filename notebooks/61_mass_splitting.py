@@ -58,7 +58,8 @@ plt.show()
 # ## Two atoms on a line
 #
 # Take $A = -1$, $V = 1$ and $\mu = \frac12 (\delta_x + \delta_y)$ with $x = -0.45$, $y = -4$. Each atom becomes two
-# copies of half its weight. The {term}`Jacobian` of the two atoms is two by two, that of the four copies four by four.
+# copies of half its weight. The {term}`Jacobian` of the two atoms is two by two, the Jacobian of the four copies four
+# by four.
 
 # %%
 x = torch.tensor([[-0.45], [-4.0]], dtype=torch.float64)
@@ -193,8 +194,8 @@ glue("split-plane", in_a_plane, display=False)
 # is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
 # :::
 #
-# The table moves the same two atoms in the three ways, each by a little. It has the {term}`Wasserstein distance` of the
-# outputs over that of the inputs, computed by transport.
+# The table moves the same two atoms in the three ways, each by a little. It gives the {term}`Wasserstein distance` of
+# the outputs divided by the distance of the inputs, both computed by transport.
 
 # %% tags=["hide-input"]
 top = torch.linalg.svd(torch.func.jacrev(repels)(x).reshape(2, 2)).Vh[0][:, None]

@@ -223,8 +223,8 @@ plt.show()
 # \end{gathered}$$
 # :::
 #
-# With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to $n = 2 + 2 e^{3 \lambda
-# R^2/2}$: the growth $R^2 \sqrt n$ of Theorem 3.3 is that of attention, in $n$ and $R$ together.
+# With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to
+# $n = 2 + 2 e^{3 \lambda R^2/2}$: attention does grow like $R^2 \sqrt n$, as in Theorem 3.3, in $n$ and $R$ together.
 #
 # The statement is for any $A$ with a negative eigenvalue, symmetric or not. We tried it on random ones, with random
 # $V$, angles, lengths and radii.
@@ -453,7 +453,7 @@ figures.table(summary.reset_index(), names=heads, digits=2)
 # %% [markdown]
 # The constant of a random input ends well below $\sqrt n$, because few tokens choose the same one. On the way it
 # exceeds $\sqrt n$ several times over, and the radius at which it comes back grows with $n$: until then, two tokens
-# that compete for the attention of many are a fork. The limit is no bound on a ball.
+# that compete for the attention of many are a fork. The limit is not a bound on a ball.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert len(heights) == 401, "the best of 401 heights"

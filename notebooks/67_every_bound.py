@@ -80,11 +80,11 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 #
 # Each formula was compared with the norm of the {term}`Jacobian` by autograd, in the norm that it is stated in, at
 # random inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at
-# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-67-cases:,.0f` of
-# {glue:text}`page-67-stored:,d` stored cases, those to which the formula applies (the limit has no value at a tie). A
-# ratio below 1 shows that a formula fails. The column on the form uses the words of the {ref}`badges <badges>`;
-# *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the Euclidean norm unless the
-# table names another norm.
+# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: in all {glue:text}`page-67-cases:,.0f`
+# of the {glue:text}`page-67-stored:,d` stored cases; to the others the formula does not apply (the limit has no value
+# at a tie). A ratio below 1 shows that a formula fails. The column on the form uses the words of the
+# {ref}`badges <badges>`; *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the
+# Euclidean norm unless the table names another norm.
 
 # %% tags=["hide-input"]
 over = stored.dropna(subset="over").groupby("bound", sort=False).over.agg(["min", "max", "size"])
@@ -123,10 +123,10 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # %% [markdown]
 # Three formulas, emphasised, are exceeded. The bound of the released code of {cite:t}`castin2024smooth` takes
 # $\abs{A x_i}$ for the slope of the query term too ({doc}`21_general_bound`). Theorem 3.2 of
-# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is needed
-# ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads
-# stacked. For one head its formula follows from the theorem below; with four heads of which one has all the queries,
-# and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
+# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is
+# needed ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices,
+# all heads stacked. For one head its formula follows from the theorem below; with four heads, all queries in one of
+# them, and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
 #
 # ## A wrong use raises an error
 #

@@ -294,9 +294,9 @@ figures.table(examples, names={key: key for key in examples}, digits=6)
 # Equally many copies of both tokens do not change it, nor does a bias of the keys, the values or the output.
 #
 # A *local* value is the norm of the Jacobian at the tokens given. A *limit* is reached along multiples of them, as in
-# {doc}`24_large_radius` (of `fork-limit`: as its attention hardens); they are so large that what is missing is below
-# $10^{-20}$. A *ball* case gives the largest constant over all inputs of so many tokens up to a {term}`radius`, and an
-# input that attains it.
+# {doc}`24_large_radius` (for `fork-limit`: as its attention hardens). The tokens are so large that the value is
+# within $10^{-20}$ of the limit. A *ball* case gives the largest constant over all inputs of so many tokens up to a
+# {term}`radius`, and an input that attains it.
 #
 # {numref}`fig-68-six` shows six of the {term}`attention matrices <attention matrix>`.
 
@@ -435,8 +435,8 @@ ledger.record(
 #   larger inputs of dot products we found a direction, also in many digits, that is stretched as much as the formula
 #   says. That no direction is stretched more is checked in double precision only, and so is the single larger input
 #   of distances.
-# - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one more than the largest logit
-#   where attention is not nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
+# - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one plus the largest logit if
+#   attention is not nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
 # - Constants at known inputs say nothing about the worst inputs, except in the *ball* cases.
 #
 # **One thing to try.** Replace `attention` above by your own, or leave out one factor: `scale`, a bias, the logarithm

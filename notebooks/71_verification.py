@@ -70,9 +70,9 @@ plt.show()
 # - **Ascended**: inputs at which {term}`gradient ascent` has maximised the ratio of measured to bound, from random
 #   and structured starts. They would find cases that we did not think of.
 #
-# Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures the norm is the one with
-# {term}`token weights`, which span five orders of magnitude; for the change near an input it is the change along the
-# {term}`singular vector`, over its length. Lemma 3.8 gets the heads with their measured norms.
+# Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures we take the norm with
+# {term}`token weights`, which span five orders of magnitude. For the change near an input we take the change along
+# the {term}`singular vector`, over its length. Lemma 3.8 gets the heads with their measured norms.
 #
 # ## The smallest case: one token
 #
