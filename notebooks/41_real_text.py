@@ -241,7 +241,7 @@ plt.show()
 # {glue:text}`minilm_layers:.0f` layers, and the released quantity in {glue:text}`minilm_released_near:.0f`. In a random
 # GPT-2 it is the other way round. In layer 6 the constant has slopes of {glue:text}`random_seeds_low:.3f` to
 # {glue:text}`random_seeds_high:.3f` over {glue:text}`random_seeds:.0f` seeds (8 to 98
-# tokens of *Alice*), and {glue:text}`random-news:.3f` on AG News, the text of the
+# tokens of *Alice*), and {glue:text}`random-news:.3f` on AG News, probably the text of the
 # printed panel; the released quantity has {glue:text}`random_seeds_released_low:.2f` to
 # {glue:text}`random_seeds_released_high:.2f`.
 #

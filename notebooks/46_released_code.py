@@ -211,7 +211,7 @@ figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 # released script gives GPT-2 token types, for which the network adds the embedding of token 0 at every position, and
 # leaves dropout active. The last column is what the released loop ends with, where it does not stop at its first step.
 # Windows of *Alice* begin at its first token again at every length. They overlap, so they are not independent inputs,
-# and the intervals of the exponents (95 %) are clustered by window and by length.
+# and the intervals of the exponents are clustered by window and by length.
 
 # %% tags=["hide-input"]
 held = text[text.loop_steps > 1]
