@@ -9,17 +9,17 @@
 # %% [markdown]
 # # The rate for every A (ours)
 #
-# How fast does the constant over all {term}`measures <measure>` in a ball grow with the {term}`radius` $R$?
-# Exponentially in $R^2$, and for {term}`attention` with any matrix $A$ we know the rate.
+# Over all {term}`measures <measure>` in a ball of {term}`radius` $R$, the constant of {term}`attention` grows
+# exponentially in $R^2$, at a rate that we know for any matrix $A$.
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #
 # To leading order the logarithm of the constant is $\gamma^* R^2$. The published lower {term}`bound` has the rate
-# $\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8) \le \gamma^*$, with the smallest and the largest real eigenvalue
-# of $A$, which may vanish ({numref}`fig-29-rate`); in the median {term}`head <attention head>` of MiniLM $\gamma^*$
-# is {glue:text}`middle_minilm:.1f` times $\gamma$. For $V = I$ the constant itself is of order
-# $(1 + \norm A_2 R^2)\, e^{\gamma^* R^2}$, and we know it within a factor of {glue:text}`order_most:.0f`, for every
-# $A$ and $R$ and in every width.
+# $\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8) \le \gamma^*$, where $\gamma_{\min}$ and $\gamma_{\max}$ are the
+# smallest and the largest real eigenvalue of $A$. That rate may vanish ({numref}`fig-29-rate`), and in the median
+# {term}`head <attention head>` of MiniLM $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$. For $V = I$ the
+# constant itself is of order $(1 + \norm A_2 R^2)\, e^{\gamma^* R^2}$, and we know it within a factor of
+# {glue:text}`order_most:.0f`, for every $A$ and $R$ and in every width.
 
 # %% tags=["parameters"]
 s_far = 100.0  # gamma* R^2 at which exponents are compared
