@@ -390,8 +390,8 @@ quarter = {"mean": count.loc["all-main", "mean"], "least": trained.slope.min(), 
 quarter |= {"best": best, "loss": count.error_quarter["all-main"] - best}
 any_input = rates[(rates.case == "as read") & rates["map"].isin(trained["map"])].slope
 quarter |= {"least-any": round(any_input.min(), 2) + 0.0, "most-any": any_input.max()}
-from_start = means[~means.over.str.contains("128 to 512")]["mean"]
-quarter |= {"low": from_start.min(), "high": from_start.max()}
+from_eight = means[~means.over.str.contains("128 to 512")]["mean"]
+quarter |= {"low": from_eight.min(), "high": from_eight.max()}
 of_models = trained.groupby(trained["map"].str.removesuffix(", masked")).slope.mean()
 half = stats.t.ppf(0.975, len(of_models) - 1) * of_models.sem()
 quarter |= {"from": of_models.mean() - half, "to": of_models.mean() + half}
@@ -483,7 +483,7 @@ assert len(known) > 50 and (known.certified >= known.lipschitz * (1 - 1e-3)).all
 # the sentences, checked
 assert (layer_growth.CLOSE, trained_to) == (0.1, 128), "the text says so"
 assert of_maps.ngroups == 7 and abs(quarter["mean"] - of_maps.mean().mean()) < 1e-9
-assert means["mean"].iloc[0] == quarter["mean"] and from_start.between(0.24, 0.32).all() and means["mean"].min() < 0.2
+assert means["mean"].iloc[0] == quarter["mean"] and from_eight.between(0.24, 0.32).all() and means["mean"].min() < 0.2
 assert quarter["loss"] < 0.01 and best < 0.6 * apart.layers[[0, 3]].min()
 assert said["rising"] == len(trained) - 1 and (trained.low[~pictures] > 0).all()
 assert where.nunique() == 3 and distance.le(layer_growth.CLOSE).sum() == count.near["all-main"] < 0.5 * len(trained)
