@@ -104,7 +104,7 @@ figures.table(shown, names=headings)
 # model and a layer:
 
 # %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. All lengths are fitted. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
-figures.movable.growth(own[own.corpus == own["map"].map(first_texts)])
+figures.movable.growth(own[(own.corpus == own["map"].map(first_texts)) & (own.model != "gpt2")])
 
 # %% [markdown]
 # ## No law for layers, and the best single exponent there is
