@@ -10,8 +10,8 @@
 # # Why the square root of n (Theorem 3.3)
 #
 # How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At
-# most of order $\sqrt n\, R^2$, says the theory, and some inputs reach that order as long as $n$ is at most
-# exponential in $R^2$. One picture explains the $\sqrt n$. Many tokens attend to one; when it moves by 1, **all their
+# most of order $\sqrt n\, R^2$, says the theory. Some inputs reach $\sqrt n$ as long as $n$ is at most exponential in
+# $R^2$, and near that number $\sqrt n\, R^2$, too. One picture explains the $\sqrt n$. Many tokens attend to one; when it moves by 1, **all their
 # outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$.
 
 # %% tags=["parameters", "remove-input"]

@@ -201,7 +201,7 @@ figures.table(laws, {"name": "layer", "slope": "slope", "low": "95 % interval fr
 # ## What this shows and does not show
 #
 # - A slope describes one layer, one text and one range of lengths. On windows longer than the texts of MiniLM's
-#   training, the constant of layer 0 jumps to more than twice its value ({doc}`41_real_text`).
+#   training, the constant of layer 0 jumps to more than twice its value ({doc}`43_why_it_grows`).
 # - Text is far from the worst input. Tokens built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the normalisation around it.

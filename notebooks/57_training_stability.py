@@ -11,8 +11,8 @@
 #
 # At our size and rate, networks with Lipschitz {term}`attention` do not train deeper than those with dot products, as a
 # paper claims they do. A run *trains* if its test loss falls below that of the bigram, the best that a network without
-# attention can reach. In {glue:text}`longer-steps` steps at {glue:text}`deepest` layers, dot products and tied
-# {term}`L2 attention` train in every run, and dot products end lower ({numref}`fig-57-longer`); contractive attention,
+# attention can reach. In {glue:text}`longer-steps` steps at {glue:text}`deepest` layers, dot products, untied
+# and tied {term}`L2 attention` train in every run, tied with the highest loss ({numref}`fig-57-longer`); contractive attention,
 # the tied kind divided by its {term}`bound`, trains in none, and gains at most
 # {glue:text}`longer-contractive-gain:.4f` nats over the same network without attention. At a rate three times as large,
 # in short runs, dot products collapse first, as the paper says.
@@ -102,7 +102,7 @@ plt.show()
 # This criterion is not the first. When three seeds of the short runs below were stored, on 21 November 2026, a run
 # counted as trained {glue:text}`margin` nats below the frequencies of single characters. Every run was, even without
 # attention. So the bigram took its place on 22 November, with the results in view. Two seeds more were run on 23
-# November, for the kinds of the claim at three depths. By themselves they say the same as the others:
+# November, for the kinds of the claim at three depths, and for their controls at some. By themselves they say the same as the others:
 # {glue:text}`later-dot` runs of dot products train, {glue:text}`later-lipschitz` of tied and contractive networks do.
 # The rate was chosen because at it dot products of 16 layers trained in the first run.
 #
@@ -308,7 +308,7 @@ figures.table(pd.DataFrame(start), names=headings, digits=3)
 # The estimate for $A$ is {glue:text}`A-expected:.3f`, measured {glue:text}`A-size:.3f`. At the start dot products add
 # {glue:text}`times:.0f` times as much to a token as tied L2 attention.
 #
-# What goes wrong at the largest depth? We train the deepest network for a few steps on {glue:text}`page-57-corpus`.
+# What delays the deepest networks, which train in the longer runs? We train the deepest network for a few steps on {glue:text}`page-57-corpus`.
 # After each step we measure how different the tokens are that the last layer receives: their root mean square distance
 # from their mean over their size. Once all tokens coincide, the network learns no more than frequencies until they
 # separate.
@@ -373,7 +373,7 @@ figures.table(exchanged, names=headings | {"up": "seeds with a larger loss"}, di
 # The tying hinders: it costs {glue:text}`tying:.3f` nats. Distances by themselves help a little
 # ({glue:text}`distances:+.3f`). No start has an interval that excludes 0, and the place of LayerNorm is small beside
 # the tying. Nothing is left of tied attention once it is divided by its bound, with all else kept: what it gained over
-# no attention ({glue:text}`over-none:+.4f`) it then loses ({glue:text}`divided:+.4f`). All this is of one depth, one
+# no attention, a change of the loss by {glue:text}`over-none:+.4f`, it then loses ({glue:text}`divided:+.4f`). All this is of one depth, one
 # rate and short runs.
 
 # %% tags=["hide-input"]

@@ -10,10 +10,10 @@
 # # How far an attack moves the output
 #
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
-# does. An {term}`attack` is finite. On layers that read real text, the best attack found stays within 10 % of the
+# does. An {term}`attack` is finite. On layers of MiniLM and of a random GPT-2, the best attack found stays within 10 % of the
 # prediction up to a change of about {glue:text}`page-63-reach:.2f` of a token's norm, for every input tried
 # ({numref}`fig-63-attacks`). At one token norm it moves the output {glue:text}`page-63-far:.1f` times as far as
-# predicted, in the median. Across layers a larger constant also means an input that is easier to attack with vectors;
+# predicted, in the median. Across layers of MiniLM and gpt2-mini a larger constant also means an input that is easier to attack with vectors;
 # within a layer hardly, and for one changed word we see no relation.
 
 # %% tags=["parameters"]
