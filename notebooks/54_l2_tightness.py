@@ -349,4 +349,4 @@ ledger.record(
 # **One thing to try.** For an even $N$, let the two sides have different radii: `tightness_rows(2)` finds a larger row
 # sum than equal radii give.
 #
-# **Next:** {doc}`55_invertible_attention`
+# **Next:** {doc}`56_language_model`

@@ -11,11 +11,10 @@
 #
 # Tied {term}`L2 attention` has a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space; divided
 # by its {term}`bound`, it can even be inverted. Does a language model made of it still learn? We train small ones on
-# characters, of one size and for {glue:text}`trained-steps` steps, beside the same networks with their
-# {term}`attention` deleted. Tied L2 attention costs {glue:text}`cost_tied_low:.2f` to {glue:text}`cost_tied_high:.2f`
-# nats per character over dot products, with sinusoids for positions. Contractive attention costs
-# {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then at most
-# {glue:text}`attends_high:.4f` nats better than no attention.
+# characters, next to the same networks with their {term}`attention` deleted. Tied L2 attention costs
+# {glue:text}`cost_tied_low:.2f` nats per character or more over dot products. Contractive attention costs
+# {glue:text}`cost_contractive_low:.3f` or more, and is then at most {glue:text}`attends_high:.4f` nats better than no
+# attention.
 
 # %% tags=["parameters", "hide-input"]
 name = "language-model"
@@ -71,18 +70,16 @@ plt.show()
 #
 # The blocks of the last kind are $x + c f(x)$ with $c = 0.9$, for the attention and for a feed-forward part whose two
 # matrices are divided by their norms. Norms and bounds are computed from the current weights, so every block can be
-# inverted after every step ({doc}`55_invertible_attention`). In the other kinds {term}`LayerNorm <layer normalisation>`
+# inverted after every step ({prf:ref}`invertible-attention`). In the other kinds {term}`LayerNorm <layer normalisation>`
 # stands after each addition, and positions are sinusoids, as in the first Transformer {cite}`vaswani2017attention`. The
 # controls are the first and the last kind with attention deleted: no position sees another one, so the frequencies
 # after the character before are the best that they can reach.
 #
 # The models are small, of a size that two processor cores train in less than an hour: far smaller than the paper's,
-# whose
-# sizes we only recall as width 512, 8 heads, feed-forward 2048 (not verified). So values cannot be compared, trends
-# can.
-# Training is by Adam at a rate that rises linearly and then falls like one over the root of the steps, without dropout
-# or
-# clipping. The text is not part of this book, only numbers measured on it.
+# whose sizes we only recall as width 512, 8 heads, feed-forward 2048 (not verified). So values cannot be compared,
+# trends can. Training is by Adam for {glue:text}`trained-steps` steps, at a rate that rises linearly and then falls
+# like one over the root of the steps, without dropout or clipping. The text is not part of this book, only numbers
+# measured on it.
 
 # %% tags=["hide-input"]
 parameters = {
@@ -215,7 +212,7 @@ for kind in shown:
 glued = {"cost_tied": cost["l2-tied"], "cost_contractive": cost["contractive"]}
 for key, values in {**glued, "attends": attends["contractive"]}.items():
     glue(f"{key}_low", float(values.min()), display=False)
-    glue(f"{key}_high", float(values.max()), display=False)
+glue("attends_high", float(attends["contractive"].max()), display=False)
 glue("nats_contractive", float(mean["contractive"][2]), display=False)
 glue("nats_without", float(mean["none-contractive"][2]), display=False)
 headings = {"attention": "attention", "cost": "cost over dot, nats", "below": "runs below the bigram"}

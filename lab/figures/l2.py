@@ -90,7 +90,7 @@ def tightness(table):
 
 @figure(
     "inversion-curves",
-    page="55_invertible_attention",
+    page="52_l2_attention",
     tables=("inversion-curves",),
     about="error of the inverse against iterations",
 )

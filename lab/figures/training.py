@@ -6,7 +6,7 @@ import pandas as pd
 from lab.figures.registry import figure
 from lab.figures.style import panels
 
-__all__ = ["constants", "factorial", "longer", "losses", "stability", "trained_layers"]
+__all__ = ["constants", "longer", "losses", "stability"]
 
 KINDS = {"dot": "C0", "l2-untied": "C4", "l2-tied": "C2", "contractive": "C1"}
 WITHOUT = {"none": ("no attention", "0.45", "x"), "none-contractive": ("contractive, no attention", "0.6", "+")}
@@ -176,7 +176,7 @@ def longer(table, short):
     Returns
     -------
     Figure
-        A line, then a dot, for each run.
+        A line for each run, then a dot for each that falls below.
     """
     bigram, end = _frequencies(short, "bigram"), _runs(short, "fixed")[0].step.max()
     curves = table[table.row == "evaluation"]
@@ -198,17 +198,17 @@ def longer(table, short):
         ax.tick_params(labelsize=12)
         ax.set_ylim(curves.validation_loss.min() - 0.05, 3.1)
     left[0].set_ylabel("validation loss, nats", fontsize=14)
-    rows = [(depth, kind) for depth in depths for kind in looks]
-    for place, (depth, kind) in enumerate(rows):
-        at = curves[(curves.layers == depth) & (curves.attention == kind)]
-        for seed, run in at.groupby("seed"):
-            below = run.step[run.validation_loss < bigram]
-            full = looks[kind] if len(below) else "white"
-            right.plot(
-                below.min() if len(below) else last, place + 0.22 * (seed - 1), "o", ms=4.5, mfc=full, mec=looks[kind]
-            )
-    right.axhline(len(looks) - 0.5, color="0.7", lw=0.8)
-    right.set_yticks(range(len(rows)), [f"{labels[kind]}, {depth}" for depth, kind in rows], fontsize=9.5)
+    left[-1].annotate("bigram", (last, bigram), (0, -3), textcoords="offset points", ha="right", va="top", fontsize=12)
+    left[-1].annotate(f"{end:g} steps", (end, 2.95), (4, 0), textcoords="offset points", fontsize=12)
+    places = []
+    for (depth, kind), at in curves[curves.validation_loss < bigram].groupby(["layers", "attention"]):
+        places.append((depth, list(looks).index(kind), kind, at.groupby("seed").step.min()))
+    places.sort(key=lambda one: one[:2])
+    for place, (_, _, kind, steps) in enumerate(places):
+        right.plot(steps, place + 0.22 * (steps.index - 1), "o", ms=5, color=looks[kind])
+    right.axhline(sum(depth == depths[0] for depth, *_ in places) - 0.5, color="0.7", lw=0.8)
+    names = [f"{labels[kind]}, {depth}" for depth, _, kind, _ in places]
+    right.set_yticks(range(len(places)), names, fontsize=12)
     right.invert_yaxis()
     right.axvline(end, color="0.3", ls=":", lw=1)
     right.set(xscale="log", xlim=(end / 2, last * 1.2))
@@ -219,84 +219,3 @@ def longer(table, short):
     right.set_xlabel("steps", fontsize=14)
     left[0].figure.legend(*left[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12)
     return left[0].figure
-
-
-@figure(
-    "training-factorial",
-    page="57_training_stability",
-    tables=("training-factorial",),
-    about="the loss by kind of attention, start and place of LayerNorm",
-)
-def factorial(table):
-    """Test loss of every kind, start and position of LayerNorm, and of networks without attention.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The table ``training-factorial``: columns part, row, attention, start, norm, seed, nats.
-
-    Returns
-    -------
-    Figure
-        A mark for each seed, full with LayerNorm after, hollow with LayerNorm before each part.
-    """
-    ends, bigram = table[table.row == "test"], _frequencies(table, "bigram")
-    figure, ax = plt.subplots(figsize=(7.4, 3.8))
-    looks = {**KINDS, "l2-divided": "C5", "none": "0.45"}
-    groups = [group for kind in looks for group in ends[ends.attention == kind].groupby("start")]
-    names = []
-    for i, (start, rows) in enumerate(groups):
-        kind, starts = rows.attention.iloc[0], ends[ends.attention == rows.attention.iloc[0]].start
-        for shift, (norm, of_norm) in zip((-0.14, 0.14), rows.groupby("norm"), strict=True):
-            mfc = looks[kind] if norm == "after" else "white"
-            ax.plot([i + shift] * len(of_norm), of_norm.nats, "o", ms=5, mfc=mfc, mec=looks[kind])
-        several = starts.nunique() > 1
-        names.append(f"{kind}\n{'adds little' if start == starts.min() else 'adds much'}" if several else kind)
-    ax.axhline(bigram, color="0.3", ls="--", lw=1)
-    ax.annotate("the character before", (0, bigram), (0, 3), textcoords="offset points", fontsize=9, color="0.3")
-    ax.set_xticks(range(len(groups)), names, fontsize=8.5)
-    ax.set(ylabel="test loss, nats per character")
-    for mfc, norm in (("0.3", "LayerNorm after"), ("white", "LayerNorm before")):
-        ax.plot([], [], "o", ms=5, mfc=mfc, mec="0.3", label=norm)
-    ax.legend(fontsize=9, loc="lower right")
-    return figure
-
-
-@figure(
-    "training-layers",
-    page="57_training_stability",
-    tables=("training-stability",),
-    about="constants of the trained layers, and the spread they pass on",
-)
-def trained_layers(table):
-    """Local constants, and the spread of tokens that attention passes on, in the deepest networks.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Table ``training-stability``: columns part, row, attention, layers, layer, seed, lipschitz, lowest, highest,
-        bound,
-        input_spread, output_spread.
-
-    Returns
-    -------
-    Figure
-    """
-    layers = _runs(table, "fixed")[2]
-    layers = layers[layers.layers == layers.layers.max()]
-    layers = layers.assign(passed=layers.output_spread / layers.input_spread)
-    left, right = panels(2, width=4.3, height=3.8)
-    for kind, colour in KINDS.items():
-        rows = layers[layers.attention == kind].groupby("layer")
-        lines = (rows.lipschitz, rows.lowest, rows.highest), [rows.passed] * 3
-        for ax, (middle, low, high), label in zip((left, right), lines, (kind, None), strict=True):
-            middle, low, high = middle.median(), low.min(), high.max()
-            ax.plot(middle.index, middle, "o-", ms=3, lw=1, label=label, color=colour)
-            ax.fill_between(middle.index, low, high, alpha=0.18, lw=0, color=colour)
-        bound = rows.bound.median()
-        left.plot(bound.index, bound, ls="--", lw=1.3, color=colour)
-    for ax, title in ((left, "local constant"), (right, "spread out over spread in")):
-        ax.set(yscale="log", xlabel="layer", title=title)
-        ax.set_xticks(range(2, int(layers.layers.max()) + 1, 4))
-    left.figure.legend(loc="outside lower center", ncols=2)
-    return left.figure

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lab import results
 from lab.statistics import layer_growth
-from lab.statistics.layer_growth import CLOSE, SHARED, TRAINED
+from lab.statistics.layer_growth import CLOSE, SHARED
 
 EXPONENTS = {"error_none": 0.0, "error_quarter": 0.25, "error_half": 0.5}
 CLAIMED = 0.25
@@ -98,9 +98,42 @@ def all_counts():
     found = []
     for key, what, inputs, table in _groups():
         lengths = sorted(table.length.unique())
-        tokens = f"{lengths[0]} to {lengths[-1]}" if not key.endswith("-main") else f"8 to {SHARED}, MiniLM to 128"
+        tokens = f"{lengths[0]} to {lengths[-1]}" + ", MiniLM to 128" * (key == "all-main")
         found.append({"key": key, "map": what, "inputs": inputs, "tokens": tokens} | counted(table))
     return pd.DataFrame(found)
+
+
+def averages():
+    """Mean exponent of attention alone by how layers, models and lengths are averaged.
+
+    Returns
+    -------
+    DataFrame
+        One row for each way: over, in words; and mean, of the means of maps where nothing else is said.
+    """
+    atlas = layer_growth.stored()
+    own = _first(atlas[(atlas.case == "as read") & (atlas.length <= SHARED)])
+    unseen = layer_growth.named(_loaded(*MADE))
+    alone = _first(unseen[unseen.what == "attention alone"])
+    main = _slopes(layer_growth.main_range(own))
+    maps = main.groupby("map").mean()
+    once, reads_text = maps.drop("MiniLM, masked"), maps.drop(["DINOv2", "ALBERT"])
+    held_out = _slopes(alone).groupby("map").mean()
+    found = {
+        "seven maps, main range": maps,
+        "seven maps, 8 to 128 tokens": _slopes(own[own.length <= 128]).groupby("map").mean(),
+        "seven maps, 8 to 512 tokens": _slopes(own).groupby("map").mean(),
+        "six models, MiniLM without a mask only": once,
+        "the five maps that read text": reads_text,
+        "all layers, each counted once": main,
+        "nine maps: the two unseen models too": pd.concat([maps, held_out]),
+    }
+    return pd.DataFrame({"over": [*found], "mean": [slopes.mean() for slopes in found.values()]})
+
+
+def _slopes(table):
+    """Slope of each series, indexed by its map."""
+    return layer_growth.rates(table, along=(), key=SERIES).set_index("map").slope
 
 
 def _groups():

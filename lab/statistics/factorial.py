@@ -1,7 +1,7 @@
 """Effect of each factor of a small factorial design on the loss, seed by seed.
 
 Runs of one seed read the same windows in the same order, so effects are differences within a seed, and their intervals
-are Student's over seeds. Each interval holds individually, not jointly.
+are Student's over seeds, corrected for their number: all hold together.
 """
 
 import pandas as pd
@@ -40,11 +40,12 @@ def contrasts(losses):
 def effects(losses):
     """Means of the `contrasts` with their intervals, one row for each effect.
 
-    Columns change (mean over seeds, nats), low, high (95 %), up (seeds in which it is positive), seeds.
+    Columns change (mean over seeds, nats), low, high (95 % for all effects together, by Bonferroni), up (seeds in
+    which it is positive), seeds.
     """
     each = contrasts(losses)
     seeds = each.shape[1]
-    half = stats.t.ppf(0.975, seeds - 1) * each.sem(axis=1)
+    half = stats.t.ppf(1 - 0.025 / len(each), seeds - 1) * each.sem(axis=1)
     middle = each.mean(axis=1)
     found = {"change": middle, "low": middle - half, "high": middle + half, "up": (each > 0).sum(axis=1)}
     return pd.DataFrame(found).assign(seeds=seeds).rename_axis("effect")

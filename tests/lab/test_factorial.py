@@ -40,12 +40,12 @@ def test_known_effects_are_found():
     assert means["tied L2 that adds little, for no attention"] == pytest.approx(-0.01)
 
 
-def test_intervals_are_students_over_seeds():
+def test_intervals_are_students_over_seeds_and_hold_together():
     from scipy import stats
 
     losses = table(5, noise=0.01)
     one, each = effects(losses), contrasts(losses)
     for name, row in one.iterrows():
-        fair = stats.ttest_1samp(each.loc[name], 0).confidence_interval()
+        fair = stats.ttest_1samp(each.loc[name], 0).confidence_interval(1 - 0.05 / len(each))
         assert (row.low, row.high) == pytest.approx((fair.low, fair.high))
     assert (one.seeds == 5).all() and one.up.between(0, 5).all()
