@@ -55,9 +55,10 @@ class Drift:
     table : DataFrame
         A row for each part: ``layer`` (-1: the embedding), ``part``, ``size`` of what the reference gives, local
         ``error``, its ``floor`` (median over kernels) from ``floor_low`` to ``floor_high``, their ``ratio``;
-        ``token_ratio``, the median over tokens; the ``signed`` share sum(e sign(h)) / sum|e|, its ``signed_noise`` for
-        random signs, and ``floor_signed``; ``gain`` of this error to the end, ``gain_random`` of a random one,
-        ``gain_worst``; ``share`` of the final difference. `lipscan.drift.words.COLUMNS` explains them.
+        ``token_ratio``, the median over tokens, and ``token_worst``, the largest; the ``signed`` share
+        sum(e sign(h)) / sum|e|, its ``signed_noise`` for random signs, and ``floor_signed``; ``gain`` of this error to
+        the end, ``gain_random`` of a random one, ``gain_worst``; ``share`` of the final difference.
+        `lipscan.drift.words.COLUMNS` explains them.
     closure : Closure
         Whether the carried errors add up to the difference.
     verdict : Verdict
@@ -250,6 +251,7 @@ def _joined(rows, dtype):
         "floor_high": max(spread),
         "ratio": error / floor if floor else 0.0,
         "token_ratio": rows.token_ratio.median(),
+        "token_worst": rows.token_worst.max(),
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
         "signed_noise": _share(error, rows.absolute.sum()),
         "floor_signed": _share(rows.floor_leaning.sum(), rows.floor_absolute.sum()),

@@ -18,6 +18,7 @@ from lipscan.drift.runs import States, one_pass
 
 NONE = 1e-3  # units in the last place below which a floor is none
 LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
+LEAST = 1 / 4  # least floor, in units of the precision of the type: a result rounded once has about this
 
 
 class Part(NamedTuple):
@@ -73,7 +74,8 @@ def local_errors(
                 floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
         tick()
     for part, row in rows.items():
-        row |= _joined(_of(other, part) - truth[part], floors[part], truth[part], low.dtype)
+        least = LEAST * torch.finfo(low.dtype).eps * truth[part].norm(dim=-1)[0]
+        row |= _joined(_of(other, part) - truth[part], floors[part], least)
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
@@ -159,14 +161,17 @@ def _floor(kernel, error, truth):
 def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
     """A floor, or a quarter of a unit in the last place where a type makes no error: another program may make that."""
     unit = torch.finfo(dtype).eps * size
-    return floor + (floor < NONE * unit) * unit / 4
+    return floor + (floor < NONE * unit) * unit * LEAST
 
 
-def _joined(error, floors, truth, dtype):
-    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token."""
+def _joined(error, floors, least):
+    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token.
+
+    `least` (n,): least floor of each token.
+    """
     found = {f"floor_{one.kernel}": one.size for one in floors}
     found |= {f"floor_{key}": fmean(getattr(one, key) for one in floors) for key in ("leaning", "absolute")}
-    tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt(), error.norm(dim=-1)[0]
-    ratios = here / at_least(tokens, truth.norm(dim=-1)[0], dtype)
+    tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt().maximum(least), error.norm(dim=-1)[0]
+    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
     worst = int(ratios.argmax())
     return found | {"token_ratio": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}

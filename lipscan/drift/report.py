@@ -51,7 +51,7 @@ def html(found: Any) -> str:
         about=about,
         verdict=found.verdict,
         closure=found.closure,
-        highest=short(table[["ratio", "token_ratio"]].max(axis=None)),
+        highest=short(table.token_ratio.max()),
         difference=short(found.closure.difference),
         plots=plots,
         columns=shown,

@@ -11,6 +11,7 @@ COLUMNS = {
     "floor_high": "largest floor over kernels and windows",
     "ratio": "error over floor: about 1 is rounding",
     "token_ratio": "the same token by token, median: large states of a few tokens do not hide the others",
+    "token_worst": "the largest over tokens: a fault may hit few of them",
     "signed": "sum(e sign(h)) / sum|e|: an error that leans to one side adds up over layers, rounding does not",
     "signed_noise": "signed share that errors of this size have by chance",
     "floor_signed": "signed share of the floor",

@@ -1,0 +1,81 @@
+"""Comparisons: what adds up, and how windows are put together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lipscan import drift, models
+from lipscan.drift.comparison import joined
+
+IDS = torch.tensor([[2, 7, 5, 6, 9, 3, 12, 15], [2, 8, 5, 11, 9, 3, 14, 21]])
+QUIET = {"progress": False}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_the_carried_errors_of_rounding_are_the_difference(families, name, dtype):
+    model = models.load(families / name)
+    found = drift.compare(model, drift.states(model, IDS, dtype), **QUIET)
+    tolerance = 0.1 if dtype == torch.bfloat16 else 0.01
+    assert found.closure.length == pytest.approx(1, abs=tolerance) and found.closure.angle > 1 - tolerance
+    assert found.closure.why == "" and found.about["dtype"] == str(dtype)[6:]
+    layers = found.table[found.table.part.isin(("layer", "embedding"))]
+    assert layers.share.sum() == pytest.approx(1, abs=2 * tolerance)
+    halves = found.table[found.table.part.isin(("attention", "mlp"))].groupby("layer").share.sum()
+    whole = layers[layers.part == "layer"].set_index("layer").share
+    assert np.allclose(halves, whole, atol=1e-5)
+    assert layers.gain.iloc[-1] == pytest.approx(1, rel=1e-4)
+
+
+def test_a_difference_too_large_for_first_order_is_said(families):
+    model = models.load(families / "gpt2")
+    own = drift.states(model, IDS)
+    rest = torch.Generator().manual_seed(0)
+    strange = [one + 3 * torch.randn(one.shape, dtype=one.dtype, generator=rest) for one in own.hidden[1:]]
+    found = drift.compare(model, replace(own, hidden=[own.hidden[0], *strange], attention={}, mlp={}), **QUIET)
+    assert "first order" in found.closure.why and found.verdict.kind == "bug"
+
+
+def test_a_float64_run_has_no_local_error(families):
+    model = models.load(families / "llama")
+    found = drift.compare(model, drift.states(model, IDS), **QUIET)
+    assert found.table.ratio.max() < 1e-3 and found.verdict.kind == "rounding"
+
+
+def test_the_worst_gain_is_at_least_every_other(families):
+    model = models.load(families / "bert")
+    table = drift.compare(model, drift.states(model, IDS[:1], torch.bfloat16), worst=True, **QUIET).table
+    rows = table[table.part == "layer"]
+    assert (rows.gain_worst >= 0.99 * rows.gain).all() and (rows.gain_worst >= 0.8 * rows.gain_random).all()
+
+
+def row(window, **given):
+    one = {"window": window, "layer": 0, "part": "layer", "size": 10.0, "error": 3.0, "floor_eager": 3.0}
+    one |= {"floor_sdpa": 3.0, "floor_order": 6.0, "leaning": 1.0, "absolute": 4.0, "floor_leaning": 0.5}
+    one |= {
+        "floor_absolute": 2.0,
+        "token_ratio": 1.0,
+        "token_worst": 1.0,
+        "carried": 6.0,
+        "toward": 2.0,
+        "difference": 8.0,
+    }
+    return one | {"gain_random": 2.0} | given
+
+
+def test_windows_add_up_as_lengths_do():
+    sums = {"layer": 9, "part": "sum", "carried": 3.0, "difference": 4.0, "toward": 5.0, "size": 10.0}
+    second = row(1, error=4.0, size=20.0, floor_eager=4.0, floor_sdpa=5.0, floor_order=np.nan)
+    found = joined(pd.DataFrame([row(0), second, sums | {"window": 0}, sums | {"window": 1}]), torch.float32, {})
+    (one,) = found.table.to_dict("records")
+    assert one["error"] == 5 and one["size"] == pytest.approx(500**0.5)
+    # floors: eager 5; sdpa (9 + 25)^(1/2); order 6 and twice eager's 4 in the window where it was not run: 10
+    assert one["floor"] == pytest.approx(34**0.5) and one["ratio"] == pytest.approx(5 / 34**0.5)
+    assert one["floor_low"] == pytest.approx(0.2 * 500**0.5) and one["floor_high"] == pytest.approx(0.6 * 500**0.5)
+    assert (one["signed"], one["floor_signed"], one["signed_noise"]) == (0.25, 0.25, 5 / 8)
+    assert one["gain"] == pytest.approx(72**0.5 / 5) and one["share"] == 4 / 16
+    assert found.closure.length == pytest.approx((18 / 8) ** 0.5)
+    assert found.closure.angle == pytest.approx(10 / (18 * 8) ** 0.5)

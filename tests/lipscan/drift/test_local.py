@@ -1,0 +1,84 @@
+"""Local errors: what is planted in one place is found there, in full, and nowhere else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scans import small
+
+from lipscan import drift
+from lipscan.drift.comparison import Bench
+from lipscan.drift.local import at_least, local_errors
+from lipscan.drift.passes import passed
+
+IDS = torch.tensor([[2, 7, 5, 6, 9, 3]])
+
+
+def pushed(state, size=1e-3):
+    """A small change of a state."""
+    return size * torch.randn(state.shape, dtype=state.dtype, generator=torch.Generator().manual_seed(0))
+
+
+def errors(model, other, dtype=torch.float32):
+    bench = Bench(model, dtype, other)
+    found = local_errors(bench.reference, bench.low, other)
+    return {(row["layer"], row["part"]): row for row in found.rows}, found
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_an_error_after_a_layer_is_that_layers_own(families, name):
+    model = small(families / name)
+    other = drift.states(model, IDS)
+    bench = Bench(model, torch.float32, other)
+    change = pushed(other.hidden[1])
+    begun = [*other.hidden[:1], other.hidden[1] + change]
+    for call in passed(bench.reference, IDS).calls[1:]:  # the layers after it pass it on without an error
+        begun.append(call.again(begun[-1]))
+    rows, found = errors(model, replace(other, hidden=begun, attention={}, mlp={}, logits=None))
+    assert torch.allclose(found.streams[1], change, atol=1e-9)
+    assert rows[0, "layer"]["error"] == pytest.approx(change.norm().item())
+    assert all(row["error"] < 1e-6 for place, row in rows.items() if place != (0, "layer"))
+    signs = begun[1].sign()  # nearly those of the reference
+    assert rows[0, "layer"]["leaning"] == pytest.approx((change * signs).sum().item(), abs=0.01)
+    assert rows[0, "layer"]["absolute"] == pytest.approx(change.abs().sum().item())
+
+
+def test_an_error_of_a_half_is_that_halfs_own(families):
+    model = small(families / "gpt2")
+    other = drift.states(model, IDS)
+    for half in ("attention", "mlp"):
+        state = getattr(other, half)
+        changed = {**state, 2: state[2] + pushed(state[2])}
+        rows, _ = errors(model, replace(other, **{half: changed}))
+        assert rows[2, half]["error"] == pytest.approx(pushed(state[2]).norm().item())
+        others = {place: row["error"] for place, row in rows.items() if place != (2, half)}
+        assert max(others.values()) < 1e-6 or half == "attention" and max(others, key=others.get) == (2, "mlp")
+
+
+def test_floors_are_those_of_the_layers_in_the_type_fed_the_others_states(families):
+    model = small(families / "bert")
+    other = drift.states(model, IDS, torch.bfloat16)
+    rows, _ = errors(model, other, torch.bfloat16)
+    for row in rows.values():
+        assert row["error"] == pytest.approx(row["floor_eager"], rel=1e-9)  # the same run
+        assert row["token_ratio"] == pytest.approx(1, abs=0.3)
+        assert {key for key in row if key.startswith("floor_")} >= {"floor_eager", "floor_batch", "floor_order"}
+    assert rows[1, "attention"]["floor_sdpa"] != rows[1, "attention"]["floor_eager"]
+    assert "floor_sdpa" not in rows[1, "mlp"]
+
+
+def test_logits_and_the_embedding_have_errors_of_their_own(families):
+    model = small(families / "gpt2")
+    other = drift.states(model, IDS)
+    shifted = replace(other, logits=other.logits + 0.5)
+    rows, _ = errors(model, shifted)
+    assert rows[4, "logits"]["error"] == pytest.approx(0.5 * other.logits.numel() ** 0.5)
+    assert rows[-1, "embedding"]["error"] == 0
+    moved = replace(other, hidden=[other.hidden[0] + pushed(other.hidden[0]), *other.hidden[1:]])
+    assert errors(model, moved)[0][-1, "embedding"]["error"] == pytest.approx(pushed(other.hidden[0]).norm().item())
+
+
+def test_where_a_type_makes_no_error_the_floor_is_part_of_its_last_place():
+    eps = torch.finfo(torch.float32).eps
+    assert at_least(0.0, 4.0, torch.float32) == eps
+    assert at_least(eps, 4.0, torch.float32) == eps
