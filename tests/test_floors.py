@@ -12,6 +12,7 @@ import pytest
 
 import lipnb
 import lipscan
+import lipscan.drift
 
 ROOT = Path(__file__).parent.parent
 FLOORS = {  # rooms by floor, the lowest first
@@ -45,7 +46,7 @@ DOORS = {
     "transformers": {"lipscan.models", "lab.verification", "lab.training"},
     "huggingface_hub": {"lipscan.models", "lipscan.hub"},
     "nltk": {"lipscan.corpora"},
-    "matplotlib": {"lipscan.scanning", "lab.figures"},
+    "matplotlib": {"lipscan.drift", "lipscan.scanning", "lab.figures"},
     "seaborn": {"lipscan.scanning", "lab.figures"},
     "bokeh": {"lab.figures"},
     "papermill": {"lab.pages"},
@@ -166,5 +167,6 @@ def test_every_public_name_is_there():
     for name in lipnb.__all__:
         assert getattr(lipnb, name) is getattr(import_module("lipnb"), name) and name in dir(lipnb)
     assert lipnb.Attention.__module__ == "lipnb.attention.heads" and lipnb.certify.__module__ == "lipnb.certified"
-    for package in (lipnb, lipnb.sweeps, lipscan.drift, lipscan.scanning, lipscan.sweeps):  # completion offers what is meant
+    # completion offers what is meant
+    for package in (lipnb, lipnb.sweeps, lipscan.drift, lipscan.scanning, lipscan.sweeps):
         assert {name for name in dir(package) if not name.startswith("__")} == {*package.__all__}

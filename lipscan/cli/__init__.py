@@ -134,8 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command `lipnb`; see `enter`."""
     return enter(
         "lipnb",
-        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model,\n"
-        "sweeps over parameters of a notebook, and fetches real models.",
+        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model, tells\n"
+        "rounding from bugs, sweeps over parameters of a notebook, and fetches real models.",
         "lipscan.cli",
         VERBS,
         argv,

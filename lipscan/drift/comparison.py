@@ -196,7 +196,17 @@ class Bench:
         total = sent.errors.sum(0)
         sums = {"window": number, "layer": len(rows), "part": "sum", "carried": total.norm().item()}
         sums |= {"difference": whole, "toward": (total * difference[0]).sum().item()}
-        return [*rows, sums | {"size": own.hidden[-1].norm().item()}]
+        sums |= {"size": own.hidden[-1].norm().item(), "switched": _switched(own.experts, found.experts, number)}
+        return [*rows, sums]
+
+
+def _switched(own, fed, number):
+    """First place where a mixture of experts chose other experts than for the reference's states; "" without one."""
+    for layer, experts in own.items():
+        tokens = (experts != fed[layer]).any(-1).nonzero()
+        if len(tokens):
+            return f"layer {layer}, token {tokens[0].item()} of window {number}"
+    return ""
 
 
 def _kernels(number):
@@ -288,4 +298,6 @@ def _closure(sums):
     closes = abs(length - 1) <= 1 - CLOSES[0] and angle >= CLOSES[1]
     relative = difference / _length(sums["size"])
     why = "" if closes else f"the difference, {relative:.1g} of the state, is too large for first order"
+    if not closes and (switched := [one for one in sums.switched if isinstance(one, str) and one]):
+        why = f"a mixture of experts chose another expert, first in {switched[0]}"
     return Closure(length, angle, relative, why)

@@ -12,7 +12,8 @@ key                     shape                      what it holds
 ``logits``              (b, n, vocabulary), opt.   logits
 ======================  =========================  ==========================================================
 
-Floating point tensors have one type: float64, float32, bfloat16 or float16.
+The states have one type, the one in which they were computed: float64, float32, bfloat16 or float16. Logits may have
+another of these.
 """
 
 import os
@@ -73,8 +74,9 @@ def dump(model: Any, ids: Tensor, path: str | os.PathLike, *, dtype: torch.dtype
     try:
         with replacing(path) as (new,):
             save_file({name: one.contiguous().clone() for name, one in tensors.items()}, new, about)
-    except OSError as error:
-        raise OSError(f"{path} cannot be written ({error.strerror or error}): name another file.") from None
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or "there is no such folder"
+        raise OSError(f"{path} cannot be written ({reason}): name another file.") from None
     return path
 
 
@@ -161,7 +163,7 @@ def _check_header(path, slices):
                 f"{key} of {name} has shape {_shape(here)}, which does not fit input_ids of shape {_shape(shape)} and "
                 f"hidden_states.0 of shape {_shape(wanted)}: give (b, n, width), with the tokens of input_ids."
             )
-        if kind not in FLOATS or kind != floats:
+        if kind not in FLOATS or (kind != floats and key != "logits"):
             raise ValueError(
                 f"{key} of {name} is of type {kind}, hidden_states.0 of type {floats}: give all in one of "
                 f"{', '.join(FLOATS)}."

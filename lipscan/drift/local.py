@@ -42,11 +42,14 @@ class Errors(NamedTuple):
         Local errors of the stream in float64: of the embedding, then of each layer.
     late : dict
         Layer -> that share of its local error that its MLP half makes, (1, n, d).
+    experts : dict
+        Layer -> experts that the reference chooses for the other's states.
     """
 
     rows: list[dict[str, Any]]
     streams: list[Tensor]
     late: dict[int, Tensor]
+    experts: dict[int, Tensor]
 
 
 def local_errors(
@@ -80,7 +83,7 @@ def local_errors(
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
     late = {layer: other.hidden[layer + 1] - fed[1].hidden[layer + 1] for layer in halves} if halves else {}
-    return Errors([*rows.values()], streams, late)
+    return Errors([*rows.values()], streams, late, fed[0].experts)
 
 
 def _wide(other):

@@ -48,7 +48,9 @@ class Network:
         return next(one.dtype for one in self.inner.parameters() if one.is_floating_point())
 
     def to(self, dtype: torch.dtype) -> "Network":
-        """A copy in another type, see `lipscan.drift.precision.cast`."""
+        """A copy in another type, see `lipscan.drift.precision.cast`; itself if it has that type below float64."""
+        if dtype == self.dtype != torch.float64:
+            return self
         place = next(name for name, module in self.whole.named_modules() if module is self.inner)
         whole = cast(self.whole, dtype)
         return replace(self, whole=whole, inner=whole.get_submodule(place))
@@ -91,6 +93,8 @@ class Pass:
         Logits of the output layer.
     final : Tensor, shape (b, n, d)
         The last state after the final norm, or the last state itself in a network without one.
+    experts : dict
+        Layer -> experts chosen for each token by a mixture of experts, (b n, k), sorted.
     calls : list of Call
         The call of each layer, to repeat it with other tokens.
     """
@@ -100,6 +104,7 @@ class Pass:
     mlp: dict[int, Tensor] = field(default_factory=dict)
     logits: Tensor | None = None
     final: Tensor | None = None
+    experts: dict[int, Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
 
 
@@ -157,6 +162,10 @@ def passed(
         if number in network.halves and layers[number].get_submodule(network.halves[number][1]) is module:
             found.mlp[number] = first_of(output).detach()
 
+    def routed(module, args, output):
+        if isinstance(output, tuple) and not output[-1].is_floating_point():
+            found.experts[len(found.calls) - 1] = output[-1].sort(-1).values
+
     def ended(module, args, output):
         found.final = output[0].detach()
 
@@ -169,6 +178,8 @@ def passed(
             for place, hook in ((0, attended), (1, mixed)):
                 modules = [layers[number].get_submodule(names[place]) for number, names in network.halves.items()]
                 hooks += [module.register_forward_hook(hook) for module in dict.fromkeys(modules)]
+            routers = [one for layer in layers for one in layer.modules() if type(one).__name__.endswith("Router")]
+            hooks += [module.register_forward_hook(routed) for module in dict.fromkeys(routers)]
             output = run(network.whole, "input_ids", ids.to(network.inner.device))
         finally:
             for hook in hooks:

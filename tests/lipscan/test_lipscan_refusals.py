@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from scans import scanned, small
 from sweeping import NOTEBOOK, written
 
 import lipnb
-from lipscan import cli, corpora, models, recording, scanning, sweeps
+from lipscan import cli, corpora, drift, models, recording, scanning, sweeps
+from lipscan.drift.comparison import Bench
 from lipscan.models import files
 from lipscan.models.demo.fetching import SOURCES, fetch
 from lipscan.scanning import comparison, inputs, options
@@ -66,6 +68,37 @@ def swept(text, name="small.py"):
 
 def by_hand(**given):
     return spec.Spec(notebook=Path("small.py"), **given)
+
+
+def measured(*given):
+    raise AssertionError("it was measured")
+
+
+def dumped(at, change, name="gpt2", to="gpt2", **options):
+    """The dump of a small model, changed, held against a model; nothing may be measured."""
+    at.patch(Bench, "measured", measured)
+    path = drift.dump(getattr(at, name), torch.tensor([[2, 7, 5, 6, 9], [2, 8, 5, 11, 3]]), "mine.safetensors")
+    states = load_file(path)
+    states = change(states) or states
+    save_file({key: one.contiguous().clone() for key, one in states.items()}, path)
+    return drift.drift(getattr(at, to), against=path, progress=False, **options)
+
+
+def put(key, change):
+    """A change of one tensor of a dump."""
+    return lambda states: states.update({key: change(states[key])})
+
+
+def spoilt(value):
+    """A change of a tensor in one place."""
+    return lambda state: state.index_put(
+        (torch.tensor(1), torch.tensor(3), torch.tensor(0)), torch.tensor(value).to(state)
+    )
+
+
+def normed(at):
+    norm = at.gpt2.module.ln_f
+    return put("hidden_states.4", lambda state: norm(state.double()).float())
 
 
 IDS = torch.zeros(0, 3, dtype=torch.long)
@@ -156,6 +189,42 @@ REFUSALS = [  # id, call, word
     ("scans of two seeds", lambda at: compared(seed=5), "seed is 0 in the first and 5 in the second"),
     ("scans without a common layer", lambda at: comparison.check_common(
         *({"lengths": [4], "layers_scanned": layers} for layers in ([0, 1], [2]))), "none in both"),
+    # states of another program
+    ("no file of states", lambda at: drift.read("mine.safetensors"), "--dump"),
+    ("a text as a file of states", lambda at: drift.read("latin.txt"), "safetensors"),
+    ("states without ids", lambda at: dumped(at, lambda all: [all.pop("input_ids")] and None), "input_ids"),
+    ("ids that are no integers", lambda at: dumped(at, put("input_ids", torch.Tensor.float)), "integers"),
+    ("states under another name", lambda at: dumped(at, lambda all: all.update(h=all["logits"])), "'h'"),
+    ("a layer missing", lambda at: dumped(at, lambda all: [all.pop("hidden_states.2")] and None), "hidden_states.2"),
+    ("the last layer missing", lambda at: dumped(at, lambda all: {
+        key: one for key, one in all.items() if key[-1] not in "34" and key not in ("mlp.2", "attention.2")}),
+        "of 2 layers"),
+    ("a half of no layer", lambda at: dumped(at, lambda all: all.update({"mlp.4": all["mlp.3"]})), "from 0 to 3"),
+    ("states of fewer tokens", lambda at: dumped(at, put("hidden_states.1", lambda one: one[:, 1:])), "(2, 4, 24)"),
+    ("states of another model", lambda at: dumped(at, lambda all: {
+        key: one[..., :20] if key[:3] in ("hid", "att", "mlp") else one for key, one in all.items()}), "20 wide"),
+    ("states of two types", lambda at: dumped(at, put("mlp.1", torch.Tensor.half)), "F16"),
+    ("NaN", lambda at: dumped(at, put("hidden_states.3", spoilt(torch.nan))), "token 3 of window 1"),
+    ("an overflow of float16", lambda at: dumped(at, lambda all: {
+        key: spoilt(torch.inf)(one.half()) if key == "mlp.0" else one if key == "input_ids" else one.half()
+        for key, one in all.items()}), "65,504"),
+    ("ids of another tokenizer", lambda at: dumped(at, put("input_ids", lambda ids: ids + 65)), "another tokenizer"),
+    ("states of other tokens", lambda at: dumped(at, put("input_ids", lambda ids: (ids + 30) % 60)), "other tokens"),
+    ("states after the norm", lambda at: dumped(at, normed(at)), "after the final norm"),
+    ("states from the first output on", lambda at: dumped(at, lambda all: all.update(
+        {"hidden_states.0": all["hidden_states.1"]})), "output of the first layer"),
+    ("logits of part of the vocabulary", lambda at: dumped(at, put("logits", lambda one: one[..., :60])), "60 entries"),
+    ("more tokens than positions", lambda at: dumped(at, lambda all: {
+        key: one.repeat(1, 9, *[1] * (one.ndim - 2)) for key, one in all.items()}), "40 positions"),
+    ("states of eight bits", lambda at: dumped(at, lambda all: None, dtype="float8"), "bfloat16"),
+    ("nothing to compare with", lambda at: drift.drift(at.gpt2), "--dtype"),
+    ("a comparison into a file", lambda at: drift.drift(
+        at.bert, at.text, dtype="float16", output="short.txt"), "name a folder"),
+    ("a comparison of images", lambda at: drift.drift(at.vit, "random", dtype="float16", length=17), "read text"),
+    ("a second model of another size", lambda at: drift.drift(
+        at.bert, at.text, dtype="float16", length=5, against=models.load("minilm")), "they are not one model"),
+    ("a dump into no folder", lambda at: drift.dump(at.bert, IDS[:, :0].new_ones(1, 3), "no/a.safetensors"), "no/a"),
+    ("states of a module of your own", lambda at: drift.states(torch.nn.Identity(), IDS), "lipnb.models.load"),
     # sweeps and records
     ("no sweep", lambda at: sweeps.status("none"), "sweep.json"),
     ("no spec", lambda at: sweeps.run("nowhere.yml"), "nowhere.yml"),
@@ -187,7 +256,7 @@ def test_bad_input_is_refused_in_one_sentence(call, word, at):
 
 
 COMMANDS = [  # words, exit code, what the sentence says
-    ("scna", 2, "scan?"), ("xyzzy", 2, "choose from scan, sweep"), ("--versoin", 2, "--version?"), ("scan", 2, "MODEL"),
+    ("scna", 2, "scan?"), ("xyzzy", 2, "choose from scan, drift"), ("--versoin", 2, "--version?"), ("scan", 2, "MODEL"),
     ("scan minilm --againn", 2, "--again or --against?"), ("scan minilm --lengt=2", 2, "--lengths?"),
     ("scan minilm --xyzzy", 2, "choose from --help, --text"), ("scan minilm --lengths", 2, "one argument"),
     ("scan minilm --object head", 2, "invalid choice"), ("scan minilm gpt2", 2, "one word too many"),
@@ -205,6 +274,10 @@ COMMANDS = [  # words, exit code, what the sentence says
     *[(f"scan {place}", 1, "there is no folder") for place in ("./nosuch", "/no/such", "no/such/", "a/b/c")],
     ("scan gpt2-mini --tokenizer nobody/nothing", 1, "tokenizer"), ("fetch gpt9", 2, "gpt9"),
     ("sweep nowhere.yml", 1, "nowhere.yml"), ("status nowhere", 1, "no folder"),
+    ("drift minilm", 1, "--against FILE"), ("drift minilm --dtype int8", 2, "invalid choice"),
+    ("drift minilm --against nowhere.safetensors", 1, "nowhere.safetensors"),
+    ("drift minilm --dump a --against b", 1, "leave --against out"), ("drift minilm --length 0", 2, "from 1 on"),
+    ("drift minilm --dtype float16 --text short.txt", 1, "2 windows of 128 tokens"),
     ("sweep small.yml --limit 0", 2, "from 1 on"), ("sweep small.yml --workers none", 2, "from 1 on"),
     ("sweep small.yml --timeout -1", 2, "above 0"), ("sweep small.yml --timeout soon", 2, "'soon'"),
     ("sweep small.yml --output ''", 2, "name of a folder"), ("sweep small.yml -p n", 2, "-p layer=3"),

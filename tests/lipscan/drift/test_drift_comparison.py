@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hub import small_model
 
 from lipscan import drift, models
 from lipscan.drift.comparison import joined
+from lipscan.drift.passes import network_of, passed
 
 IDS = torch.tensor([[2, 7, 5, 6, 9, 3, 12, 15], [2, 8, 5, 11, 9, 3, 14, 21]])
 QUIET = {"progress": False}
@@ -39,6 +41,20 @@ def test_a_difference_too_large_for_first_order_is_said(families):
     assert "first order" in found.closure.why and found.verdict.kind == "bug"
 
 
+def test_another_expert_is_the_reason_if_one_was_chosen(tmp_path):
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=63)
+    more = dict(intermediate_size=48, num_local_experts=4, num_experts_per_tok=1, bos_token_id=0, eos_token_id=0)
+    model = models.load(small_model(tmp_path / "moe", "mixtral", sizes | more))
+    own = drift.states(model, IDS)
+    away = torch.randn(own.hidden[0][0, 5].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    hidden = [one.clone() for one in own.hidden]
+    hidden[1][0, 5] += 20 * away  # the layer after it reads this token as another one
+    hidden[2] = passed(network_of(model).to(torch.float64), IDS, hidden).hidden[2]
+    found = drift.compare(model, replace(own, hidden=hidden, attention={}, mlp={}), **QUIET)
+    assert found.closure.why == "a mixture of experts chose another expert, first in layer 1, token 5 of window 0"
+    assert drift.compare(model, own, **QUIET).closure.why == ""
+
+
 def test_a_float64_run_has_no_local_error(families):
     model = models.load(families / "llama")
     found = drift.compare(model, drift.states(model, IDS), **QUIET)
@@ -67,7 +83,7 @@ def row(window, **given):
 
 
 def test_windows_add_up_as_lengths_do():
-    sums = {"layer": 9, "part": "sum", "carried": 3.0, "difference": 4.0, "toward": 5.0, "size": 10.0}
+    sums = {"layer": 9, "part": "sum", "carried": 3.0, "difference": 4.0, "toward": 5.0, "size": 10.0, "switched": ""}
     second = row(1, error=4.0, size=20.0, floor_eager=4.0, floor_sdpa=5.0, floor_order=np.nan)
     found = joined(pd.DataFrame([row(0), second, sums | {"window": 0}, sums | {"window": 1}]), torch.float32, {})
     (one,) = found.table.to_dict("records")
