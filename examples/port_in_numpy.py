@@ -42,8 +42,7 @@ def attention(x, weights, config):
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
     query, key, value = (x @ weights[f"self_attn.{one}_proj.weight"].T for one in "qkv")
     query, key, value = (
-        one.reshape(len(x), count, -1).swapaxes(0, 1)
-        for one, count in ((query, heads), (key, shared), (value, shared))
+        one.reshape(len(x), count, -1).swapaxes(0, 1) for one, count in ((query, heads), (key, shared), (value, shared))
     )
     query, key = rotated(query, config["rope_theta"]), rotated(key, config["rope_theta"])
     key, value = (np.repeat(one, heads // shared, axis=0) for one in (key, value))

@@ -36,7 +36,10 @@ def with_outputs(graph, path):
 
 
 def states(graph, names, ids, *, optimised=True):
-    """States of a run, by the names of `with_outputs`, on token ids (b, n), one sequence after the other: key -> array (b, n, d)."""
+    """States of a run on token ids (b, n), one sequence after the other: key -> array (b, n, d).
+
+    `names`: of its outputs, from `with_outputs`.
+    """
     import numpy as np
     import onnxruntime
 
