@@ -29,8 +29,9 @@ from lipscan.drift.verdict import CLEAN, FAULT, LEANS, TOGETHER, TOKEN, heights
 from lipscan.models.hooks import Call
 
 MODELS = {"minilm": "bert", "gpt2-mini": "gpt2", "stories260K": "llama", "smollm2": "llama"}  # with their families
+UNSEEN = {"e5-small": "bert", "minilm-l3": "bert"}  # on which no threshold was chosen, on another text
 SLOW = "smollm2"  # fewer cases, one window
-TEXT, LENGTH = "alice", 32
+TEXT, OTHER_TEXT, LENGTH = "alice", "ag_news", 32
 PLACES = ("early", "middle", "late", "all")  # layers: the first, the middle, the last, every one
 COSINE = (0.999, 0.99)  # usual thresholds
 CLOSE = {"bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5)}  # torch.testing: rtol, atol
@@ -61,7 +62,8 @@ class Start(NamedTuple):
 def _reference(name, windows):
     model = load(place(name) if name == "stories260K" else name, dtype="float64")
     count = 2 * windows + 3
-    text = models.first_tokens(model, corpora.read(TEXT), LENGTH * count).view(count, LENGTH)
+    words = corpora.read(OTHER_TEXT if name in UNSEEN else TEXT)
+    text = models.first_tokens(model, words, LENGTH * count).view(count, LENGTH)
     reference, ids = network_of(model).to(torch.float64), text[: 2 * windows : 2]
     with exact():
         reference = with_halves(reference, ids)
@@ -166,7 +168,7 @@ def _threads():
 
 def _plain():
     """Products of matrices without oneDNN."""
-    return torch.backends.mkldnn.flags(enabled=False)
+    return torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
 
 
 def _joint(start, tokens, texts):
@@ -220,9 +222,9 @@ def _kinds(family, dtype):
 
 
 def _cases(model, dtype, half):
-    """Sizes and places of the faults of a kind: all in small networks, some in the slow one and in float16.
+    """Sizes and places of the faults of a kind: all in small networks in bfloat16, fewer in the slow one and elsewhere.
 
-    Float16 takes a processor several times as long as float32.
+    Float16 takes a processor several times as long as the others.
     """
     if half in OUTSIDE:
         return [(size, half) for size in range(3)]
@@ -231,8 +233,9 @@ def _cases(model, dtype, half):
     middle, others = [(size, "middle") for size in range(3)], [where for where in PLACES if where != "middle"]
     if dtype == "float16":
         return middle
-    sizes = range(1, 2) if model == SLOW else range(3)
-    return middle + [(size, where) for where in others for size in (sizes if where != "all" else (1,))]
+    if model == SLOW or dtype == "float32":
+        return middle + [(1, where) for where in others]
+    return middle + [(size, where) for where in others for size in ((1,) if where == "all" else range(3))]
 
 
 def _layers(start, where):
@@ -275,8 +278,8 @@ def _units(names):
     """Models, types and kinds of faults of a table; the slow model not in float16."""
     return [
         (name, dtype, kind)
+        for dtype in ("bfloat16", "float32", "float16")
         for name in names
-        for dtype in TYPES
         if (name, dtype) != (SLOW, "float16")
         for kind in _kinds(MODELS[name], dtype)
     ]
@@ -297,7 +300,7 @@ def _settings_of_faults():
     "drift-power",
     "faults planted in a layer of three small models: what `lipnb drift` says, and what usual comparisons see",
     over=lambda: _units([name for name in MODELS if name != SLOW]),
-    size=lambda dtype: 3 if dtype == "float16" else 10,
+    size=lambda dtype: {"float16": 3, "float32": 6}.get(dtype, 10),
     settings=_settings_of_faults,
 )
 def fault_rows(model, dtype, kind):
@@ -328,15 +331,24 @@ def fault_rows(model, dtype, kind):
     return rows
 
 
-def _settings():
+def _settings(models=MODELS, text=TEXT):
     return {
-        "text": corpora.fingerprint(corpora.read(TEXT)),
+        "text": corpora.fingerprint(corpora.read(text)),
         "length": LENGTH,
-        "models": [*MODELS],
+        "models": [*models],
         "thresholds": {"fault": FAULT, "token": TOKEN, "clean": CLEAN, "leans": LEANS, "together": TOGETHER},
     }
 
 
+@table(
+    "drift-clean-unseen",
+    "the same of two models and a text on which the thresholds were not chosen",
+    over=lambda: [
+        (name, dtype, run) for name in UNSEEN for dtype in ("bfloat16", "float32") for run in RUNS if run != "longer"
+    ],
+    size=lambda model: 78 if model == "e5-small" else 24,
+    settings=lambda: _settings(UNSEEN, OTHER_TEXT),
+)
 @table(
     "drift-clean",
     "clean runs by other kernels and in other company: local errors in floors, verdicts, usual comparisons",
@@ -353,7 +365,7 @@ def _settings():
 )
 def clean_rows(model, dtype, run):
     """Rows of a clean run: for each window alone, each part of the network, and the run as a whole."""
-    start, rows = start_of(model, dtype, 1 if model == SLOW else 4), []
+    start, rows = start_of(model, dtype, {SLOW: 1}.get(model, 2 if model in UNSEEN else 4)), []
     other = RUNS[run](start)
     for number in range(len(start.ids)):
         one, part = _only(start, number), other.window(number)
