@@ -422,4 +422,4 @@ print("✓ every constant lies below every bound that applies to it; stored rows
 #
 # **One thing to try.** Compare a model before and after your fine-tune: `lipnb scan ./before --against ./after`.
 #
-# **Next:** {doc}`../book/sweeps`: one notebook, run for many values of its parameters.
+# **Next:** {doc}`11_self_attention`.

@@ -9,25 +9,26 @@
 # %% [markdown]
 # # Why the constant grows
 #
-# In nearly all trained layers the {term}`local Lipschitz constant` grows with the number $n$ of {term}`tokens <token>`,
-# in untrained ones hardly ({doc}`41_real_text`). Trained {term}`attention` looks at the same few tokens, and moving one
-# of those moves many outputs: by its value, and more by its key, which changes how many look at it. For one head these
-# two effects and a third, that of queries, bound the constant ({prf:ref}`three-terms`). Wherever we measured the third,
-# it is smaller than the first two together. The slope of these two, with nothing fitted, predicts that of the constant
-# over {glue:text}`why-layers:.0f` trained layers with a root-mean-square error of {glue:text}`why-rmse:.3f` and a
-# correlation of {glue:text}`why-correlation:.2f` ({glue:text}`why-low:.2f` to {glue:text}`why-high:.2f`, models
-# resampled); the {term}`spectral norm` of the {term}`attention matrix` has {glue:text}`why-P-rmse:.3f` and
-# {glue:text}`why-P-correlation:.2f` ({numref}`fig-43-slopes`). The median error is not smaller,
-# {glue:text}`why-median:.3f` against {glue:text}`why-P-median:.3f`: what goes away are the exceptions. Most of the gain
-# is in {glue:text}`why-gainers`; in {glue:text}`why-worse:.0f` of the layers the spectral norm is nearer.
+# Trained {term}`attention` looks at the same few {term}`tokens <token>`, and moving one of those moves many outputs: by
+# its value, and by its key, which changes how much attention it gets. For one head, terms for these two effects and for
+# a third, that of queries, bound the {term}`local Lipschitz constant` ({prf:ref}`three-terms`). Over
+# {glue:text}`why-layers:.0f` trained layers the first two account for the growth of the constant with the number $n$ of
+# tokens: their slope differs from that of the constant by {glue:text}`why-rmse:.3f` (root mean square), the slope of
+# the {term}`spectral norm` of the {term}`attention matrix` by {glue:text}`why-P-rmse:.3f` ({numref}`fig-43-slopes`). On
+# two models that the form was not chosen on, the two errors cannot be told apart ([below](held-out)). With independent
+# tokens the constant grows, too, so a part of the growth needs no text ({numref}`fig-43-null`).
 
 # %% tags=["parameters", "hide-input"]
 texts = ["alice", "python_reference"]  # for the live cells, best first
 sentence = "The little girl fell down the well because she had followed a rabbit."
 close = 0.05  # error of a slope that counts as close: 3.5 % an octave
+at_most, as_rival = 0.10, 0.02  # written down in lab/experiments/unseen.toml before the two models were measured
 seed = 0
 
 # %% tags=["hide-input"]
+import math
+from importlib.resources import files
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -35,10 +36,10 @@ import torch
 from myst_nb import glue
 
 from lab import figures, ledger, results
-from lab.experiments import interventions, positions
+from lab.experiments import independent_tokens, interventions, positions
 from lab.experiments.head_terms import head_terms
-from lab.statistics import layer_growth
-from lab.statistics.predicted_slopes import compared, held_out, neighbours, with_terms
+from lab.statistics import growth, layer_growth
+from lab.statistics.predicted_slopes import bends, compared, neighbours, with_terms
 from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models
 from lipnb.jacobian import block_norms
 
@@ -46,19 +47,23 @@ figures.house_style()
 atlas = layer_growth.stored()
 own = with_terms(atlas[atlas.case == "as read"], results.load("head-terms"))
 of_window = ["model", "masked", "corpus", "layer", "length", "window", "text"]
+
+# %% tags=["hide-input"]
 seen = results.load("attention-received")[[*of_window, "received", "squares"]]
 own = own.merge(seen, on=of_window, validate="one_to_one")
 own[["received", "squares"]] **= 0.5
-rates = layer_growth.rates(own, along=("attention_norm", "value", "key", "one_head", "both", "received", "squares"))
+along = ["attention_norm", "both", "value", "key", "received"]
+rates = layer_growth.rates(own, along=along).assign(flat=0.0)
 rates["neighbours"] = neighbours(rates)
 shown_terms = {
     "attention_norm": "slope of the largest $\\|P\\|_2$",
     "both": "slope of largest $F$ + largest $\\|S\\|_2$",
 }
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens: how fast its constant grows (up) against two predictions without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Left: the norm of the attention matrix, which knows where attention goes, and neither values nor keys. Right: values and keys. The layers of gpt2-mini and the first layer of MiniLM, far above the line on the left, lie near it on the right; most other layers of MiniLM move to its right."}, "image": {"alt": "Two scatter plots of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. On the left several marks lie far above the diagonal; on the right all lie within about a tenth of it, more below than above."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens: how fast its constant grows (up) against the slopes of two other quantities, without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Left: the norm of the attention matrix, which knows where attention goes, and neither values nor keys. Right: values and keys. The layers of gpt2-mini and the first layer of MiniLM, far above the line on the left, lie near it on the right; most other layers of MiniLM move to its right."}, "image": {"alt": "Two scatter plots of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. On the left several marks lie far above the diagonal; on the right all lie within about a tenth of it, more below than above."}}
 drawn = figures.points(figures.atlas.mechanism(rates, close, shown_terms))
 plt.show()
+
 
 # %% [markdown]
 # ## Everyone looks at one
@@ -138,12 +143,14 @@ figures.table(example, names | {"constant": "constant"}, digits=3)
 # :::
 # ::::
 #
-# In the example above the whole sum is nearly reached ({glue:text}`why-reached:.1f` % at 512 tokens). As a check by
-# machine, here is the sum for random heads of width 2 with an attack on it: tokens that make the constant as large a
-# part of the sum as gradient ascent can.
+
+#
+# In the example the sum of the three terms is nearly reached ({glue:text}`why-reached:.1f` % at 512 tokens). For
+# random heads of width 2, gradient ascent finds tokens whose constant is {glue:text}`why-ascended:.4f` of the sum, and
+# none beyond it.
 
 
-# %%
+# %% tags=["hide-input"]
 def constant(A, V, x):
     """Local constants of one head at tokens x (b, n, d), by automatic differentiation."""
 
@@ -164,6 +171,7 @@ def terms(A, V, x):
     return F + torch.linalg.matrix_norm(S, 2) + torch.linalg.matrix_norm(C, 2).amax(-1)
 
 
+# %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(seed)
 shares = {"random": [], "ascended": []}
 for _ in range(8):
@@ -182,135 +190,121 @@ for name, found in shares.items():
         f"{name} tokens, {found.size} inputs: constant over the sum {np.median(found):.2f}, at most {found.max():.4f}"
     )
 
-# %% [markdown]
-# ## One trained head
-#
-# The same three terms of one head of MiniLM, at 64 tokens of a text:
-
-# %%
-model = models.load("minilm")
-corpus = corpora.available(*texts)
-tokens = models.random_windows(model, corpora.read(corpus), length=64, count=1, seed=seed)
-f, x = model.attention(4), model.activations(tokens, 4)
-one = f.replace(
-    **{
-        name: getattr(f, name)[:1]
-        for name in ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias")
-    }
-).to(dtype=torch.float64)
-found_terms = {name: term.item() for name, term in head_terms(one, x.double()).items()}
-whole = local_lipschitz(one, x[0].double()).value.item()
-norm_of_P = found_terms.pop("attention_norm")
-print(f"norm of P {norm_of_P:.2f};", ", ".join(f"{name} {term:.2f}" for name, term in found_terms.items()))
-print(f"constant of the head {whole:.2f}")
 
 # %% [markdown]
-# ## Measured: slopes from slopes
+# ## Slopes next to slopes
 #
 # A layer has several heads, and the sum over all of them is far too large: {glue:text}`why-loose:.0f` times the
-# constant in the median up to {glue:text}`why-loose-to:.0f` tokens (in the longer windows,
-# {glue:text}`why-unbounded:,.0f` of {glue:text}`why-rows:,.0f`, it was not measured). So we ask for growth, not for
-# size. For each layer the prediction is the slope of
+# constant in the median, up to {glue:text}`why-loose-to:.0f` tokens. So we compare growth, not size. We take the slope
+# of
 #
 # $$\max_h F^{(h)} + \max_h \norm{S^{(h)}}_2$$
 #
-# over the same {term}`windows <window>` of 8 to 512 tokens as the constant. Nothing is fitted. Each of the two
-# terms is tried alone too. Three controls: the slope of the largest $\norm P_2$, $F$ without
-# the norms of values and outputs; the mean slope of the neighbouring layers, which
-# knows measured constants; and "no growth".
+# over the {term}`windows <window>` of 8 to 512 tokens at which the constant was measured, and fit nothing. The table
+# compares it with other slopes, in three ways: over all layers; over distinct weights, with MiniLM without its mask
+# only, and ALBERT, whose depths share one attention, as one layer; and over octaves, from each length to the next, less
+# their mean in the layer. In the octaves only the bends of a curve count, not its level.
 
 # %% tags=["hide-input"]
 PREDICTORS = {
     "attention_norm": "norm of P",
     "both": "values and keys",
-    "one_head": "values + keys of one head",
     "value": "values alone (largest F)",
     "key": "keys alone (largest norm of S)",
     "received": "√U, attention received",
-    "squares": "root of the largest sum of squares",
     "neighbours": "neighbouring layers",
-    "flat": "no growth",
+    "flat": "no growth; no bend",
 }
-rates["flat"] = 0.0
-scores = compared(rates, [*PREDICTORS], within=close, seed=seed).set_index("predictor")
-listed = scores.assign(within=[f"{100 * share:.0f} %" for share in scores.within]).reset_index()
-listed["interval"] = [
-    f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]" if np.isfinite(row.correlation) else "–"
-    for row in listed.itertuples()
-]
-listed["predictor"] = listed.predictor.map(PREDICTORS)
-names = {"predictor": "predicted by", "median": "median error", "within": f"error at most {close}", "rmse": "RMS error"}
-names |= {"largest": "largest error", "mean": "mean (signed)", "interval": "correlation"}
-figures.table(listed, names, digits=2, bold=listed.predictor == "values and keys")
+once = rates[rates["map"] != "MiniLM, masked"]
+once = once.assign(layer=once.layer.where(once["map"] != "ALBERT", 0)).groupby(["map", "layer"], sort=False)
+weights = once[["slope", *PREDICTORS]].mean().reset_index()
+bent = bends(own, along).assign(flat=0.0)
+scores, by_weights = (compared(some, [*PREDICTORS], seed=seed).set_index("predictor") for some in (rates, weights))
+by_octave = compared(bent, [*along, "flat"], seed=seed).set_index("predictor")
+shown = scores[["rmse", "median", "largest"]].assign(weights=by_weights.rmse, octaves=by_octave.rmse)
+shown["bends"] = [f"{one:.2f}" if np.isfinite(one) else "–" for one in by_octave.correlation.reindex(shown.index)]
+names = {"predictor": "slope of", "rmse": f"RMS error, {len(rates)} layers", "median": "median error"}
+names |= {"largest": "largest error", "weights": f"RMS error, {len(weights)} distinct weights"}
+names |= {"octaves": f"RMS error, {len(bent)} octaves", "bends": "correlation, octaves within layers"}
+shown = shown.reset_index().assign(predictor=[*PREDICTORS.values()])
+figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 
 # %% [markdown]
-# *Intervals resample the {glue:text}`why-models:.0f` models (MiniLM with and without a mask is one), and are as wide as
-# six models make them.* The RMS error of values and keys less that of $\norm P_2$ is {glue:text}`why-less:.3f`
-# [{glue:text}`why-less-low:.3f`, {glue:text}`why-less-high:.3f`]; less that of the neighbours it is
-# {glue:text}`why-beside:.3f` [{glue:text}`why-beside-low:.3f`, {glue:text}`why-beside-high:.4f`], an interval that
-# reaches zero: by their errors, the predictions from values and keys and from the neighbours cannot be told apart. The
-# keys do most of the work: alone they have a correlation of {glue:text}`why-key-correlation:.2f`, the values alone
-# {glue:text}`why-value-correlation:.2f`, with a larger RMS error than $\norm P_2$, {glue:text}`why-value-rmse:.3f`.
+# Intervals resample the {glue:text}`why-models:.0f` models, and are as wide as six models make them. The RMS error of
+# values and keys, less that of the norm of $P$, is {glue:text}`why-less:.3f` [{glue:text}`why-less-low:.3f`,
+# {glue:text}`why-less-high:.3f`] over the layers, and {glue:text}`why-octave-less:.3f`
+# [{glue:text}`why-octave-less-low:.3f`, {glue:text}`why-octave-less-high:.3f`] over the octaves. The terms follow the
+# bends within layers with a correlation of {glue:text}`why-octave:.2f` [{glue:text}`why-octave-low:.2f`,
+# {glue:text}`why-octave-high:.2f`], the norm with {glue:text}`why-octave-P:.2f` [{glue:text}`why-octave-P-low:.2f`,
+# {glue:text}`why-octave-P-high:.2f`].
 #
-# *Does the attention that tokens receive explain the growth?* The two rows of $\sqrt U$ and of the sums of squares are
-# the two sides of item 3, and know $P$ alone. $\sqrt U$ has the RMS error {glue:text}`why-U-rmse:.3f`, more than $\norm
-# P_2$, and held out {glue:text}`why-U-held:.3f` against {glue:text}`why-P-held:.3f`; the sums of squares
-# {glue:text}`why-squares-rmse:.3f`, as good as $\norm P_2$. Both are far from {glue:text}`why-rmse:.3f`. A reason why
-# $U$ is too large: a token that everyone looks at, and that looks at itself, has a row with all of its own attention,
-# so that $U = c$. With a mask the first token does. In half of the windows $\sqrt U$ is more than
-# {glue:text}`why-U-share:.3f` of $\sqrt c$. Neither side is the norm in general: $n$ rows that share their attention
-# among the same $\sqrt n$ tokens have $\norm P_2 = n^{1/4}$ and sums of squares 1; rows that give $n^{-1/2}$ to one
-# token and the rest to themselves have $\norm P_2 \le 2$ and $U = c \approx \sqrt n$.
+# Three reservations. Most of the gain is in {glue:text}`why-gainers`, and in {glue:text}`why-worse:.0f` of the
+# {glue:text}`why-layers:.0f` layers the norm of $P$ is nearer. The terms lie too high, by {glue:text}`why-bias:.2f` in
+# the mean, because $S$ takes norms and forgets directions. And the mean slope of the neighbouring layers is not clearly
+# worse: the RMS error of values and keys less theirs is {glue:text}`why-beside:.3f` [{glue:text}`why-beside-low:.3f`,
+# {glue:text}`why-beside-high:.4f`].
 #
-# Model by model, and from a line fitted to all other models:
+# *The terms account for growth; they do not forecast it.* They are taken at the windows at which the constant is
+# measured. Below 64 tokens their slope foretells that of the constant from 64 tokens on with an RMS error of
+# {glue:text}`why-forecast-both:.2f`, the constant's own slope with {glue:text}`why-forecast-own:.2f`.
+#
+# (held-out)=
+# ## Two models that the form was not chosen on
+#
+# The form was chosen by looking: of some thirteen forms this one was the best on these layers. So we took two models
+# that no page was written with, e5-small (12 layers) and minilm-l3 (3), on two texts from 8 to 128 tokens. We stored
+# the slopes of the terms and wrote down what we expected before measuring the constants for these tables. The error of
+# values and keys would be below {glue:text}`why-at-most:.2f`, and within {glue:text}`why-as-rival:.2f` of that of the
+# norm of $P$, either way. That was not blind: a first look, by other code and at other windows of the same models, had
+# shown two errors of about the same size.
 
 # %% tags=["hide-input"]
-three = ["attention_norm", "both", "neighbours"]
-fitted = held_out(rates, [*three, "received"])
-plain = pd.concat(
-    {
-        name: (rows[three].sub(rows.slope, axis=0) ** 2).mean() ** 0.5
-        for name, rows in [*rates.groupby("map", sort=False), ("all", rates)]
-    },
-    axis=1,
-).T
-table = plain.join(fitted[[*three[:2], "mean slope"]].rename(columns={name: f"{name}_held" for name in three}))
-names = {"map": "model", "attention_norm": "norm of P", "both": "values and keys", "neighbours": "neighbours"}
-names |= {"attention_norm_held": "norm of P, held out", "both_held": "values and keys, held out"}
-names |= {"mean slope": "mean of the other models"}
-figures.table(table.rename_axis("map").reset_index(), names, digits=2, bold=table.index == "all")
+unseen = layer_growth.stored("unseen-atlas-")
+unseen = with_terms(unseen[unseen.case == "as read"], results.load("unseen-head-terms"))
+fresh = layer_growth.rates(unseen, along=along[:4]).assign(mean=rates.slope.mean(), flat=0.0)
+fresh["neighbours"] = neighbours(fresh)
+predicted = pd.read_csv(files("lab.experiments") / "unseen-predictions.csv").rename(columns={"model": "map"})
+both_ways = fresh.merge(predicted, on=["map", "corpus", "layer"], suffixes=("", "_before"), validate="one_to_one")
+unseen_bent = bends(unseen, along[:4]).assign(flat=0.0)
+HELD = [*along[:4], "neighbours", "mean", "flat"]
+held, held_bends = (
+    compared(some, columns, together=["map", "layer"], seed=seed).set_index("predictor")
+    for some, columns in ((fresh, HELD), (unseen_bent, [*along[:4], "flat"]))
+)
+shown = held[["rmse", "median", "mean", "largest"]].assign(octaves=held_bends.rmse)
+shown["bends"] = [f"{one:.2f}" if np.isfinite(one) else "–" for one in held_bends.correlation.reindex(shown.index)]
+words = PREDICTORS | {"mean": f"mean slope of the {len(rates)} layers"}
+shown = shown.reset_index().assign(predictor=[words[name] for name in HELD])
+names = {"predictor": "slope of", "rmse": f"RMS error, {len(fresh)} layers on a text", "median": "median error"}
+names |= {"mean": "mean error (signed)", "largest": "largest error"}
+names |= {"octaves": f"RMS error, {len(unseen_bent)} octaves", "bends": "correlation, octaves within layers"}
+figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 
 # %% [markdown]
-# *RMS errors of slopes; MiniLM with a mask is held out together with MiniLM.* What the new prediction costs: it lies
-# too high, by {glue:text}`why-bias:.2f` in the mean, because $S$ takes norms and forgets directions, and in
-# {glue:text}`why-minilm-worse:.0f` of the {glue:text}`why-minilm-layers:.0f` layers of MiniLM (with a mask and without)
-# its error is larger than that of $\norm P_2$. So it is in {glue:text}`why-worse:.0f` of all
-# {glue:text}`why-layers:.0f` layers, and the RMS error is larger in {glue:text}`why-worse-maps:.0f` of
-# {glue:text}`why-maps:.0f` rows of the table ({glue:text}`why-worse-list`). Of the whole gain in squared error
-# {glue:text}`why-gain:.0f` % is in {glue:text}`why-gainers`. The correlation is one over models and layers together;
-# over the layers of one model it is {glue:text}`why-inside-stories:.2f` in stories260K and
-# {glue:text}`why-inside-minilm:.2f` in MiniLM without a mask, and in the others at least
-# {glue:text}`why-inside-others:.2f`. In ALBERT, whose depths share their weights, the neighbours predict better. And it
-# was found by looking: some thirteen forms were tried on these layers, and this one was the
-# best of them; the sum within one head, written down before, is in the table. No layer was kept aside; the next section
-# is a test of its own. Without SmolLM2 the correlation is {glue:text}`why-others:.2f`, for $\norm P_2$
-# {glue:text}`why-P-others:.2f`: most of the agreement of the latter came from SmolLM2.
+# Both expectations came true. The error of values and keys is {glue:text}`why-held:.3f`; less that of the norm of $P$
+# it is {glue:text}`why-held-less:.3f` [{glue:text}`why-held-less-low:.3f`, {glue:text}`why-held-less-high:.3f`]. That
+# interval resamples the {glue:text}`why-held-layers:.0f` layers, with both texts of one together; two models are too
+# few to resample.
 #
-# That keys matter is no guess. Along the steepest direction, at the longest windows, {glue:text}`why-by-key:.0f` % of
-# the constant (median over layers) comes through the keys and {glue:text}`why-by-value:.0f` % through the values. The
-# medians of single models reach from {glue:text}`why-key-least:.0f` to {glue:text}`why-key-most:.0f` % for the keys and
-# from {glue:text}`why-value-least:.0f` to {glue:text}`why-value-most:.0f` % for the values. MiniLM with a mask has the
-# reverse order, {glue:text}`why-masked-key:.0f` and {glue:text}`why-masked-value:.0f` %.
+# - The *level* carries over: the error is near that on the layers above, and a third below that of their mean slope.
+#   The largest error is {glue:text}`why-held-largest:.3f`, where it was {glue:text}`why-largest:.3f`.
+# - The *advantage over the norm of $P$* is not decided here. With all eight models, resampled, it is
+#   {glue:text}`why-eight-less:.3f` [{glue:text}`why-eight-less-low:.3f`, {glue:text}`why-eight-less-high:.3f`].
+# - *Keys alone* were nearer than values alone on the layers above. Here they are the farthest of the terms, and values
+#   alone the nearest.
+# - *Bends*: these curves are nearly straight. The terms follow their octaves with a correlation of
+#   {glue:text}`why-held-bends:.2f` [{glue:text}`why-held-bends-low:.2f`, {glue:text}`why-held-bends-high:.2f`]; the
+#   norm of $P$ does not. By their errors, "no bend" is as good as the terms. We had not written this test down.
+# - *Within e5-small*, whose slopes differ little, the correlation over layers is {glue:text}`why-e5-alice:.2f` on Alice
+#   and {glue:text}`why-e5-ag_news:.2f` on AG News.
 #
 # ## Changed attention, changed slopes
 #
-# Correlation over layers is no cause, and the form was chosen on these layers. So we change the attention of a layer at
-# the inputs that it receives, and measure all slopes again on the same windows, of 16 to 256 tokens; the form was fixed
-# before. *Softer* multiplies the queries by 1/2, *sharper* by 2; one change deletes the most attended token, one gives
-# every place the same learned position. (With *uniform* attention, queries times 0, nothing would be tested: without
-# keys the constant is $\norm P_2$ times a number, by linear algebra.)
+# Correlation over layers is no cause. So we change the attention of a layer at the inputs that it receives, and measure
+# all slopes again on the same windows, of 16 to 256 tokens. *Softer* multiplies the queries by 1/2, *sharper* by 2; one
+# change deletes the most attended token, and one gives every place the same learned position.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of values and keys changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-close:.2f`. Softer attention makes both flatter, sharper attention makes both steeper in nearly all layers, and the effect of deleting a token is predicted in most."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in four colours, along the diagonal: softer attention at the lower left, sharper at the upper right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of values and keys changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-close:.2f`. Softer attention makes both flatter, sharper attention makes both steeper in nearly all layers, and values and keys follow the effect of deleting a token in most."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in four colours, along the diagonal: softer attention at the lower left, sharper at the upper right."}}
 stored = with_terms(results.load("interventions"), results.load("head-terms-changed"), also=["intervention"])
 evidence = stored[stored.intervention != "uniform"]
 by_norm = interventions.changes(evidence)
@@ -318,57 +312,143 @@ changed = interventions.changes(evidence.assign(attention_norm=evidence.both))
 figures.interventions.changes(changed, close)
 plt.show()
 
+
 # %% tags=["hide-input"]
 misses = changed[["intervention"]].assign(both=changed.gap, norm=by_norm.gap, none=changed.change)
 misses = pd.concat([misses, misses.assign(intervention="all four")])
-lines = []
+lines, columns = [], {"both": "values and keys", "norm": "norm of P", "none": "“no change”"}
 for name, some in misses.groupby("intervention", sort=False):
     line = {"change": f"{name} ({len(some)} layers)"}
-    line |= {column: (some[column] ** 2).mean() ** 0.5 for column in ("both", "norm", "none")}
-    lines.append(
-        line
-        | {f"{column} close": int((some[column].abs() <= close + 1e-12).sum()) for column in line if column != "change"}
-    )
+    line |= {column: (some[column] ** 2).mean() ** 0.5 for column in columns}
+    lines.append(line | {f"{column} close": int((some[column].abs() <= close + 1e-12).sum()) for column in columns})
 foretold = pd.DataFrame(lines)
-inside = pd.DataFrame(
-    {
-        name: {
-            "layers": len(some),
-            "both": some.change.corr(some.norm_change),
-            "norm": by_norm.loc[some.index].change.corr(by_norm.loc[some.index].norm_change),
-        }
-        for name, some in changed.groupby("intervention", sort=False)
-    }
-).T
-columns = {"both": "values and keys", "norm": "norm of P", "none": "“no change”"}
+inside = {
+    name: (some.change.corr(some.norm_change), by_norm.loc[some.index].change.corr(by_norm.loc[some.index].norm_change))
+    for name, some in changed.groupby("intervention", sort=False)
+}
 names = {"change": "change"} | {name: f"RMS error, {words}" for name, words in columns.items()}
 names |= {f"{name} close": f"within {close}, {words}" for name, words in columns.items()}
 figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("all"))
 
 # %% [markdown]
-# Sharpness is a cause of the growth: in {glue:text}`why-sharp-signs:.0f` of the {glue:text}`why-sharp-layers:.0f`
-# layers sharper attention makes the constant grow faster, softer attention slower in {glue:text}`why-soft-signs:.0f`.
-# And the terms of values and keys tell how much, better than $\norm P_2$ does: the correlation of the changes is
-# {glue:text}`why-changes:.2f`, for $\norm P_2$ {glue:text}`why-P-changes:.2f`. Part of that is only that softer and
-# sharper attention lie apart. Over the layers of one change it is:
+# Sharpness is a cause of the growth: in {glue:text}`why-sharp-signs:.0f` of {glue:text}`why-sharp-layers:.0f` layers
+# sharper attention makes the constant grow faster; in {glue:text}`why-soft-signs:.0f` softer attention makes it grow
+# slower. By how much, the terms tell better than the norm of $P$: the correlation of the changes is
+# {glue:text}`why-changes:.2f` against {glue:text}`why-P-changes:.2f`, and it is larger within each of the four changes,
+# too. Where a token is deleted, most slopes move little: "no change" is within {glue:text}`why-close:.2f` in
+# {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f` layers, values and keys in
+# {glue:text}`why-deleted-both:.0f`.
+#
+# ## The null model: independent tokens
+#
+# Compared with what does the constant grow on text? If tokens are drawn independently from one law, it tends to a
+# number.
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Independent tokens (ours)
+# :label: independent-tokens
+#
+# Let $f$ be attention by dot products without a {term}`mask <mask (causal)>`, with any heads and biases, and
+# $x_1, x_2, \dots$ drawn independently from a law $\mu$ with compact support. Almost surely
+#
+# $$\norm{D_{(x_1, \dots, x_n)} f}_2 \to \max\Big( \norm{D F_\mu}_{L^2(\mu)},\
+#   \max_{x \in \operatorname{supp} \mu} \norm{\textstyle\sum_h W_h \Sigma^h_\mu(x) A_h}_2 \Big) ,$$
+#
+# where $\Sigma^h_\mu(x)$ is the covariance that a token at $x$ sees in head $h$ among $\mu$, and $D F_\mu$ the Jacobian
+# of the mean-field map, as an operator on perturbations in $L^2(\mu)$. No number of tokens enters.
+# :::
+#
+
+#
+# The same is true of any tokens whose empirical measures tend to $\mu$, if they lie in its support. To grow, new tokens
+# must be unlike those before, or the law must change with the length: for instance by one token that all of an ever
+# longer text attends to.
+#
+# ::::{dropdown} Proof
+# :::{prf:proof}
+# Everything on the way converges uniformly, so that a limit is left to compute.
+#
+# 1. The Jacobian is $D_n + K_n$: the blocks $D_n(x_i) = \sum_h W_h \Sigma^h_{\mu_n}(x_i) A_h$ on the diagonal, and
+#    $\frac1n k_n(x_i, x_j)$ with $k_n(x, y) = \sum_h \frac{e^{q_h(x) \cdot y}}{Z^h_n(x)} W_h (I + (y - m^h_n(x))\,
+#    q_h(x)^\top)$. Here $Z^h_n, m^h_n, \Sigma^h_n$ are averages over the first $n$ tokens.
+# 2. They tend to those of $\mu$, almost surely and uniformly on the support, because the functions that are averaged
+#    are uniformly Lipschitz. So $D_n \to D$ and $k_n \to k$ uniformly. As $\norm{K}_2$ of a matrix with blocks
+#    $\frac1n k(x_i, x_j)$ is at most the largest $\norm{k}_2$, the norm of the Jacobian differs by a number that tends
+#    to 0 from that of $T_n = D + K$ on $L^2(\mu_n)$, or, if tokens coincide, from the larger of that and their
+#    $\norm{D(x_i)}_2$: pushes of equal tokens whose sum is 0 meet $D$ alone.
+# 3. *Below.* For a continuous $u$ the quotient $\norm{T_n u} / \norm u$ in $L^2(\mu_n)$ tends to that in $L^2(\mu)$, by
+#    the law of large numbers. And if one token moves, the part through $K$ is of
+#    order $1 / \sqrt n$, so that $\norm{D(x_i)}_2$ is left; tokens come near every point of the support.
+# 4. *Above.* Uniformly up to any $\delta$, $k$ is a finite sum of products of continuous functions of $x$ and of $y$
+#    (Stone and Weierstrass); let it be one. Then $T_n^* T_n = D^\top D + F_n$, where the range of $F_n$ is spanned by
+#    finitely many continuous functions that do not depend on $n$. Its eigenvalues $\lambda > \max \norm D_2^2$ are
+#    the zeros of the determinant of a finite matrix, whose entries are averages over $\mu_n$ of continuous functions:
+#    products of these with $(D^\top D - \lambda)^{-1}$. They converge, locally uniformly in $\lambda$, to those of
+#    $\mu$; so do the zeros. $\square$
+# :::
+# ::::
+
 
 # %% tags=["hide-input"]
-names = {
-    "change": "change",
-    "layers": "layers",
-    "both": "correlation, values and keys",
-    "norm": "correlation, norm of P",
+alice = results.load("atlas-minilm").query("corpus == 'alice' and weights == 'pretrained'")
+kinds = {
+    "text": alice[alice.order == "text"],
+    "shuffled": alice[alice.order == "shuffled"],
+    "beside": results.load("independent-beside-special"),
 }
-figures.table(inside.rename_axis("change").reset_index().astype({"layers": int}), names, digits=2)
+looks = {"text": ("#0072b2", "o", "text in order"), "shuffled": ("#e69f00", "s", "shuffled before reading")}
+looks |= {"beside": ("#d55e00", "^", "independent")}
+layers = sorted(kinds["text"].layer.unique())
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-null", "caption": "Small marks: single texts and draws; large ones: geometric means. Every text begins with [CLS] and ends with [SEP], which are kept at every length; all other independent tokens are drawn with replacement from what the layer receives at {glue:text}`null-pool:,d` tokens, in {term}`windows <window>` of Alice. In layer 0 independent tokens are far above text; elsewhere they begin higher or alike, and text catches up with them."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher or alike; in layer 0 they stay above, in the others text meets or passes them on the way."}}
+axes = figures.panels(3, rows=2, width=3.2, height=2.9)
+for ax, layer in zip(axes, layers, strict=True):
+    for kind, (colour, marker, label) in looks.items():
+        some = kinds[kind][kinds[kind].layer == layer]
+        middle = np.exp(np.log(some.lipschitz).groupby(some.length).mean())
+        ax.plot(some.length, some.lipschitz, marker, color=colour, ms=2.5, alpha=0.35)
+        ax.plot(middle.index, middle, marker=marker, ms=4, color=colour, label=label)
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel=f"constant, layer {layer}")
+    ax.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
+    ax.set_yticks([5, 10, 20, 40], ["5", "10", "20", "40"])
+    ax.minorticks_off()
+axes[-1].legend(loc="upper left", fontsize=9)
+plt.show()
+
+
+# %% tags=["hide-input"]
+def rows_of(kind, layer, low=32):
+    """Rows of one layer from `low` to 512 tokens."""
+    return kinds[kind][(kinds[kind].layer == layer) & kinds[kind].length.between(low, 512)]
+
+
+slopes = pd.DataFrame({kind: [growth.slope(rows_of(kind, layer))[:2] for layer in layers] for kind in kinds})
+slopes = slopes.assign(layer=layers)
+for name, low in (("less", 32), ("late", 128)):
+    slopes[name] = [growth.difference(rows_of("text", one, low), rows_of("beside", one, low)) for one in layers]
+
+
+def signs(name):
+    """Layers in which a difference of slopes is above 0, below 0, and neither, by its interval."""
+    low, high = np.array([ends for _, ends in slopes[name]]).T
+    return [slopes.layer[which].tolist() for which in (low > 0, high < 0, (low <= 0) & (high >= 0))]
+
+
+columns = {"text": "text", "shuffled": "shuffled", "beside": "independent", "less": "text less independent"}
+columns |= {"late": "the same, 128 to 512"}
+told = slopes[[*columns]].map(lambda cell: f"{cell[0]:.2f} ({cell[1][0]:.2f} to {cell[1][1]:.2f})")
+figures.table(told.assign(layer=slopes.layer), {"layer": "layer"} | columns)
 
 # %% [markdown]
-# For sharper attention, where the prediction follows the change least, values and keys come within
-# {glue:text}`why-close:.2f` of it in {glue:text}`why-sharp-both:.0f` of {glue:text}`why-sharp-layers:.0f` layers,
-# $\norm P_2$ in {glue:text}`why-sharp-norm:.0f`. The hard control is "no change" where a token is deleted, which moves
-# most slopes little: it is within {glue:text}`why-close:.2f` in {glue:text}`why-deleted-none:.0f` of
-# {glue:text}`why-deleted:.0f` layers, $\norm P_2$ in {glue:text}`why-deleted-norm:.0f`, values and keys in
-# {glue:text}`why-deleted-both:.0f`. These layers are of three models, and the changes of one layer share its slope as
-# read.
+# *Slopes from 32 to 512 tokens in MiniLM and their differences, with 95 % intervals (Student's, one layer at a time)
+# over windows of text and {glue:text}`null-draws:.0f` draws at each length, all from one pool.* Text grows more in
+# {glue:text}`null-more:.0f` of {glue:text}`null-layers:.0f` layers from 32 tokens on, and in
+# {glue:text}`null-late:.0f` from 128 on; there independent tokens grow more in {glue:text}`null-late-fewer:.0f`. In all
+# layers but the first independent tokens have at least {glue:text}`null-share:.0f` % of the slope on text. So a part of
+# the growth needs neither order nor a text that goes on, only a larger sample. If the special tokens are drawn like all
+# others, the limit of the theorem is the constant at the whole pool of {glue:text}`null-pool:,d` tokens; the mean of
+# the draws is {glue:text}`null-reached-least:.2f` to {glue:text}`null-reached-most:.2f` of it at 2,048 tokens.
 #
 # ## Which token moves which
 #
@@ -392,7 +472,12 @@ figures.table(inside.rename_axis("change").reset_index().astype({"layers": int})
 # :::
 # :::
 #
-# Here is $N$ for one sentence, beside attention:
+
+#
+# Here is $N$ for one sentence, next to attention:
+
+# %% tags=["hide-input"]
+model, corpus = models.load("minilm"), corpora.available(*texts)
 
 # %%
 layer = 3
@@ -406,113 +491,28 @@ words = model.tokenizer.convert_ids_to_tokens(ids[0])
 figures.influence.maps(looks, norms, words)
 plt.show()
 
-# %% tags=["hide-input"]
-lip = local_lipschitz(attention, x)
-loose = torch.linalg.matrix_norm(norms, 2).item()
-dense = AttentionJacobian(attention.to(dtype=torch.float64), x[0].double()).dense()
-of_first = torch.linalg.matrix_norm(dense[:, : x.shape[-1]], 2).item()
-blocks = dense.view(len(words), x.shape[-1], len(words), x.shape[-1]).transpose(1, 2)
-exact = torch.linalg.matrix_norm(blocks, 2)
-ledger.record(
-    ledger.equal(
-        "castin.lem-c.2",
-        "norms of its blocks, token by token",
-        (norms.double() / exact - 1)[exact > 0],
-        within=2e-3,
-        seen="reconstructed",
-        effort="structured",
-        variant=True,
-        grounds=f"one layer of {model.name} at a sentence of {len(words)} tokens, against the dense Jacobian in float64",
-    )
-)
 
 # %% [markdown]
 # The layer has the constant {glue:text}`why-here:.2f`; the blocks of the first token together give
 # {glue:text}`why-column:.1f` of it, and the norm of $N$ is {glue:text}`why-blocks:.1f`, too large because it ignores
 # directions, as $S$ does.
 #
-# ## With the residual connection and the norm
+# ## Beyond one layer, beyond training
 #
-# The released code measures the sub-layer, attention with its residual connection and its {term}`layer normalisation`
-# ({doc}`46_released_code`), and everything above is about attention alone. Does the rest change the growth? In BERT,
-# MiniLM and ALBERT the norm comes last, $x \mapsto \mathrm{LN}(x + f(x))$; in the other models first,
-# $x \mapsto x + f(\mathrm{LN}(x))$. MiniLM with a mask keeps it here, where the released code leaves it out.
-
-# %% tags=["hide-input"]
-sub = layer_growth.named(results.load("released-map"))
-here = ["model", "masked", "corpus", "layer", "length", "text"]
-sub = sub.merge(atlas[atlas.case == "as read"][[*here, "lipschitz"]].rename(columns={"lipschitz": "alone"}), on=here)
-short = sub[sub["map"].isin(layer_growth.TRAINED) & (sub.length <= 128)]
-series = pd.concat(
-    layer_growth.rates(rows, along=("alone", "inner", "released")).assign(part=part)
-    for part, rows in {"all": sub, "training": short}.items()
-)
-quarter = {"near": "slope", "near_alone": "alone", "near_released": "released"}
-for name, column in quarter.items():
-    series[name] = (series[column] - 0.25).abs() <= layer_growth.CLOSE
-grouped = series.groupby(["map", "shortest", "longest"], sort=False)
-released_map = (
-    grouped[["alone", "inner", "slope", "released"]]
-    .median()
-    .join(grouped[[*quarter]].sum())
-    .join(grouped.size().rename("layers"))
-)
-released_map = released_map.reset_index()
-released_map["map"] = [
-    f"{name}, {low} to {high} tokens" for name, low, high in released_map[["map", "shortest", "longest"]].to_numpy()
-]
-for name in quarter:
-    released_map[name] = [
-        f"{near} of {layers}" for near, layers in zip(released_map[name], released_map.layers, strict=True)
-    ]
-names = {"map": "layers of", "alone": "attention alone"}
-names |= {"inner": "without norm (MiniLM, ALBERT) or residual (others)"}
-near_quarter = f"within {layer_growth.CLOSE} of 1/4"
-names |= {"slope": "whole sub-layer", "near": near_quarter, "released": "released quantity of it"}
-figures.table(released_map, names | {"near_released": f"{near_quarter}, released"}, digits=2)
-
-# %% [markdown]
-# *Medians over layers of slopes in log-log axes, two windows at each length.* The sub-layer of MiniLM, measured as the
-# theorems define it, has a slope within 0.1 of 1/4 in {glue:text}`why-sub-near:.0f` of {glue:text}`why-sub-layers:.0f`
-# layers up to the 128 tokens of its training; the residual connection and the norm change little. Up to 512 tokens, the
-# released quantity of the sub-layer has one in {glue:text}`why-post-released:.0f` of the {glue:text}`why-post:.0f`
-# layers with the norm last, where the constant has in {glue:text}`why-post-near:.0f`; of all
-# {glue:text}`why-all-sub:.0f` in {glue:text}`why-all-released:.0f`, the constant in {glue:text}`why-all-near:.0f`. That
-# is no finding about attention: the quantity is the root of $\norm{J^\top f(X)}_F$ ({prf:ref}`released-value`), and
-# where that has $n$ rows of much the same size, it grows like $n^{1/4}$, whatever the constant does. For the identity,
-# which the residual connection carries along, it is $n^{1/4}$ times the root of the tokens' root-mean-square norm. In
-# {glue:text}`why-single:.0f` layers one row has more than half of the square of that norm at 128 tokens, and there is
-# no such rule: in {glue:text}`why-single-near:.0f` of them the quantity is near 1/4 all the same, in
-# {glue:text}`why-single-flat:.0f`, of SmolLM2, it hardly grows ({glue:text}`why-single-low:.2f` to
-# {glue:text}`why-single-high:.2f`).
+# *Sub-layers.* Everything above is about attention alone; the released code measures it with its residual connection
+# and its {term}`layer normalisation`. How many of these sub-layers have a constant near $n^{1/4}$ is in
+# {ref}`one table <all-counts>` with all other counts.
 #
-# ## Whole networks
+# *Whole networks.* The constant of a network is at most the product of those of its whole layers, with norms and MLP,
+# but that grows far faster. From 8 to 128 tokens the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
+# [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`] and the product
+# {glue:text}`why-product-minilm:.2f`; gpt2-mini has {glue:text}`why-net-gpt2:.2f` [{glue:text}`why-net-gpt2-low:.2f`,
+# {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`.
 #
-# A network of layers (attention, norms, residual connections and MLP) has a constant of at most the product of the
-# constants of its layers at the tokens that they receive. The product is far too large. Does at least its growth
-# compose?
-
-# %% tags=["hide-input"]
-whole_networks = results.load("whole-networks").assign(excess=lambda rows: rows["product"] / rows.lipschitz)
-medians = whole_networks.groupby(["model", "length"], sort=False)[["lipschitz", "product"]].median().unstack("model")
-medians.columns = [f"{what}-{which}" for what, which in medians.columns]
-names = {"length": "tokens", "lipschitz-minilm": "MiniLM", "product-minilm": "product of its 6 layers"}
-names |= {"lipschitz-gpt2-mini": "gpt2-mini", "product-gpt2-mini": "product of its 6 layers "}
-net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_index("model")
-figures.table(medians.reset_index(), names, digits=3)
-
-# %% [markdown]
-# No, in these two. From 8 to 128 tokens (four windows at each length) the network of MiniLM has the slope
-# {glue:text}`why-net-minilm:.2f` [{glue:text}`why-net-minilm-low:.2f`, {glue:text}`why-net-minilm-high:.2f`], the
-# product of its layers {glue:text}`why-product-minilm:.2f`; gpt2-mini {glue:text}`why-net-gpt2:.2f`
-# [{glue:text}`why-net-gpt2-low:.2f`, {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`. The
-# rate of a network is not the sum of the rates of its layers, but far below it.
-
-# %% [markdown]
-# ## A jump where training ended
-#
-# The first layer of MiniLM grows for yet another reason. This version of MiniLM was trained on texts of at most 128
-# tokens. We measure its first layer on windows around that length, and once with the same tokens moved to later places.
+# *A jump where training ended.* MiniLM was trained on texts of at most 128 tokens. Its first layer jumps there, from
+# {glue:text}`why-before:.1f` at 120 tokens to {glue:text}`why-beyond:.1f` at 160 ({numref}`fig-43-jump`). The same 64
+# tokens have {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places larger by 100. With
+# one position for all places no length that we tried jumps.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-jump", "caption": "The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. Blue: one dot for each stored window. Orange: medians of the windows measured when this page runs. The constant more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line."}, "image": {"alt": "Constant of the first layer of MiniLM against the number of tokens up to 512, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond."}}
 token_ids = model.token_ids(corpora.read(corpus))
@@ -531,142 +531,154 @@ later = first_layer_constant(positions.variant(model, 100), 64)
 figures.real_text.jump(results.load("atlas-minilm"), jump, corpus)
 plt.show()
 
-# %% [markdown]
-# The median constant is {glue:text}`why-before:.1f` at 120 tokens and {glue:text}`why-beyond:.1f` at 160. The same 64
-# tokens have {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places larger by 100. With
-# one position for all places the medians of all lengths lie between {glue:text}`why-one-low:.1f` and
-# {glue:text}`why-one-high:.1f`. So the jump comes with places beyond those that training reached.
-
 
 # %% tags=["hide-input"]
+lip = local_lipschitz(attention, x)
+loose = torch.linalg.matrix_norm(norms, 2).item()
+dense = AttentionJacobian(attention.to(dtype=torch.float64), x[0].double()).dense()
+of_first = torch.linalg.matrix_norm(dense[:, : x.shape[-1]], 2).item()
+blocks = dense.view(len(words), x.shape[-1], len(words), x.shape[-1]).transpose(1, 2)
+exact = torch.linalg.matrix_norm(blocks, 2)
+whole_networks = results.load("whole-networks").assign(excess=lambda rows: rows["product"] / rows.lipschitz)
+net = layer_growth.rates(whole_networks, along=("product",), key=["model"]).set_index("model")
+halves = {}
+for cut in (64, 128):
+    low, high = (layer_growth.rates(some, along=along[:2]) for some in (own[own.length < cut], own[own.length >= cut]))
+    halves[cut] = {one: ((low[one] - high.slope) ** 2).mean() ** 0.5 for one in ("slope", "both")}
+    assert low[layer_growth.KEY].equals(high[layer_growth.KEY])
 longest = own[own.length == own["map"].map(own.groupby("map").length.max())]
-shares_of = longest.groupby(["map", "layer"])[["by_value", "by_key"]].median().median()
-others = compared(rates[rates["map"] != "SmolLM2"], ["attention_norm", "both"], draws=10).set_index("predictor")
-beside = compared(rates, ["neighbours", "both"], seed=seed).set_index("predictor").loc["both"]
-best, past = scores.loc["both"], scores.loc["attention_norm"]
-said = {"layers": len(rates), "close": close, "models": rates["map"].str.removesuffix(", masked").nunique()}
-said |= {
-    "rmse": best.rmse,
-    "correlation": best.correlation,
-    "low": best.low,
-    "high": best.high,
-    "median": best["median"],
-}
-said |= {"P-rmse": past.rmse, "P-correlation": past.correlation, "P-median": past["median"], "bias": best["mean"]}
-said |= {"less": best.less, "less-low": best.less_low, "less-high": best.less_high, "largest": best.largest}
-said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": beside.less_high}
-said |= {f"{one}-correlation": scores.correlation[one] for one in ("key", "value")}
-said["value-rmse"] = scores.rmse["value"]
-said |= {"U-rmse": scores.rmse["received"], "squares-rmse": scores.rmse["squares"]}
-said |= {"U-held": fitted.received["all"], "P-held": fitted.attention_norm["all"]}
-said["U-share"] = np.floor(1000 * (own.received / own.column**0.5).median()) / 1000
-nearer = (rates.attention_norm - rates.slope) ** 2 - (rates.both - rates.slope) ** 2  # above 0: the new one is
+through = longest.groupby(["map", "layer"])[["by_value", "by_key"]].median()
+nearer = (rates.attention_norm - rates.slope) ** 2 - (rates.both - rates.slope) ** 2  # above 0: the terms are
 gains = nearer.groupby(rates["map"], sort=False).sum()
 gainers = gains.nlargest(3).index
-lost = plain.drop("all").query("both > attention_norm")
-inside_map = {name: layers.both.corr(layers.slope) for name, layers in rates.groupby("map")}
-few = {name: inside_map.pop(name) for name in ("stories260K", "MiniLM")}
-said |= {"worse": (nearer < 0).sum(), "worse-maps": len(lost), "maps": len(gains)}
-said |= {"gain": 100 * gains[gainers].sum() / gains.sum(), "inside-stories": few["stories260K"]}
-said |= {"inside-minilm": few["MiniLM"], "inside-others": np.floor(100 * min(inside_map.values())) / 100}
-lost_list = [f"{name} {row.both:.3f} against {row.attention_norm:.3f}" for name, row in lost.iterrows()]
 called = [{"MiniLM": "MiniLM without a mask"}.get(name, name) for name in gainers]
-for name, listing in {
-    "worse-list": ", ".join(lost_list),
-    "gainers": f"{', '.join(called[:-1])} and {called[-1]}",
-}.items():
-    glue(f"why-{name}", listing, display=False)
-said |= {"others": others.correlation["both"], "P-others": others.correlation["attention_norm"]}
-said |= {"by-key": 100 * shares_of.by_key, "by-value": 100 * shares_of.by_value}
-of_maps = 100 * longest.groupby(["map", "layer"])[["by_value", "by_key"]].median().groupby("map").median()
-for name in ("key", "value"):
-    column = of_maps[f"by_{name}"]
-    said |= {f"{name}-least": column.min(), f"{name}-most": column.max(), f"masked-{name}": column["MiniLM, masked"]}
-said |= {"loose": (own.bound / own.lipschitz).median(), "loose-to": own.length[own.bound.notna()].max()}
-said |= {"unbounded": own.bound.isna().sum(), "rows": len(own)}
-last = example.iloc[-1]
+glue("why-gainers", f"{', '.join(called[:-1])} and {called[-1]}", display=False)
+beside = compared(rates, ["neighbours", "both"], seed=seed).set_index("predictor").loc["both"]
+eight = compared(pd.concat([rates, fresh]), along[:2], seed=seed).set_index("predictor").loc["both"]
+
+# %% tags=["hide-input"]
+best, past, last = scores.loc["both"], scores.loc["attention_norm"], example.iloc[-1]
+said = {"layers": len(rates), "models": rates["map"].str.removesuffix(", masked").nunique(), "close": close}
+said |= {"rmse": best.rmse, "P-rmse": past.rmse, "bias": best["mean"], "largest": best.largest}
+said |= {"worse": (nearer < 0).sum(), "ascended": shares["ascended"].max(), "at-most": at_most, "as-rival": as_rival}
 said |= {"reached": 100 * last.constant / (last.value + last.key + last["query"])}
-sharper, softer, deleted = (
-    changed[changed.intervention == name] for name in ("sharper", "softer", "without the most attended")
-)
+said |= {"loose": (own.bound / own.lipschitz).median(), "loose-to": own.length[own.bound.notna()].max()}
+for name, row in {"": best, "octave-": by_octave.loc["both"], "held-": held.loc["both"], "eight-": eight}.items():
+    said |= {f"{name}less": row.less, f"{name}less-low": row.less_low, f"{name}less-high": row.less_high}
+said |= {"beside": beside.less, "beside-low": beside.less_low, "beside-high": beside.less_high}
+of_bends = {"octave": by_octave.loc["both"], "octave-P": by_octave.loc["attention_norm"]}
+for name, row in (of_bends | {"held-bends": held_bends.loc["both"]}).items():
+    said |= {name: row.correlation, f"{name}-low": row.low, f"{name}-high": row.high}
+said |= {"forecast-own": halves[64]["slope"], "forecast-both": halves[64]["both"]}
+said |= {"held": held.rmse["both"], "held-largest": held.largest["both"], "held-layers": len(fresh) / 2}
+for corpus, some in fresh[fresh["map"] == "e5-small"].groupby("corpus"):
+    said[f"e5-{corpus}"] = some.both.corr(some.slope)
+
+# %% tags=["hide-input"]
+sharper, softer = (changed[changed.intervention == name] for name in ("sharper", "softer"))
 said |= {
     "sharp-layers": len(sharper),
-    "sharp-both": (sharper.gap.abs() <= close + 1e-12).sum(),
-    "sharp-norm": (by_norm.loc[sharper.index].gap.abs() <= close + 1e-12).sum(),
     "sharp-signs": (sharper.change > 0).sum(),
     "soft-signs": (softer.change < 0).sum(),
 }
+deleted = foretold[foretold.change.str.startswith("without")].iloc[0]
+said |= {"deleted": (changed.intervention == "without the most attended").sum()}
+said |= {"deleted-both": deleted["both close"], "deleted-none": deleted["none close"]}
 said |= {"changes": changed.change.corr(changed.norm_change), "P-changes": by_norm.change.corr(by_norm.norm_change)}
-of_minilm = rates[rates["map"].str.startswith("MiniLM")]
-worse = (of_minilm.both - of_minilm.slope).abs() > (of_minilm.attention_norm - of_minilm.slope).abs()
-said |= {"minilm-worse": worse.sum(), "minilm-layers": len(worse)}
-of_deleted = foretold[foretold.change.str.startswith("without")].iloc[0]
-said |= {"deleted": len(deleted)} | {
-    f"deleted-{name}": of_deleted[f"{name} close"] for name in ("both", "norm", "none")
-}
+
+# %% tags=["hide-input"]
 said |= {"here": lip.value.item(), "column": of_first, "blocks": loose}
-to_training = series[(series["map"] == "MiniLM") & (series.part == "training")]
-said |= {"sub-near": to_training.near.sum(), "sub-layers": len(to_training)}
-to_longest = series[series.part == "all"].set_index(["map", "layer"])
-said |= {"all-sub": len(to_longest), "all-near": to_longest.near.sum(), "all-released": to_longest.near_released.sum()}
-norm_last = to_longest[~to_longest.index.get_level_values("map").map(sub.groupby("map").pre_norm.first()).astype(bool)]
-said |= {"post": len(norm_last), "post-near": norm_last.near.sum(), "post-released": norm_last.near_released.sum()}
-largest = sub[sub.length.isin([122, 128])].groupby(["map", "layer"]).largest.min()
-single = to_longest[largest[to_longest.index] > 0.5]
-flat = single.query("map == 'SmolLM2' and not near_released")
-said |= {"single": len(single), "single-near": single.near_released.sum(), "single-flat": len(flat)}
-said |= {"single-low": round(flat.released.min(), 2) + 0.0, "single-high": flat.released.max()}
 for name, key in (("minilm", "minilm"), ("gpt2", "gpt2-mini")):
     row = net.loc[key]
     said |= {f"net-{name}": row.slope, f"net-{name}-low": row.low, f"net-{name}-high": row.high}
     said |= {f"product-{name}": row["product"]}
 said |= {"before": jump[120], "beyond": jump[160], "same": jump[64], "moved": later}
-said |= {"one-low": min(without_places.values()), "one-high": max(without_places.values())}
-for name, value in said.items():
-    glue(f"why-{name}", float(value), display=False)
+(more, fewer, same), (late_more, late_fewer, _) = signs("less"), signs("late")
+drawn_all = results.load("independent-tokens")
+limit = results.load("independent-limit").set_index("layer").lipschitz
+reached = drawn_all[drawn_all.length == 2048].groupby("layer").lipschitz.mean() / limit
+share = min(row.beside[0] / row.text[0] for row in slopes.itertuples() if row.layer > 0)
+of_null = {"more": len(more), "layers": len(layers), "late": len(late_more), "late-fewer": len(late_fewer)}
+of_null |= {"share": np.floor(100 * share), "reached-least": reached.min(), "reached-most": reached.max()}
+of_null["draws"] = independent_tokens.DRAWS_BESIDE
+for name, value in ({f"why-{n}": v for n, v in said.items()} | {f"null-{n}": v for n, v in of_null.items()}).items():
+    glue(name, float(value), display=False)
+glue("null-pool", math.prod(independent_tokens.POOL), display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert all(found.max() <= 1 + 1e-9 for found in shares.values()) and shares["ascended"].max() > 0.9
-assert 0.99 < said["reached"] / 100 <= 1 and whole <= sum(found_terms.values())
+assert 0.99 < said["reached"] / 100 <= 1
 assert drawn == 2 * len(rates) and own.converged.all() and not (own.lipschitz > own.bound * (1 + 1e-2)).any()
 assert (own.attention_norm <= own.column**0.5 * (1 + 1e-4)).all() and (own.attention_norm > 1 - 1e-3).all()
-assert best.rmse < 0.75 * past.rmse and best.correlation > past.correlation + 0.1
-assert best["mean"] > 0 and best["median"] > 0.75 * past["median"]
-assert (foretold.both < foretold[["norm", "none"]].min(axis=1)).all() and said["changes"] > said["P-changes"] + 0.1
-assert (inside.both > inside.norm).all() and (
-    by_norm[["intervention", "layer"]] == changed[["intervention", "layer"]]
-).all(axis=None)
-assert beside.less_low < 0 and beside.less_high > -0.005 and scores.rmse["value"] > past.rmse > scores.rmse["key"]
-assert 0.9 * gains.sum() < gains[gainers].sum() and max(few.values()) < 0.5 < said["inside-others"]
-assert own.bound.isna().eq(own.length > said["loose-to"]).all() and not (own["query"] >= own.value + own.key).any()
 assert (own.squares <= own.attention_norm * (1 + 1e-3)).all() and (own.received <= own.column**0.5 * (1 + 1e-4)).all()
-assert (own.attention_norm <= own.received * (1 + 1e-3)).all() and said["U-rmse"] > past.rmse > 1.5 * best.rmse
-assert abs(said["squares-rmse"] - past.rmse) < 0.005 and said["U-held"] > said["P-held"]
-assert of_maps.query("by_value > by_key").index.tolist() == ["MiniLM, masked"]
-assert shares_of.by_key > 0.5 and said["sharp-signs"] >= len(sharper) - 1
+assert (own.attention_norm <= own.received * (1 + 1e-3)).all()
+assert best.rmse < 0.75 * past.rmse and by_weights.rmse["both"] < 0.75 * by_weights.rmse["attention_norm"]
+assert best["mean"] > 0 and best["median"] > 0.75 * past["median"]
+assert by_octave.correlation["both"] > by_octave.correlation["attention_norm"]
+assert beside.less_low < 0 and beside.less_high > -0.005 and scores.rmse["value"] > past.rmse > scores.rmse["key"]
+assert 0.9 * gains.sum() < gains[gainers].sum(), "the gain is told by three models"
+assert own.bound.isna().eq(own.length > said["loose-to"]).all() and not (own["query"] >= own.value + own.key).any()
+assert all(table["both"] > table["slope"] for table in halves.values()), "no forecast"
+assert (foretold.both < foretold[["norm", "none"]].min(axis=1)).all() and said["changes"] > said["P-changes"] + 0.1
+assert all(ours > of_norm for ours, of_norm in inside.values())
+assert by_norm[["intervention", "layer"]].equals(changed[["intervention", "layer"]])
+print("✓ the sum of the three terms bounds the constant; the sentences on slopes hold for the stored tables")
+
+# %% tags=["hide-input", "nbval-check-output"]
+assert unseen.converged.all() and not (unseen.lipschitz > unseen.bound * (1 + 1e-2)).any()
+assert len(both_ways) == len(fresh) == len(predicted) == 30, "as many as were predicted"
+for name in ("both", "attention_norm"):
+    assert (both_ways[name] - both_ways[f"{name}_before"]).abs().max() < 1e-4, "the slopes that were stored before"
+assert held.rmse["both"] < at_most and abs(held.less["both"]) < as_rival, "both expectations came true"
+assert held.less_low["both"] < 0 < held.less_high["both"], "the advantage is not decided"
+terms_alone = held.rmse[["both", "value", "key"]]
+assert terms_alone.idxmin() == "value" and terms_alone.idxmax() == "key" and held.rmse["both"] < 0.7 * held.rmse["mean"]
+assert abs(held_bends.rmse["both"] - held_bends.rmse["flat"]) < 0.01
+print("✓ two models that the form was not chosen on: both expectations came true, the advantage is not decided")
+
+# %% tags=["hide-input", "nbval-check-output"]
 assert norms.max() <= lip.upper.item() * (1 + 1e-6) and lip.value.item() <= loose * (1 + 1e-3)
-assert of_first <= lip.value.item() * (1 + 1e-6) and sub.converged.all() and whole_networks.converged.all()
-assert (whole_networks.excess > 1).all() and said["post-released"] >= said["post"] - 1
-assert layer_growth.CLOSE == 0.1, "the text says within 0.1"
-assert flat.released.abs().max() < 0.1 and len(flat) + said["single-near"] >= len(single) - 1
+assert (
+    of_first <= lip.value.item() * (1 + 1e-6) and whole_networks.converged.all() and (whole_networks.excess > 1).all()
+)
 assert jump[160] > 2 * jump[120] and later > 2 * jump[64]
 assert max(without_places.values()) < 1.5 * min(without_places.values())
-print("✓ the sum of the three terms bounds the constant; the sentences on slopes hold for the stored tables")
+middles = {kind: np.log(table.lipschitz).groupby([table.layer, table.length]).mean() for kind, table in kinds.items()}
+assert (middles["beside"] > middles["text"])[0].all() and kinds["beside"].converged.all() and drawn_all.converged.all()
+assert all(abs(row.text[0] - row.shuffled[0]) < 0.1 for row in slopes.itertuples()) and not fewer
+assert (reached - 1).abs().max() < 0.12
+assert independent_tokens.POOL[1] == 512, "the pool: windows of 512, with two special tokens each"
+print(
+    f"✓ text grows more in {len(more)} of {len(layers)} layers, 32 to 512; from 128 on in {len(late_more)}, "
+    f"less in {len(late_fewer)}"
+)
+
+# %% tags=["hide-input"]
+ledger.record(
+    ledger.equal("castin.lem-c.2", "norms of its blocks, token by token", (norms.double() / exact - 1)[exact > 0],
+                 within=2e-3, seen="reconstructed", effort="structured", variant=True,
+                 grounds=f"one layer of {model.name} at a sentence of {len(words)} tokens, against the dense Jacobian in"
+                         " float64"),
+    ledger.depends("castin.sec-5.3-text", "independent tokens beside the special ones: slope below that of text (ours)",
+                   f"32 to 512 tokens: yes in {len(more)} of {len(layers)} layers (not shown:"
+                   f" {', '.join(map(str, same)) or 'none'}); 128 to 512: yes in {len(late_more)}, above it in"
+                   f" {len(late_fewer)}; {independent_tokens.DRAWS_BESIDE} draws a length, one pool",
+                   seen="ours", cases=len(layers), variant=True),
+)  # fmt: skip
 
 # %% [markdown]
 # ## What this shows and does not show
 #
 # - For one head the three terms bound the constant, by proof. That the slope of a layer follows two of them is an
-#   observation, with no exception beyond {glue:text}`why-largest:.3f`. It tells models apart better than the layers of
-#   some models, and keys bring most of it.
+#   observation on {glue:text}`why-layers:.0f` layers of {glue:text}`why-models:.0f` models, on which the form was
+#   chosen. On two further models its level holds and its advantage is not decided.
 # - The query term is not small at every input: where a token sees others far apart on both sides, as in
 #   {doc}`51_dot_product_is_not_lipschitz`, it is nearly all of the constant.
-# - The prediction needs the same inputs as the constant: it explains growth, it does not forecast long windows from
-#   short ones.
-# - The form was chosen on the layers that {numref}`fig-43-slopes` judges it on; only the changed attention tests it on
-#   what it was not chosen by. The models are six, and the layers of one are not independent.
+# - The null model is one model, unmasked, and one pool. It does not explain the growth: it says what remains to be
+#   explained, namely how longer windows differ from larger samples. In layer 0 independent tokens have larger constants
+#   than text at every length; we do not know why.
 #
 # **One thing to try.** In the example at the top, let the tokens give a tenth of their attention to $a$ instead of
 # half: which of the two terms is then the larger one?
 #
-# **Next:** {doc}`44_independent_tokens`.
+# **Next:** {doc}`46_released_code`.

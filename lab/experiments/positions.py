@@ -11,7 +11,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipscan import corpora, models
 
 LENGTHS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-CORPUS, MODELS = "alice", ("gpt2", "gpt2-mini")
+CORPUS = "alice"
 VARIANTS = ("trained", "late", "constant", "removed")
 
 
@@ -77,26 +77,6 @@ def _rows(model, name, tokens, rtol, seed):
         at = {"model": model.name, "weights": model.weights, "corpus": CORPUS, "layer": layer}
         rows += [at | row for row in by_window(found)]
     return rows
-
-
-@table(
-    "position-norms",
-    "norms of the learned positions of GPT-2 and gpt2-mini",
-    over=MODELS,
-    settings={"models": MODELS},
-    size=1024,
-)
-def norm_rows(model):
-    """Norm of each position embedding of a model, and its distance to the next."""
-    if model == "gpt2":
-        places = models.load_positions(models.gpt2_attention_folder())
-    else:
-        places = models.position_embeddings(load(model)).double()
-    steps = (places[1:] - places[:-1]).norm(dim=1).tolist()
-    return [
-        {"weights": "pretrained" if model == "gpt2" else "trained here", "place": i, "norm": norm, "step": step}
-        for i, (norm, step) in enumerate(zip(places.norm(dim=1).tolist(), [*steps, None], strict=True))
-    ]
 
 
 @table(

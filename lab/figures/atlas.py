@@ -1,80 +1,15 @@
-"""Figures of the growth atlas: every layer's constant against the number of tokens, and the slopes.
+"""Figures of the growth atlas: the slopes of every layer's constant, and of what varies with it.
 
-Layers of a model go from dark (first) to light (last). C0 is a trained model on its text, C3 shuffled text, C6 random
-weights.
+C0 is a trained model on its text, C3 shuffled text, C6 random weights.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.cm import ScalarMappable
 
-from lab.statistics.power_laws import one_series
+__all__ = ["mechanism", "slopes", "two_quantities"]
 
-__all__ = ["by_length", "growth", "mechanism", "slopes", "two_quantities"]
-
-DEPTH = plt.get_cmap("viridis")
 MAPS = "os^DvPX*h"  # markers of the models, in the order of the table
 LOOKS = {"as read": ("C0", "o"), "shuffled": ("C3", "^"), "random weights": ("C6", "s")}
-
-
-def by_length(table, column="lipschitz"):
-    """Geometric mean of a positive column over the windows of each length, for rows of one series: a Series.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> by_length(pd.DataFrame({"length": [8, 8, 16], "lipschitz": [1.0, 4.0, 3.0]})).round(3).tolist()
-    [2.0, 3.0]
-    """
-    return np.exp(np.log(one_series(table, "a mean over windows").set_index("length")[column]).groupby("length").mean())
-
-
-def growth(table, corpora):
-    """Growth of the constant since the shortest length, a panel for each model and a line for each layer.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The atlas: columns corpus, order, model, weights, masked, layer, object, length, window, lipschitz.
-    corpora : dict
-        Model -> the text or picture to draw.
-
-    Returns
-    -------
-    Figure
-        `lab.figures.points` of it is the number of layers times that of lengths, summed over all panels.
-    """
-    rows = table[(table.case == "as read") & (table.corpus == table["map"].map(corpora))]
-    maps = list(dict.fromkeys(rows["map"]))
-    across = min(3, len(maps))
-    down = -(-len(maps) // across)
-    size = (2.6 * across, 2.3 * down)
-    figure, axes = plt.subplots(down, across, figsize=size, sharex=True, sharey=True, layout="constrained")
-    axes = np.atleast_1d(axes).flatten()
-    ends = rows.length.min(), rows.length.max()
-    for ax, name in zip(axes, maps, strict=False):
-        some = rows[rows["map"] == name]
-        last = some.layer.max()
-        for layer, of_layer in some.groupby("layer"):
-            means = by_length(of_layer)
-            colour = DEPTH(0.92 * layer / max(last, 1))
-            ax.plot(means / means.iloc[0], color=colour, marker="o", ms=2.5, lw=1.2)
-        for exponent, style, label in ((0.25, "--", "$n^{1/4}$"), (0.5, ":", "$\\sqrt{n}$")):
-            n = np.array([some.length.min(), some.length.max()])
-            ax.plot(n, (n / n[0]) ** exponent, color="black", ls=style, lw=1.3)
-            place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-            ax.annotate(label, (n[1], (n[1] / n[0]) ** exponent), **place)
-        ax.set(xscale="log", yscale="log", title=f"{name}, {last + 1} layers", xlim=(ends[0] * 0.8, ends[1] * 2.6))
-        ax.set_xticks([8, 32, 128, 512, 2048], [8, 32, 128, 512, 2048])
-        ax.set_yticks([0.5, 1, 2, 5, 10, 20], [0.5, 1, 2, 5, 10, 20])
-        ax.minorticks_off()
-    for ax in axes[len(maps) :]:
-        ax.remove()
-    figure.supxlabel("tokens n", fontsize=11)
-    figure.supylabel("constant, over that of the shortest window", fontsize=11)
-    bar = figure.colorbar(ScalarMappable(cmap=DEPTH), ax=axes[: len(maps)], shrink=0.6, aspect=30)
-    bar.set_ticks([0, 1], labels=["first\nlayer", "last"])
-    return figure
 
 
 def slopes(table, claimed=0.25):
@@ -93,7 +28,7 @@ def slopes(table, claimed=0.25):
         `lab.figures.points` of it is the number of rows.
     """
     maps = list(dict.fromkeys(table["map"]))
-    figure, ax = plt.subplots(figsize=(9.5, 4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
     first, ticks = 0.0, []
     for name in maps:
         some = table[table["map"] == name]
@@ -182,15 +117,33 @@ def two_quantities(rates, claimed, close):
     Figure
         `lab.figures.points` of it is the number of rows.
     """
-    figure, ax = plt.subplots(figsize=(6.6, 4.4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.2, 4.9), layout="constrained")
     low, high = (end(rates[["slope", "released"]].to_numpy()) for end in (np.min, np.max))
     ends = np.array([min(0.0, low) - 0.03, high + 0.03])
     for span in (ax.axvspan, ax.axhspan):
         span(claimed - close, claimed + close, color="0.5", alpha=0.15, lw=0)
     ax.plot(ends, ends, color="0.4", lw=1)
+    taken = rates[["slope", "released"]].to_numpy()
     for place, (name, some) in enumerate(rates.groupby("map", sort=False)):
-        look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name}
-        ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], color=f"C{place}", **look)
+        look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name, "color": f"C{place}" if place < 7 else "0.25"}
+        ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], **look)
+        (x, y), side, taken = _free(some[["slope", "released"]].to_numpy(), name, taken, ends)
+        said = {"xytext": (6 * side, 0), "textcoords": "offset points", "ha": "left" if side > 0 else "right"}
+        ax.annotate(name, (x, y), va="center", fontsize=9, fontweight="bold", color=look["color"], **said)
     ax.set(xlabel="slope of the constant, as defined", ylabel="slope of the released quantity", xlim=ends, ylim=ends)
-    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+def _free(marks, name, taken, ends):
+    """The mark next to which a name covers the fewest places taken, the side of it, and the places taken then."""
+    unit, found = np.ptp(ends), []
+    for at in marks:
+        for side in (1, -1):
+            across = at[0] + side * unit * (0.015 + 0.017 * len(name) * np.linspace(0, 1, 12))
+            gaps = abs(taken[:, None] - np.stack([across, np.full(12, at[1])], axis=1))
+            hidden = ((gaps < (0.012 * unit, 0.022 * unit)).all(-1)).any(1).sum()
+            outside = not ends[0] < across[-1] < ends[1]
+            crowd = (np.abs(taken - at).sum(1) < 0.1 * unit).sum()
+            found.append((outside, hidden, crowd, *at, side, across))
+    *_, x, y, side, across = min(found, key=lambda one: one[:3])
+    return (x, y), side, np.concatenate([taken, np.stack([across, np.full(12, y)], axis=1)])

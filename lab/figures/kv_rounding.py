@@ -51,7 +51,7 @@ def by_layer(table, columns):
 
 @figure(
     "kv-rounding",
-    page="64_kv_rounding",
+    page="72_kv_rounding",
     tables=("kv-rounding",),
     about="loss by rounding one layer's keys or values, against the constant and the change of the residual stream",
 )
@@ -76,7 +76,7 @@ def ranks(table, bits=3, model="smollm2"):
 
 @figure(
     "kv-rounding-depth",
-    page="64_kv_rounding",
+    page="72_kv_rounding",
     tables=("kv-rounding",),
     about="constants, norms of the residual stream and loss by rounding, layer by layer",
 )

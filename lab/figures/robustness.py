@@ -30,21 +30,22 @@ ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "wo
 def attacks(table):
     """Change of the output over its first-order prediction, for each attack and bound, against the size of the move.
 
+    Lines are medians over inputs; a band is drawn for PGD only, from the smallest to the largest.
+
     `table`: ``robustness``: columns relative, epsilon, lipschitz, and one for each attack and bound.
     """
     axes = panels(2, width=4.6, height=4.4)
     for ax, lines in zip(axes, (ATTACKS, BANDS), strict=True):
-        for place, (name, label, colour, marker, dashes) in enumerate(lines):
+        for name, label, colour, marker, dashes in lines:
             rows = (table[name] / (table.lipschitz * table.epsilon)).groupby(table.relative)
-            middle, low, high = rows.median(), rows.min(), rows.max()
-            look = {"color": colour, "marker": marker, "ls": dashes, "ms": 5}
-            beside = middle.index * 1.12 ** (place - (len(lines) - 1) / 2)
-            ax.errorbar(beside, middle, [middle - low, high - middle], label=label, elinewidth=0.9, **look)
+            ax.plot(rows.median(), color=colour, marker=marker, ls=dashes, ms=5, label=label)
+            if name == "pgd":
+                ax.fill_between(rows.min().index, rows.min(), rows.max(), color=colour, alpha=0.2, lw=0)
         ax.set(xscale="log", xlabel=r"relative length $\epsilon$ / token norm")
         ax.legend(fontsize=9, loc="upper left")
     axes[0].axhline(1, color="0.5", lw=0.8)
     axes[0].set(ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)", ylim=(0, None))
-    axes[1].set(yscale="log", ylim=(0.5, 1e6))
+    axes[1].set(yscale="log", ylim=(0.5, 1e6), ylabel="the same, logarithmic")
     return axes[0].figure
 
 

@@ -11,7 +11,7 @@ KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 
 @figure(
     "twins",
-    page="45_gpt2_positions",
+    page="41_real_text",
     tables=("twins",),
     about="how the constant grows in twins with learned, no and rotary positions",
 )
@@ -22,7 +22,7 @@ def slopes(table):
     panel for each kind of positions, a line for each seed; grey before training.
     """
     found = rates(table[table.row == "layer"], along=(), key=["positions", "seed", "step", "layer"])
-    figure, axes = plt.subplots(1, len(KINDS), figsize=(9.4, 3.4), sharey=True)
+    figure, axes = plt.subplots(1, len(KINDS), figsize=(7.6, 2.8), sharey=True)
     for ax, (kind, (label, colour, marker)) in zip(axes, KINDS.items(), strict=True):
         here = found[found.positions == kind]
         for step, look in ((found.step.min(), {"color": "0.6", "lw": 0.9}), (found.step.max(), {"color": colour})):
@@ -31,7 +31,7 @@ def slopes(table):
         for level, name in ((0.25, "1/4"), (0.5, "1/2")):
             ax.axhline(level, color="0.4", ls=":", lw=1)
             if ax is axes[0]:
-                ax.annotate(name, (0, level), (2, 3), textcoords="offset points", color="0.3", fontsize=9)
+                ax.annotate(name, (0, level), (2, -11), textcoords="offset points", color="0.3", fontsize=9)
         ax.set(xlabel="layer", title=label, xticks=sorted(found.layer.unique()))
     axes[0].set_ylabel(f"slope, {found.shortest.min()} to {found.longest.max()} tokens")
     return figure

@@ -17,7 +17,11 @@ EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
 FORMED_NAME = re.compile(r"""results\.load\(\s*f["']([^"']+)["']""")  # f"bench-{name}": every matching table
 # calls that load every table with a prefix
-MANY = {"layer_growth.stored()": "atlas-", "layer_growth.of_other_models(": ("atlas-", "released-map-")}
+MANY = {
+    "layer_growth.stored()": "atlas-",
+    "layer_growth.of_other_models(": ("atlas-", "released-map-"),
+    "all_counts()": ("atlas-", "paper-range", "released-map", "sublayer-texts", "unseen-"),
+}
 # variables for places outside the repository that a page may read
 ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CACHE")
 # code that only checks, lays out or starts, and so does not change a page

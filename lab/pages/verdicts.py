@@ -144,10 +144,11 @@ def cell(text):
     return str(text).replace("|", r"\|").replace("\n", " ")
 
 
-def link(row):
-    """Link from a verdict to its row on the page."""
-    number, name = row["page"].split("_")[0], ledger.anchor(row["id"], row["form"])
-    return f'<a href="../notebooks/{row["page"]}.html#verdict-{name}">{number}</a>'
+def link(root, row):
+    """Link from a verdict to its row on the page, by the title of the page."""
+    title = re.search(r"^# # (.+)$", (root / "notebooks" / f"{row['page']}.py").read_text(encoding="utf-8"), re.M)
+    said, name = html.escape(title[1]), ledger.anchor(row["id"], row["form"])
+    return f'<a href="../notebooks/{row["page"]}.html#verdict-{name}">{said}</a>'
 
 
 def paper(root, source):
@@ -217,7 +218,7 @@ def line(root, row):
         f"<b>{verdict}</b>" if verdict in LOST else verdict,
         worst(row),
         " <br>".join(filter(None, (effort, f"<small>{cases(row)}</small>" if row["cases"] else ""))),
-        link(row),
+        link(root, row),
     )
     name = ledger.anchor(row["id"], row["form"])
     return f'<tr id="row-{name}"{data}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
@@ -260,7 +261,7 @@ def section(root, rows):
             "of a statement (in italics): tighter, corrected, with fewer hypotheses, or of other models and inputs. "
             "*Worst* is measured over stated, the largest for an upper bound, the smallest for a lower one, and in "
             "brackets the median; for an identity it is the largest relative error. Small print: the counter-example, "
-            "or on what the form was tested. The number in the last column leads to the verdict on its page.",
+            "or on what the form was tested. The last column leads to the verdict on its page.",
             "",
             "`````{raw} html",
             '<table class="verdicts ledger"><thead><tr>' + "".join(f"<th>{name}</th>" for name in head),

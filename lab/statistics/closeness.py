@@ -144,11 +144,11 @@ def _groups():
     own, untrained = _first(own), atlas[(atlas["map"] == "random GPT-2") & (atlas.corpus == "alice")]
     paper, unseen, maps = (layer_growth.named(_loaded(*names)) for names in PARTS)
     short = {"128": 128, "512": SHARED}
-    alone, sub, first = "attention alone", "sub-layer", "all trained layers, first text or picture of each"
+    alone, sub, first = "attention alone", "sub-layer", "all trained layers, first input of each"
     yield "all-main", alone, first, layer_growth.main_range(own)
     for name, most in short.items():
         yield f"all-{name}", alone, first, own[own.length <= most]
-    yield "paper-all", alone, "the layers that read texts or reactions, first text of each", _first(paper)
+    yield "paper-all", alone, "all that read texts or reactions", _first(paper)
     for corpus, title in TEXTS.items():
         for name, most in short.items():
             rows = texts[(texts.corpus == corpus) & (texts.length <= most)]
@@ -161,7 +161,7 @@ def _groups():
     first_sub, news = _first(maps), maps[maps.model == "minilm"]
     for name, most in short.items():
         rows = first_sub[first_sub.length <= most]
-        yield f"last-{name}", sub, "norm last, as in BERT: MiniLM on Alice, ALBERT on reactions", rows[~rows.pre_norm]
+        yield f"last-{name}", sub, "norm last, as in BERT: MiniLM, ALBERT", rows[~rows.pre_norm]
         yield f"first-{name}", sub, "norm first: the other models", rows[rows.pre_norm]
     for corpus, title in TEXTS.items():
         for name, most in short.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lab import results
-from lab.statistics.growth import octaves, slope
+from lab.statistics.growth import slope
 
 __all__ = [
     "CLOSE",
@@ -15,7 +15,6 @@ __all__ = [
     "named",
     "of_other_models",
     "rates",
-    "spans",
     "stored",
     "summary",
 ]
@@ -149,42 +148,17 @@ def rates(table, *, along=ALONG, key=KEY):
     -------
     DataFrame
         One row for each series, with the columns of its key: slope, low, high (of the constant, see
-        `lab.statistics.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an
-        octave), last (that of the last one); and the slope of each column in `along`, under its name.
+        `lab.statistics.growth.slope`), curve, shortest, longest (tokens), windows; and the slope of each column in
+        `along`, under its name.
     """
     found = []
     for place, rows in table.groupby(list(key), sort=False):
-        fit, steps = slope(rows), octaves(rows).slope
+        fit = slope(rows)
         line = dict(zip(key, place, strict=True)) | {"slope": fit.slope, "curve": fit.curve, "windows": fit.windows}
         line |= {"low": fit.interval[0], "high": fit.interval[1]}
         line |= {"shortest": int(fit.low), "longest": int(fit.high)}
-        line |= {"flattest": steps.min(), "steepest": steps.max(), "last": steps.iloc[-1]}
         found.append(line | {name: slope(rows, name).slope for name in along})
     return pd.DataFrame(found)
-
-
-def spans(table, case="as read"):
-    """Slopes octave by octave: smallest, median and largest over the layers of each map, on its first text.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `stored`.
-    case : str
-        As read, or a control.
-
-    Returns
-    -------
-    DataFrame
-        Columns map, low, high (tokens), smallest, median, largest, layers.
-    """
-    found = []
-    for name, rows in _first(table[table.case == case]).groupby("map", sort=False):
-        steps = pd.concat([octaves(of_layer) for _, of_layer in rows.groupby("layer")])
-        line = steps.groupby(["low", "high"]).slope.agg(["min", "median", "max", "size"]).reset_index()
-        names = {"min": "smallest", "max": "largest", "size": "layers"}
-        found.append(line.rename(columns=names).assign(map=name))
-    return pd.concat(found, ignore_index=True)
 
 
 def _first(rates):

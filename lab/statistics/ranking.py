@@ -4,9 +4,11 @@ Measurements on one window of a text, at every layer, are not independent, nor a
 Therefore whole windows and whole layers are resampled, never single points.
 """
 
+from itertools import permutations
+
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+from scipy.stats import rankdata, t
 
 CONFIDENCE = 0.95
 
@@ -26,6 +28,27 @@ def by_chance(count):
     """Half width of the interval that contains 95 % of the correlations of random orders of `count` things."""
     found = spearman(np.random.default_rng(0).random((2000, count)), np.arange(count))
     return float(np.quantile(np.abs(found), CONFIDENCE))
+
+
+def holm(correlations, counts):
+    """Probabilities of correlations at least as large in random orders, corrected for their number by Holm's method.
+
+    `correlations`: Series, its first index level the name of a set of things. `counts`: how many things each set has.
+    Returns a Series: below 0.05 are those that are beyond chance together, at 95 %. For eight things or fewer all
+    orders are counted; for more the distribution is approximated by Student's.
+    """
+    found = correlations.copy()
+    for name, size in dict(counts).items():
+        rho = correlations[name].abs()
+        if size <= 8:
+            every = np.abs(spearman(np.array(list(permutations(range(size)))), np.arange(size)))
+            chance = [(every >= one - 1e-9).mean() for one in rho]
+        else:
+            chance = 2 * t.sf(rho * np.sqrt((size - 2) / (1 - rho**2)), size - 2)
+        found[name] = chance
+    order = found.sort_values().index
+    steps = found[order] * np.arange(len(found), 0, -1)
+    return steps.cummax().clip(upper=1).reindex(found.index)
 
 
 def of_layers(table, predictors, outcome, *, draws=1000, seed=0):

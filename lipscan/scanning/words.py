@@ -20,7 +20,7 @@ PAGES = {
     "62_certified_bracket": "A certified bracket of the local constant",
     "05_scan_your_model": "Scan your own model",
     "63_robustness": "How far an attack moves the output",
-    "64_kv_rounding": "Rounded caches: what ranks the layers?",
+    "72_kv_rounding": "Rounded caches: what ranks the layers?",
 }
 ENDS = {"layers": "output of the last layer", "hidden": "last hidden states", "logits": "logits"}  # of the network
 QUESTIONS = {  # that the first findings answer, by their section

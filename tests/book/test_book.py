@@ -4,9 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from os.path import normpath
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -32,8 +34,8 @@ STICKS_OUT = """() => {
     .map((element) => element.tagName + '.' + element.className);
 }"""
 
-# what does not fit: what sticks out, and formulas whose beginning lies left of the box that they scroll in, or that
-# stick out on the right without a box
+# what does not fit: what sticks out, formulas whose beginning lies left of the box that they scroll in, or that stick
+# out on the right without a box, and full stops that begin a line
 UNFIT = r"""() => {
   const cut = (box) => {
     const drawn = box.querySelector('svg').getBoundingClientRect(), frame = box.getBoundingClientRect();
@@ -43,8 +45,13 @@ UNFIT = r"""() => {
   };
   const boxes = [...document.querySelectorAll('.bd-article div.math, .bd-article span.math.too-wide')]
     .filter((box) => box.querySelector('svg') && box.getClientRects().length && cut(box)).map((box) => box.innerText);
+  const stops = [...document.querySelectorAll('.bd-article span.together')].filter((one) => {
+    const formula = one.querySelector('.math').getBoundingClientRect(), stop = document.createRange();
+    stop.selectNode(one.lastChild);
+    return one.lastChild.nodeType === Node.TEXT_NODE && stop.getBoundingClientRect().left < formula.right - 3;
+  }).map((one) => `a line begins with a full stop: ${one.innerText}`);
   const scrolls = document.documentElement.scrollWidth > window.innerWidth ? ['the page scrolls sideways'] : [];
-  return [...(STICKS_OUT)(), ...boxes, ...scrolls];
+  return [...(STICKS_OUT)(), ...boxes, ...stops, ...scrolls];
 }""".replace("STICKS_OUT", STICKS_OUT)
 
 FACTS = r"""() => {
@@ -88,7 +95,8 @@ notebooks/ 01_two_tokens 02_square_root 03_real_model 04_one_index 74_scan_your_
 65_language_model 66_training_stability 67_euclidean_growth 51_mass_splitting 77_solver_speed 72_certified_bracket
 75_robustness 78_ranking_inputs 80_kv_rounding 76_regimes 73_worst_inputs 71_every_bound 79_exact_cases 29_verification
 """
-SINCE_0_2 = ["55_invertible_attention"]  # names that came and went since
+# names that came and went since
+SINCE_0_2 = ["44_independent_tokens", "45_gpt2_positions", "55_invertible_attention", "64_kv_rounding"]
 
 
 def render(source, output):
@@ -248,6 +256,51 @@ def test_every_address_of_an_earlier_edition_leads_to_a_page(book, browser):
     page = Visit(browser, book / "book/api_measure.html", WIDE).page
     page.goto((book / "book/api_measure.html").as_uri() + "#lipnb.lipschitz")
     page.wait_for_url("**/book/api_attention.html#lipnb.lipschitz")
+    page.close()
+
+
+def test_pages_of_source_lead_back_to_entries_that_exist(book):
+    links = {
+        normpath(page.parent / link)
+        for page in (book / "_modules").rglob("*.html")
+        for link in re.findall(r'href="([^"]*/api_\w+\.html#[^"]+)"', page.read_text(encoding="utf-8"))
+    }
+    lost = [link for link in links if link.partition("#")[2] not in anchors(Path(link.partition("#")[0]))]
+    assert len(links) > 100 and lost == []
+
+
+def test_the_title_of_the_front_page_names_the_book_once(book):
+    titles = [(book / f"book/{name}.html").read_text(encoding="utf-8") for name in ("intro", "status")]
+    assert [text.partition("<title>")[2].partition("</title>")[0].count("attention?") for text in titles] == [1, 1]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Files of a folder, as a server gives them."""
+
+    def log_message(self, *parts):
+        """Say nothing."""
+
+
+def test_summaries_of_search_results_are_sentences(book, browser):
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=book)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/search.html?q=rotary")
+        page.wait_for_function("document.querySelectorAll('ul.search p.context').length > 5")
+        said = page.locator("ul.search p.context").all_inner_texts()
+        page.close()
+        server.shutdown()
+    assert all(re.fullmatch(r"\w[^\n]*([.!?]| …)", one) and len(one.split()) > 4 for one in said), said
+    assert sum("rotary" in one.lower() for one in said) > len(said) / 3
+
+
+def test_what_scrolls_shows_where_it_goes_on(book, browser):
+    page = Visit(browser, book / "notebooks/05_scan_your_model.html", 390).page
+    table = page.locator(".house-table").first
+    page.wait_for_function("document.querySelector('.house-table.goes-on')")
+    assert "linear-gradient" in table.evaluate("one => getComputedStyle(one).maskImage")
+    table.evaluate("one => one.scrollTo(9999, 0)")
+    page.wait_for_function("!document.querySelector('.house-table').matches('.goes-on')")
     page.close()
 
 

@@ -54,7 +54,8 @@ import pandas as pd
 
 from lab import figures
 
-figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
+layers = pd.DataFrame({"map": ["a", "a"], "slope": [0.1, 0.2], "released": [0.1, 0.3]})
+figures.atlas.two_quantities(layers, 0.25, 0.1)
 plt.show()
 
 """
@@ -318,12 +319,14 @@ def test_a_table_counts_whose_name_a_page_forms(good):
 
 
 def test_all_tables_of_a_kind_count_where_a_page_loads_them_together(good):
-    for name in ("atlas-some", "released-map-own"):
+    for name in ("atlas-some", "released-map-own", "unseen-map"):
         (good / "data" / "results" / f"{name}.csv").write_text("n\n1\n")
     edit_source(good, "n = 2", "layer_growth.stored()")
     assert list(sources.tables(good, sources.sources(good)[0])) == ["atlas-some"]
     edit_source(good, "layer_growth.stored()", "layer_growth.of_other_models(0.25)")
     assert list(sources.tables(good, sources.sources(good)[0])) == ["atlas-some", "released-map-own"]
+    edit_source(good, "layer_growth.of_other_models(0.25)", "all_counts()")
+    assert list(sources.tables(good, sources.sources(good)[0])) == ["atlas-some", "released-map-own", "unseen-map"]
 
 
 def test_the_environment_counts_as_an_input(good, monkeypatch):

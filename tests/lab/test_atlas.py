@@ -9,7 +9,6 @@ from lab import figures, results
 from lab.experiments import atlas, attention_summary
 from lab.experiments.atlas import Condition, windows_of
 from lab.experiments.loading import load
-from lab.statistics import layer_growth
 from lipnb import singular_pair
 from lipnb.attention import Attention
 from lipscan import corpora
@@ -145,16 +144,20 @@ def test_stored_rows_hold_what_theory_says(name):
     assert table.groupby(["corpus", "order", "weights", "layer", "length"]).window.nunique().min() >= atlas.LEAST
 
 
-def test_figures_draw_every_series_once():
-    rows = [
-        {"corpus": "alice", "order": "text", "model": "minilm", "weights": "pretrained", "masked": False}
-        | {"layer": layer, "object": "heads+output", "length": n, "window": w, "lipschitz": n**0.25 + 0.1 * w}
-        for layer in range(3)
-        for n in (8, 16, 32)
-        for w in range(4)
-    ]
-    drawn = figures.atlas.growth(layer_growth.named(pd.DataFrame(rows)), {"MiniLM": "alice"})
-    assert figures.points(drawn) == 3 * 3
+def test_a_mark_for_every_layer():
     beside = pd.DataFrame({"map": ["MiniLM"] * 3 + ["ALBERT"], "slope": [0.1, 0.2, 0.3, 0.0], "released": 0.25})
     drawn = figures.atlas.two_quantities(beside, 0.25, 0.1)
     assert figures.points(drawn) == 4 and [line.get_label() for line in drawn.axes[0].lines[1:]] == ["MiniLM", "ALBERT"]
+
+
+def test_each_map_has_its_name_next_to_one_of_its_marks_and_over_no_other():
+    one, two = "one model", "another"
+    crossed = [(one, 0.1, 0.2), (one, 0.2, 0.2), (two, 0.15, 0.2), (two, 0.23, 0.2), (one, 0.25, 0.4), (two, 0.5, 0.4)]
+    ax = figures.atlas.two_quantities(pd.DataFrame(crossed, columns=["map", "slope", "released"]), 0.25, 0.1).axes[0]
+    assert [name.get_text() for name in ax.texts] == [one, two]
+    assert all((name.get_text(), *name.xy) in crossed for name in ax.texts)
+    ax.figure.canvas.draw()
+    boxes = [name.get_window_extent() for name in ax.texts]
+    assert all(ax.bbox.x0 <= box.x0 < box.x1 <= ax.bbox.x1 for box in boxes)
+    dots = ax.transData.transform([(slope, released) for _, slope, released in crossed])
+    assert not any(box.contains(*dot) for box in boxes for dot in dots) and not boxes[0].overlaps(boxes[1])

@@ -155,34 +155,34 @@ def test_the_curves_beside_the_ascents_are_those_of_the_theorem():
 
 @pytest.mark.parametrize("format", ["svg", "pdf"])
 def test_the_same_table_gives_the_same_bytes(format, tmp_path):
-    first = figures.redraw("position-norms", tmp_path / "a", format)
-    assert first == tmp_path / "a" / f"position-norms.{format}"
-    second = figures.redraw("position-norms", tmp_path / "b", format)
+    first = figures.redraw("l2-exponents", tmp_path / "a", format)
+    assert first == tmp_path / "a" / f"l2-exponents.{format}"
+    second = figures.redraw("l2-exponents", tmp_path / "b", format)
     assert first.read_bytes() == second.read_bytes() and first.read_bytes()[:4] in (b"<?xm", b"%PDF")
     assert [path.name for path in (tmp_path / "a").iterdir()] == [first.name] and not plt.get_fignums()
 
 
 def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, capsys, monkeypatch):
     committed = NOTEBOOKS.parent / "data" / "results"
-    for name in ("position-norms", "gpt2-mini-training", "gpt2-mini-baselines"):
+    for name in ("l2-bounds", "bracket-minilm", "bracket-gpt2"):
         (results_folder / f"{name}.csv").write_text((committed / f"{name}.csv").read_text())
-    results.load("gpt2-mini-training").drop(columns="tokens").to_csv(results_folder / "gpt2-mini-training.csv")
+    results.load("bracket-minilm").drop(columns="layer").to_csv(results_folder / "bracket-minilm.csv")
     out = results_folder / "drawn"
-    names = ["position-norms", "real-text-jump", "verification", "gpt2-mini-training"]
+    names = ["l2-exponents", "real-text-jump", "verification", "brackets"]
     assert main(["figures", *names, "--output", str(out)]) == 1
     printed, said = capsys.readouterr()
-    assert printed == f"{out / 'position-norms.png'}\n" and len(said.splitlines()) == 3
+    assert printed == f"{out / 'l2-exponents.png'}\n" and len(said.splitlines()) == 3
     assert "real-text-jump was not drawn" in said and "`python -m lab tables atlas-minilm` makes it" in said
     assert "`make verify` makes it" in said
-    assert "or gpt2-mini-baselines, in " in said and "lacks rows or columns that this figure shows" in said
+    assert "or bracket-gpt2, in " in said and "lacks rows or columns that this figure shows" in said
     assert not plt.get_fignums()  # nor is one left open that was begun
     (results_folder / "file").write_text("")
-    assert main(["figures", "position-norms", "--output", str(results_folder / "file")]) == 1
+    assert main(["figures", "l2-exponents", "--output", str(results_folder / "file")]) == 1
     assert "cannot be written" in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_the_old_drawing(tmp_path, monkeypatch):
-    old = figures.redraw("position-norms", tmp_path, "png").read_bytes()
+    old = figures.redraw("l2-exponents", tmp_path, "png").read_bytes()
 
     def full(self, path, **_):
         Path(path).write_bytes(b"half of it")
@@ -190,16 +190,13 @@ def test_a_full_disk_leaves_the_old_drawing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     with pytest.raises(OSError, match="cannot be written .No space left on device.: name another"):
-        figures.redraw("position-norms", tmp_path, "png")
+        figures.redraw("l2-exponents", tmp_path, "png")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [old] and not plt.get_fignums()
 
 
-def test_the_atlas_draws_growth_from_the_shortest_window_slopes_in_their_intervals_and_each_on_its_axis():
-    same = {"map": "m", "case": "as read", "corpus": "alice", "masked": False, "window": 0}
-    rows = [{**same, "layer": layer, "length": n, "lipschitz": 2.0 * n} for layer in (0, 1) for n in (8, 32)]
-    grown = figures.atlas.growth(pd.DataFrame(rows), {"m": "alice"}).axes[0].lines
-    assert np.allclose([line.get_ydata() for line in grown[:2]], [1, 4])
-    fitted = pd.DataFrame([{**same, "layer": 0, "slope": 0.3, "low": 0.2, "high": 0.5, "released": 0.1}])
+def test_the_atlas_draws_slopes_in_their_intervals_and_each_on_its_axis():
+    row = {"map": "m", "case": "as read", "layer": 0, "slope": 0.3, "low": 0.2, "high": 0.5, "released": 0.1}
+    fitted = pd.DataFrame([row])
     [bar] = figures.atlas.slopes(fitted).axes[0].containers[0][2][0].get_segments()
     assert np.allclose(bar[:, 1], [0.2, 0.5])
     both = figures.atlas.two_quantities(fitted, 0.25, 0.1).axes[0]

@@ -171,9 +171,8 @@ REFUSALS = [
     ("a confidence above 1", lambda: power_laws.power_law(CURVE, CURVE, confidence=1.5), "confidence"),
     ("one cluster", lambda: power_laws.power_law(CURVE, CURVE, clusters=[np.zeros(4)]), "two groups"),
     # pictures and tables
-    ("a format", lambda: figures.redraw("position-norms", ".", "jpg"), "png, svg, pdf"),
+    ("a format", lambda: figures.redraw("l2-exponents", ".", "jpg"), "png, svg, pdf"),
     ("no figure", lambda: figures.draw("x"), "choose from"),
-    ("several lines as one", lambda: figures.atlas.by_length(results.load("atlas-minilm")), "of several"),
     ("two layers", lambda: figures.bounds_survey.medians(results.load("bounds-survey-text")), "one layer"),
     ("seven heads", lambda: figures.two_clusters.growth_ends(dict.fromkeys("abcdefg", (CURVE,) * 4)), "at most 6"),
     ("13 tokens", lambda: objects.tokens_and_attention(np.zeros((13, 2)), np.eye(13)), "1 to 12 tokens"),

@@ -160,7 +160,7 @@ def book(tmp_path):
     (tmp_path / verdicts.LISTED).write_text(LISTED)
 
     def page(name, *recorded):
-        (tmp_path / "notebooks" / f"{name}.py").write_text("# %%\n")
+        (tmp_path / "notebooks" / f"{name}.py").write_text("# %% [markdown]\n# # A <page>\n")
         out = nbformat.v4.new_output("execute_result", {verdicts.MIME: list(recorded), "text/plain": "a table"})
         cells = [
             nbformat.v4.new_markdown_cell("# A page"),
@@ -180,7 +180,7 @@ def test_rows_are_gathered_in_the_order_of_the_list_then_of_the_pages(book):
     root, page = book
     page("02_later", row("a.one", "sharper", variant=True), row("b.unknown"))
     page("01_first", row("a.two"), row("a.one"))
-    (root / "notebooks" / "03_never_run.py").write_text("# %%\n")
+    (root / "notebooks" / "03_never_run.py").write_text("# %% [markdown]\n# # A <page>\n")
     places = [f"{row['id']} {row['page']}" for row in gathered(root)]
     assert places == ["a.one 01_first", "a.one 02_later", "a.two 01_first", "b.unknown 02_later"]
     assert gathered(root)[0] == {"source": "paper", "statement": "Statement 1", **row(), "page": "01_first"}
@@ -269,7 +269,7 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
     assert layout.stage(root, root / "_build" / "notebooks", root / "_build" / "source") == 0
     assert verdicts.read_stored(root) is None
     unrun = root / "notebooks" / "02_unrun.py"
-    unrun.write_text("# %%\n")
+    unrun.write_text("# %% [markdown]\n# # A <page>\n")
     with pytest.raises(ValueError, match="not run yet: 1, the first 02_unrun.*make notebooks"):
         layout.pair(root)
     assert verdicts.read_stored(root) is None and not (root / "notebooks" / "01_first.ipynb").exists()
@@ -302,7 +302,7 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     assert "as stated<br><small>x = 1 | y = 2</small>" in refuted and "<b>refuted</b>" in refuted
     assert "<i>corrected</i><br><small>tests</small>" in corrected and "0.5 (0.25)" in corrected
     name = ledger.anchor("a.one", "as stated")
-    assert f'<tr id="row-{name}"' in refuted and f"../notebooks/01_first.html#verdict-{name}" in refuted
+    assert f'<tr id="row-{name}"' in refuted and f'01_first.html#verdict-{name}">A &lt;page&gt;</a>' in refuted
 
 
 def table_lines(text):

@@ -75,3 +75,14 @@ def test_rows_that_are_no_design_are_refused(broken):
     for ranks in (ranking.of_layers, ranking.of_inputs):
         with pytest.raises(ValueError, match="every layer must have each window once"):
             ranks(broken(planted(3, 2, shared=0)), ["x"], "y")
+
+
+def test_holm_counts_all_orders_of_few_things_and_corrects_for_the_number_of_correlations():
+    rho = pd.Series([1.0, 0.2], index=pd.MultiIndex.from_product([["few"], ["perfect", "weak"]]))
+    alone = ranking.holm(rho[:1], {"few": 5})
+    assert alone.iloc[0] == pytest.approx(2 / 120)  # the perfect order and its reverse
+    both = ranking.holm(rho, {"few": 5})
+    assert both.iloc[0] == pytest.approx(2 * alone.iloc[0]) and both.iloc[1] > 0.5
+    many = pd.Series([0.6, -0.6], index=pd.MultiIndex.from_product([["many"], ["a", "b"]]))
+    student = 2 * stats.t.sf(0.6 * np.sqrt(28 / 0.64), 28)
+    assert ranking.holm(many, {"many": 30}).to_numpy() == pytest.approx([2 * student, 2 * student])
