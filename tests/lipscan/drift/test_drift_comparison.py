@@ -70,7 +70,7 @@ def test_the_worst_gain_is_at_least_every_other(families):
 
 def row(window, **given):
     one = {"window": window, "layer": 0, "part": "layer", "size": 10.0, "error": 3.0, "floor_eager": 3.0}
-    one |= {"floor_sdpa": 3.0, "floor_order": 6.0, "leaning": 1.0, "absolute": 4.0, "floor_leaning": 0.5}
+    one |= {"floor_sdpa": 12.0, "floor_order": 6.0, "leaning": 1.0, "absolute": 4.0, "floor_leaning": 0.5}
     one |= {
         "floor_absolute": 2.0,
         "token_ratio": 1.0,
@@ -84,13 +84,13 @@ def row(window, **given):
 
 def test_windows_add_up_as_lengths_do():
     sums = {"layer": 9, "part": "sum", "carried": 3.0, "difference": 4.0, "toward": 5.0, "size": 10.0, "switched": ""}
-    second = row(1, error=4.0, size=20.0, floor_eager=4.0, floor_sdpa=5.0, floor_order=np.nan)
+    second = row(1, error=4.0, size=20.0, floor_eager=4.0, floor_sdpa=12.0, floor_order=np.nan)
     found = joined(pd.DataFrame([row(0), second, sums | {"window": 0}, sums | {"window": 1}]), torch.float32, {})
     (one,) = found.table.to_dict("records")
     assert one["error"] == 5 and one["size"] == pytest.approx(500**0.5)
-    # floors: eager 5; sdpa (9 + 25)^(1/2); order 6 and twice eager's 4 in the window where it was not run: 10
-    assert one["floor"] == pytest.approx(34**0.5) and one["ratio"] == pytest.approx(5 / 34**0.5)
-    assert one["floor_low"] == pytest.approx(0.2 * 500**0.5) and one["floor_high"] == pytest.approx(0.6 * 500**0.5)
+    # floors: eager 5; sdpa 12 times 2^(1/2); order 6, and twice eager's 4 in the window where it was not run: 10
+    assert one["floor"] == pytest.approx(10) and one["ratio"] == pytest.approx(0.5)
+    assert one["floor_low"] == pytest.approx(0.2 * 500**0.5) and one["floor_high"] == pytest.approx(1.2 * 500**0.5)
     assert (one["signed"], one["floor_signed"], one["signed_noise"]) == (0.25, 0.25, 5 / 8)
     assert one["gain"] == pytest.approx(72**0.5 / 5) and one["share"] == 4 / 16
     assert found.closure.length == pytest.approx((18 / 8) ** 0.5)
