@@ -75,7 +75,7 @@ plt.show()
 # %% [markdown]
 # ## By hand: two layers, one digit
 #
-# Two layers that square a number, and a computer that keeps one digit after the point. From 1.1 the reference gets
+# <!-- typed: arithmetic by hand, which the next cell does --> Two layers that square a number, and a computer that keeps one digit after the point. From 1.1 the reference gets
 # 1.21 and then 1.4641, the other gets 1.2 and then 1.4. How much of the difference comes from which layer?
 
 
@@ -96,7 +96,7 @@ print("local errors:", np.round(local, 4), " carried to the end:", np.round(carr
 print("sum:", round(sum(carried), 4), " difference:", round(rounded[2] - exact[2], 4))
 
 # %% [markdown]
-# Both local errors are at most 0.05, half a digit, so this is rounding. Had the other's first layer given 1.4, its
+# <!-- typed: arithmetic by hand --> Both local errors are at most 0.05, half a digit, so this is rounding. Had the other's first layer given 1.4, its
 # local error would be 0.19, almost four times what rounding can do there. The second layer would still be clean: it
 # squares what it is given. Comparing final results would only tell that they differ.
 #
@@ -338,7 +338,7 @@ figures.table(shown.reset_index(), names=onnx_names | {"most": "largest share of
 #   computed.
 # - Halves are known for layers whose attention and MLP are added to a stream; elsewhere only the layer is named.
 #
-# **One thing to try.** In the cell of the forgotten bias, multiply `port.h[layer].attn.scaling` by 1.01 instead. From
+# **One thing to try.** <!-- typed: a suggestion --> In the cell of the forgotten bias, multiply `port.h[layer].attn.scaling` by 1.01 instead. From
 # which factor on is it found in bfloat16, and from which in float32?
 #
 # **Next:** {doc}`../book/evidence`.

@@ -48,9 +48,8 @@ def _python():
 def _others():
     """States of all runs in ONNX Runtime: name -> `States`."""
     python, model = _python(), load(MODEL)
-    ids = models.first_tokens(model, corpora.read(TEXT), LENGTH * WINDOWS).view(WINDOWS, LENGTH)
     with tempfile.TemporaryDirectory() as folder:
-        reference = drift.dump(model, ids, Path(folder, "reference.safetensors"))
+        reference = drift.dump(model, windows(model), Path(folder, "reference.safetensors"))
         command = [python, onnx_states.__file__, _graph(Path(folder, "graph")), reference, folder]
         plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         subprocess.run(command, check=True, env=plain, stderr=subprocess.DEVNULL)
@@ -62,18 +61,28 @@ def _others():
     "local errors of ONNX Runtime against this project's model: float32, and int8",
     over=lambda: onnx_states.RUNS if _python() else (),
     size=11,
-    settings=lambda: {
-        "model": MODEL,
-        "text": corpora.fingerprint(corpora.read(TEXT)),
-        "length": LENGTH,
-        "windows": WINDOWS,
-    },
+    settings=lambda: settings(MODEL),
 )
 def onnx_rows(run):
-    """Rows of a run: each part of the network, and a last one, `whole`, with its closure and verdict."""
-    found = drift.compare(load(MODEL), _others()[run], dtype=torch.float32, progress=False)
+    """Rows of a run in ONNX Runtime."""
+    return rows_of(MODEL, _others()[run])
+
+
+def settings(model):
+    """Settings of a table of another program's states."""
+    text = corpora.fingerprint(corpora.read(TEXT))
+    return {"model": model, "text": text, "length": LENGTH, "windows": WINDOWS}
+
+
+def windows(model):
+    """Token ids of the first windows of the text, (WINDOWS, LENGTH)."""
+    return models.first_tokens(model, corpora.read(TEXT), LENGTH * WINDOWS).view(WINDOWS, LENGTH)
+
+
+def rows_of(model, other):
+    """Rows of another program's states in float32: each part of the network, and `whole`: closure and verdict."""
+    found = drift.compare(load(model), other, dtype=torch.float32, progress=False)
     closure, verdict = found.closure, found.verdict
     whole = {"part": "whole", "length": closure.length, "angle": closure.angle, "difference": closure.difference}
     whole |= {"verdict": verdict.kind, "named_layer": verdict.layer, "named_part": verdict.part}
-    whole |= {"engine": _others()[run].about["by"]}
-    return [*found.table.filter(SAID).to_dict("records"), whole]
+    return [*found.table.filter(SAID).to_dict("records"), whole | {"engine": other.about["by"]}]
