@@ -39,7 +39,6 @@ from lab.statistics import power
 from lipnb import corpora, models
 from lipscan import drift
 from lipscan.drift.figures import errors
-from lipscan.drift.verdict import heights
 
 figures.house_style()
 corpus = corpora.available("alice", "python_reference")
@@ -229,7 +228,7 @@ clean = results.load("drift-clean")
 faults = power.judged(pd.concat([results.load(one) for one in ("drift-power", "drift-power-smollm2")]), clean)
 low, single = faults.dtype == "bfloat16", faults.layer.notna()
 halved = faults.half.isin(["attention", "mlp"]) & single
-false = power.alarms(clean)
+false, unseen = power.alarms(clean), power.alarms(results.load("drift-clean-unseen"))
 
 
 def said(found):
@@ -260,6 +259,10 @@ figures.table(pd.DataFrame(rows), bold=[method == "drift" for method in power.ME
 # and Pearson, as if runs were independent. "Right layer" and "right half" count all faults in one layer, found or not.
 # The last method takes as its threshold the largest difference of the clean runs of the same network and type. These are
 # few, which favours it.*
+#
+# `allclose` with its usual tolerances accuses everything in bfloat16, and {glue:text}`page-69-close-alarms:.0%` of the
+# clean runs too. The other three miss what the local error sees, and where they do find a fault they see it late: it has
+# spread by then.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-power", "caption": "Share of the planted faults that are found, by what a fault changes in the output of its layer in float64, in floors of the type; bars are 95 % intervals over kinds of faults. What changes less than the floor is seldom seen by any method; the local error sees nearly everything above a few floors, where the others need ten to a hundred times as much."}, "image": {"alt": "Rising curves of the share found against the size of a fault in floors, logarithmic, from a tenth to a thousand. The curve of the local error rises first, to nearly one at a few floors; those of the cosine and of the output rise later."}}
 sized = faults[faults.effect > 0]
@@ -290,29 +293,37 @@ plt.show()
 #   length of the text.
 # - **Which of two is right.** A local error says that they differ there.
 #
-# Clean runs set off {glue:text}`page-69-alarms` of {glue:text}`page-69-runs` verdicts, on
-# {glue:text}`page-69-clean-layers` layers of which {glue:text}`page-69-clean-over` lie above a threshold. They come from
-# the networks on which the thresholds were chosen; other networks may do worse.
+# **False alarms.** Of {glue:text}`page-69-runs` clean runs of the networks on which the thresholds were chosen, with
+# {glue:text}`page-69-clean-layers` layers, {glue:text}`page-69-alarms` were accused; of {glue:text}`page-69-unseen-runs`
+# clean runs of two other networks, {glue:text}`page-69-unseen-alarms`. All of these are PyTorch. The next section has
+# code that is further away.
 #
-# ## An implementation that is not PyTorch
+# ## Implementations that are not PyTorch
 #
-# ONNX Runtime on the exported graph of paraphrase-MiniLM-L3-v2, {glue:text}`page-69-onnx-windows` texts of
-# {glue:text}`page-69-onnx-length` tokens, against this project's model. In float32 all differences are rounding. With
-# weights and activations in eight bits they are not, and the sum of the carried errors still closes: most of the final
-# difference is made by one half of one layer, so that this is the place to keep in float32.
+# ONNX Runtime on the exported graph of paraphrase-MiniLM-L3-v2, and the engine in C that comes with a 4-bit
+# multilingual-e5-small: {glue:text}`page-69-onnx-windows` texts of {glue:text}`page-69-onnx-length` tokens each, by the
+# floor of float32.
 
 # %% tags=["hide-input"]
-onnx = results.load("drift-onnx")
-parts, whole = onnx[onnx.part != "whole"], onnx[onnx.part == "whole"].set_index("run")
+other = pd.concat([results.load(one).assign(by=by) for one, by in (("drift-onnx", "ONNX"), ("drift-engine", "C"))])
+other["program"] = other.by + ": " + other.run
+parts, whole = other[other.part != "whole"], other[other.part == "whole"].set_index("program")
 halves = parts[parts.part.isin(["attention", "mlp"])]
-shown = whole[["verdict", "difference", "length", "angle"]].assign(floors=parts.groupby("run").token_ratio.max())
-top = halves.loc[halves.groupby("run").share.idxmax()].set_index("run")
-shown["most"] = [f"{row.part} of layer {row.layer:.0f}: {row.share:.0%}" for row in top.loc[shown.index].itertuples()]
-onnx_names = {"run": "ONNX Runtime", "verdict": "verdict", "floors": "largest local error, in floors"}
-onnx_names |= {"difference": "difference / last state", "length": "length of the sum / difference", "angle": "cosine"}
-figures.table(shown.reset_index(), names=onnx_names | {"most": "largest share of a half"}, digits={"angle": 4})
+top = halves.sort_values("share").groupby("program").last().loc[whole.index]
+shown = whole[["verdict", "difference", "length", "angle"]].assign(floors=parts.groupby("program").token_ratio.max())
+shown["most"] = [f"{row.part} of layer {row.layer:.0f}: {row.share:.0%}" for row in top.itertuples()]
+names = {"program": "program", "verdict": "verdict", "floors": "largest local error, in floors"}
+names |= {"difference": "difference / last state", "length": "length of the sum / difference", "angle": "cosine"}
+figures.table(shown.reset_index(), names=names | {"most": "half with the largest share"}, digits={"angle": 4})
 
 # %% [markdown]
+# ONNX Runtime in float32 is rounding. In eight bits neither program is, and the sum of the carried errors still closes:
+# most of the difference of ONNX Runtime is made by one half of one layer, which is the place to keep in float32.
+# The engine's other two runs are right code in float32, and both are accused. Sums of one term after the other err up to
+# {glue:text}`page-69-plain-floors:.1f` times as much as PyTorch's sums in blocks, and a fast square root leans to one
+# side. So in float32 a verdict at two or three floors deserves a second look. Of the planted faults found there, half
+# are above {glue:text}`page-69-fault-floors` floors.
+#
 # To compare your own program: `lipnb drift MODEL --dump reference.safetensors` writes token ids and states; your program
 # reads the ids and writes its states under the same keys; `lipnb drift MODEL --against mine.safetensors` gives verdict,
 # table and report. `examples/port_in_numpy.py` does so for a Llama in NumPy.
@@ -349,7 +360,6 @@ last = {
     for key, port in {"clean": model, "bug": without_bias(model.module)}.items()
 }
 truth = drift.states(model, ids).hidden[-1].flatten()
-layers = clean[clean.part == "layer"]
 before = streams.iloc[:-1]
 told = {
     "found-seen": power.share(faults[low & (faults.effect > 1)], "found drift")["share"],
@@ -359,6 +369,8 @@ told = {
     "clean-difference": rounding.closure.difference,
     "bug-cosine": torch.cosine_similarity(last["bug"], truth, dim=0).item(),
     "large-angle": large.closure.angle,
+    "close-alarms": false.loc["close", "share"],
+    "plain-floors": shown.floors.loc["C: float32, one term after the other"],
     "worst-least": (before.gain_worst / before.gain).min(),
     "worst-most": (before.gain_worst / before.gain).max(),
 }
@@ -371,8 +383,9 @@ counts = {
     "planted-length": results.provenance("drift-power")["settings"]["length"],
     "alarms": false.loc["drift", "count"],
     "runs": false.loc["drift", "runs"],
-    "clean-layers": len(layers),
-    "clean-over": (heights(layers) > 1).sum(),
+    "clean-layers": len(clean[clean.part == "layer"]),
+    "unseen-alarms": unseen.loc["drift", "count"],
+    "unseen-runs": unseen.loc["drift", "runs"],
     "onnx-windows": results.provenance("drift-onnx")["settings"]["windows"],
     "onnx-length": results.provenance("drift-onnx")["settings"]["length"],
 }
@@ -380,6 +393,8 @@ for key, value in told.items():
     glue(f"page-69-{key}", float(value), display=False)
 for key, value in counts.items():
     glue(f"page-69-{key}", f"{int(value):,}", display=False)
+shown_there = faults[(faults.dtype == "float32") & faults["found drift"]].token_ratio.median()
+glue("page-69-fault-floors", f"{float(f'{shown_there:.1g}'):,.0f}", display=False)
 finer = torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps
 words = {"name": name, "corpus": corpora.describe(corpus), "large-verdict": large.verdict.sentence}
 for key, value in (words | {"finer": f"{finer:,.0f}"}).items():
@@ -393,6 +408,8 @@ assert large.verdict.part == "attention" and large.closure.why
 assert closures.length.between(0.98, 1.02).all() and closures.angle.min() > 0.999
 assert "expert" in mixed.closure.why and mixed.verdict.kind == "rounding"
 assert (before.gain_worst > before.gain).all()
-assert told["found-seen"] > 2 * told["cosine-seen"] and told["found-seen"] > told["below"]
-assert whole.verdict.tolist() == ["rounding", "rounding", "bug"] and whole.length.between(0.95, 1.05).all()
+assert told["found-seen"] > 0.9 > told["cosine-seen"] > told["below"]
+assert false.loc["drift", "share"] < 0.01 and unseen.loc["drift", "count"] == 0
+assert whole.length.between(0.95, 1.05).all() and whole.angle.min() > 0.98
+assert whole.verdict[whole.run.str.contains("8")].eq("bug").all() and whole.verdict.iloc[0] == "rounding"
 print("✓ the sum of the carried errors is the difference, and the planted fault is found where it lies")
