@@ -9,11 +9,10 @@
 # %% [markdown]
 # # Why the square root of n (Theorem 3.3)
 #
-# How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? The
-# theory says: at most of order $\sqrt n\, R^2$, and some inputs reach it, up to a number of tokens exponential in
-# $R^2$. One picture explains the $\sqrt n$. Many
-# tokens attend to one; move that one by 1, and **all their outputs move by about 1 each**. In the Frobenius norm that
-# is $\sqrt n$.
+# How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At
+# most of order $\sqrt n\, R^2$, says the theory, and some inputs reach that order as long as $n$ is at most
+# exponential in $R^2$. One picture explains the $\sqrt n$. Many tokens attend to one; when it moves by 1, **all their
+# outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$.
 
 # %% tags=["parameters", "remove-input"]
 R = 2.0  # radius of the ball
@@ -52,7 +51,7 @@ plt.show()
 # Now move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large
 # with $R$ fixed, and watch the weight that the crowd still gives to the one.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens moves. The constant (blue) first rises like $\\sqrt n$, for $R^2 > \\frac12$ then above it, peaks, and falls towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Move the sliders: two clusters of $n$ tokens at radius $R$. The number next to a cluster says how far each of its tokens moves. The constant (blue) rises like $\\sqrt n$, overshoots if $R^2 > \\frac12$, peaks, and falls back towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
 
@@ -67,8 +66,8 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 #
 # close to 1 while $n$ is small compared with $e^{2R^2}$. Move the lone token by $\varepsilon$ along $u$. Two things
 # happen to each of the $n - 1$ outputs. What it attends to has moved, which gives $p\,\varepsilon$. And the score of
-# the lone token has fallen by $R\,\varepsilon$, so $p$ falls by $p(1 - p)\,R\,\varepsilon$, and that weight goes to
-# tokens that lie $2R$ further along $u$. To first order, each output moves by
+# the lone token has fallen by $R\,\varepsilon$, so its weight falls by $p(1 - p)\,R\,\varepsilon$. That weight goes
+# to the cluster, which lies $2R$ further along $u$. To first order, each output moves by
 #
 # $$\begin{aligned} &p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon \\
 #   &\quad = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon , \end{aligned}$$
@@ -125,8 +124,10 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 # 3. **Query** $\Sigma_i A\, \varepsilon_i$: *a token that moves chooses differently*. Only its own output changes: at
 #    most $t\, \norm\varepsilon_F$, without $\sqrt n$.
 #
-# For large $n$ and $R$ the key term wins: it brings the $R^2$, and the theorem is about $2\sqrt3\, \norm V_2\, t
-# \sqrt n$. A finer count replaces $2\sqrt3$ by $1/\sqrt2$, about five times less, and some heads reach that
+# In this *bound* the key term is the largest for large $n$ and $t$: it brings the $R^2$, and the theorem says about
+# $2\sqrt3\, \norm V_2\, t \sqrt n$. At a given input another term can matter more. At two clusters with $p$ near 1
+# the key term is nearly zero, because the votes are settled, and the *constant* comes from the value term. A sharper
+# argument gives $1/\sqrt2$ instead of $2\sqrt3$, about five times less, and some heads attain that
 # ({doc}`21_general_bound`).
 #
 # ::::{dropdown} Proof: from the three lines to the bound
@@ -193,10 +194,11 @@ plt.show()
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #
-# is the **exact rate**: how much more a token at $x$ likes the best place of the ball than its own place, halved. With
-# $V = I$, tokens at two places keep at least $\frac12 \sqrt{n - 1}$ up to $n = 1 + e^{2 \gamma^* R^2}$; no input of any
-# length has a constant above $e^{\gamma^* R^2}$ times a power of $t$. For $A = -I$, $\gamma^* = 1$. (The paper's own
-# inputs follow an eigenvector of $A$, with a rate $\gamma \le \gamma^*$: {doc}`22_tightness`, {doc}`29_exact_rate`.)
+# is the **exact rate**: half the largest gap between the best score that a token can give and the score that it gives
+# itself. With $V = I$, tokens at two places keep at least $\frac12 \sqrt{n - 1}$ up to $n = 1 + e^{2 \gamma^* R^2}$;
+# no input of any length has a constant above $e^{\gamma^* R^2}$ times a power of $t$. For $A = -I$, $\gamma^* = 1$.
+# (The paper's own inputs follow an eigenvector of $A$, with a rate $\gamma \le \gamma^*$: {doc}`22_tightness`,
+# {doc}`29_exact_rate`.)
 #
 # ## What this shows and does not show
 #

@@ -9,21 +9,20 @@
 # %% [markdown]
 # # Scan your own model
 #
-# You have a transformer and a text. By what factor can a layer amplify a small change of its input (its
-# {term}`local Lipschitz constant`), and how close are the known {term}`bounds <bound>` at that input? One command
-# answers for every layer, here for SmolLM2, a small Llama:
+# You have a transformer and a text. By what factor can each of its layers amplify a small change of its input? That
+# factor is the layer's {term}`local Lipschitz constant`. One command measures it for every layer, here of SmolLM2, a
+# small Llama, and compares it with the known upper {term}`bounds <bound>`:
 #
 # ```
 # lipnb fetch smollm2
 # lipnb scan smollm2 --text alice --lengths 32,128,512
 # ```
 #
-# (They need the extras `scan` and `weights`. *Alice* is a text that `lipnb` fetches once. Without `--text` the command
-# reads one that Python itself carries.)
 #
-# At 128 tokens ({numref}`fig-05-layers`) the roughest {term}`attention` layer of SmolLM2 can amplify a small change by a
-# factor of up to {glue:text}`smollm2_most:,.0f`. The certified bound of this book ({doc}`62_certified_bracket`) is at most
-# {glue:text}`certified_high:.1f` times too high in the layers of all five models below, wherever it was computed.
+# At 128 tokens the roughest {term}`attention` layer of SmolLM2 can amplify a small change by a factor of
+# {glue:text}`smollm2_most:,.0f` ({numref}`fig-05-layers`). The certified bound of this book
+# ({doc}`62_certified_bracket`) is at most {glue:text}`certified_high:.1f` times too high, in every layer of the five
+# models below for which we computed it.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"
@@ -76,15 +75,17 @@ axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
-# Two {term}`windows <window>` of each length were read. The roughest layer has {glue:text}`smollm2_most:,.0f` at one of
-# those with 128 {term}`tokens <token>`, and {glue:text}`smollm2_other:,.0f` at the other; the layer with the smallest
-# constant has at most {glue:text}`smollm2_least:.1f` at both. None of the bounds in closed form in the table of the five
-# models is less than {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
+# The command needs the extras `scan` and `weights`. *Alice* is a book that `lipnb` fetches once; without `--text` the
+# command reads a text that comes with Python. This scan read two {term}`windows <window>` of each length. At 128
+# {term}`tokens <token>` the roughest layer has the constant {glue:text}`smollm2_most:,.0f` in one window and
+# {glue:text}`smollm2_other:,.0f` in the other; the layer with the smallest constant has at most
+# {glue:text}`smollm2_least:.1f` in both. Every closed-form bound in the table of the five models is at least
+# {glue:text}`closed_low:.0f` times too high, on average over the layers of a model.
 #
 # ## Against random weights
 #
-# A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
-# the same tokens, and of the same weights on the tokens in random order:
+# A number alone says little. The scan therefore compares each constant with two baselines: random weights of the same
+# shape on the same tokens, and the same weights on the tokens in random order:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-05-baselines", "caption": "The constants of the first window or picture against their baselines, and the {term}`relative constant`, $\\Lip_X(f)\\, \\norm X_F / \\norm{f(X)}_F$, which measures changes relative to the tokens and to the output and so makes layers of different scales comparable. The constants of SmolLM2 are large because of its trained weights: random weights give about one, and another order of the same tokens changes little. Pictures have no shuffled baseline."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights, of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones."}}
 axes = figures.panels(len(large), width=3.8, height=4.2)
@@ -99,9 +100,9 @@ plt.show()
 #
 # The scans were made with this command and stored: SmolLM2 on Alice, DINOv2 (a vision transformer) on two photographs
 # that Python packages ship, and three small models on Python's language reference, MiniLM (BERT type), gpt2-mini
-# (trained for this book) and stories260K (Llama type, trained on children's stories by A. Karpathy). The last rows are
-# about the whole network, measured at the shortest length: from what its first layer receives to what its last layer
-# gives, and to its last hidden states, which come after a final norm in four of the models:
+# (trained for this book) and stories260K (Llama type, trained on children's stories by A. Karpathy). The last rows
+# are about the whole network, measured at the shortest length: from the input of its first layer to the output of its
+# last layer, and to its last hidden states, which come after a final norm in four of the models:
 
 # %% tags=["hide-input"]
 columns = {}
@@ -131,17 +132,17 @@ headings = {"what": "what"} | {name: f"{name} ({made[name]['architecture']})" fo
 figures.table(beside, names=headings, digits=2, bold=beside.what == "certified bound, at most")
 
 # %% [markdown]
-# A constant here is a mean over two windows or pictures, except in the third row and in the last three; the fourth row
-# names the layer whose mean is the largest, which another layer can exceed at one window. Rows of
-# bounds say how many times too high a bound is, as a geometric mean over layers, the bold row of certified bounds as the
-# largest of them; ratios to random weights are of the first window. A dash marks a bound that is not stated for such
-# layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
-# at the input: the norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of
-# {cite:t}`castin2024smooth` ({prf:ref}`spread-upper`) uses how far apart the tokens lie. We know of no published bound
-# for rotary positions: the two in the table are proved below. The last row is the product of the constants of whole
-# layers, by which networks are often bounded. The constant of the same layers one after another, in the row above it,
-# is smaller by a factor of {glue:text}`product_least:,.0f` or more: the layers do not amplify the same change. The
-# final norm is in neither of the two.
+# Most constants here are means over two windows or pictures; the third row and the last three are not. The fourth row
+# names the layer with the largest mean; in a single window another layer can have more. Rows of bounds say how many
+# times too high a bound is: the bold row of certified bounds gives the largest factor, the others a geometric mean
+# over layers. Ratios to random weights are for the first window. A dash marks a bound that is not stated for such
+# layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention` at the input: the
+# norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of {cite:t}`castin2024smooth`
+# ({prf:ref}`spread-upper`) uses how far apart the tokens lie. We know of no published bound for rotary positions: the
+# two in the table are proved below. The last row is the product of the constants of whole layers, by which networks
+# are often bounded. The row above it has the constant of the same layers one after another. It is at least
+# {glue:text}`product_least:,.0f` times smaller, because the layers do not amplify the same change. Neither row
+# includes the final norm.
 #
 # ## Heads
 #
@@ -158,17 +159,17 @@ plt.show()
 # %% [markdown]
 # ## A scan, live
 #
-# The command prints its answers and a table, and leaves a folder with `report.html` (one file, opens offline) and tables;
-# more lengths or layers can be added to it later.
-# Some forty families are known in closed form. The attention of any other language model is read as one of their
-# layouts, by the names and shapes of its tensors, and this closed form is kept only if the network's own modules agree
-# with it to rounding, in every layer: so Qwen3-MoE, gpt-oss, OLMo 3 or Cohere 2 have certified bounds, heads and tokens
-# as well, and the scan says that the closed form was found by trial. What agrees with no layout, such as attention with
-# gates or with keys of low rank, goes by automatic differentiation of these modules. Of a hybrid, such as Jamba, LFM2
-# or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. Decoders
-# that read in both directions are measured without a {term}`mask`: EmbeddingGemma, and embedding models built on Llama
-# or Qwen2, such as GTE and those of LLM2Vec, if their `config.json` says `"is_causal": false` or the call from Python
-# says `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
+# The command prints its answers and a table. It leaves a folder with `report.html` (one file, opens offline) and
+# tables, to which more lengths or layers can be added later. Some forty families are known in closed form. For any
+# other language model the scan tries the layouts of these families, by the names and shapes of the tensors. It keeps
+# such a closed form only if the network's own modules agree with it to rounding, in every layer, and the report says
+# that the closed form was found by trial. This works for Qwen3-MoE, gpt-oss, OLMo 3 and Cohere 2, which then have
+# certified bounds, heads and tokens as well. Attention that fits no layout, such as attention with gates or with keys
+# of low rank, is measured by automatic differentiation of the network's modules. In a hybrid, such as Jamba, LFM2 or
+# Qwen3-Next, only the layers with attention are measured, and the scan names the others. Decoders that read in both
+# directions are measured without a {term}`mask`: EmbeddingGemma, and embedding models built on Llama or Qwen2, such
+# as GTE and the LLM2Vec models, if their `config.json` says `"is_causal": false` or the call from Python says
+# `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -185,13 +186,13 @@ figures.table(found.summary, names=headings, digits=3)
 # the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
 # measured.
 #
-# The constant is about the worst small change of the tokens. Most changes do less: one in a random direction comes out
-# $\norm{D_X f}_F / \sqrt{nd}$ times as long as it went in, for $n$ tokens of width $d$ (root mean square over directions,
-# estimated from a few products with random vectors). Here the worst change comes out {glue:text}`usual_least:.1f` to
-# {glue:text}`usual_most:.1f` times as long as a random one of the same size. In the table below the last two columns say
-# where the worst change lies: the token on which most of it falls, the *steepest* token, counted from 0 (token 0 is the
-# special token `[CLS]`), and the share of its squared length there, at most {glue:text}`steepest_percent:.1f` %, in layer
-# {glue:text}`steepest_layer:.0f`.
+# The constant is about the worst small change of the tokens. Most changes do less. A change in a random direction
+# comes out $\norm{D_X f}_F / \sqrt{nd}$ times as long as it went in, for $n$ tokens of width $d$ (root mean square
+# over directions, estimated from a few products with random vectors). Here the worst change comes out
+# {glue:text}`usual_least:.1f` to {glue:text}`usual_most:.1f` times as long as a random change of the same size. The
+# last two columns of the table below locate the worst change. They name the *steepest* token, on which most of it
+# falls, counted from 0 (token 0 is the special token `[CLS]`), and give the share of its squared length there. The
+# largest share is {glue:text}`steepest_percent:.1f` %, in layer {glue:text}`steepest_layer:.0f`.
 
 # %% tags=["hide-input"]
 headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "typical": "factor, random change"}
@@ -233,11 +234,10 @@ glue("smollm2_other", float(roughest.low), display=False)
 # ## Rotary positions
 #
 # Llama-type layers rotate queries and keys by angles that depend on the positions of their tokens
-# {cite}`su2024roformer`. Published bounds are stated for one matrix $A = K^\top Q / \sqrt k$; here every distance has
-# its own matrix. The {term}`Jacobian` keeps its closed form, with rotated queries and keys, and two bounds are proved
-# for them.
-# As an example, take two tokens in the plane and the frequency 1: the query and the key of the second token are rotated
-# by one radian.
+# {cite}`su2024roformer`. Published bounds are stated for a single matrix $A = K^\top Q / \sqrt k$; here every
+# distance has a different matrix. The {term}`Jacobian` keeps its closed form, with rotated queries and keys, and two
+# bounds are proved for them. As an example, take two tokens in the plane and the frequency 1: the query and the key
+# of the second token are rotated by one radian.
 
 # %%
 Q, K, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
@@ -349,8 +349,8 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 # :::
 # ::::
 #
-# Each case below is a small random layer with an input of its own, found by {term}`gradient ascent`, in the ball or
-# made by an RMSNorm:
+# Each case below is a small random layer and an input found for it by {term}`gradient ascent`, in the ball or made by
+# an RMSNorm:
 
 # %% tags=["hide-input"]
 layers = results.load("verify-ball-in-use")
@@ -362,8 +362,8 @@ headings = {"added": "beyond plain heads", "ball": "largest ratio, ball", "RMSNo
 figures.table(nearest, names=headings, digits=2)
 
 # %% [markdown]
-# These are the largest ratios of the constant to `ball_upper`, over {glue:text}`layers_in_use:,d` layers: none is above
-# one.
+# The table has the largest ratios of the constant to `ball_upper`, over {glue:text}`layers_in_use:,d` layers: none is
+# above one.
 
 # %% tags=["hide-input"]
 places = {"minilm": "minilm", "gpt2-mini": "gpt2-mini"}
@@ -417,8 +417,8 @@ print("✓ every constant lies below every bound that applies to it; stored rows
 # - The numbers of a whole network are measured<!-- typed: the scan's own rtol -->, to 0.1 %, and not certified.
 # - Two windows of one text, or two pictures, are an illustration, not statistics: take more with `--windows`.
 # - SmolLM2's weights are those of its package, rounded to few bits; the package of the ViT with DINOv2's shapes does
-#   not say whether it was trained further. The rows of both are stored and not measured here; of the small models a few
-#   rows, drawn at random, are measured again where the model is available.
+#   not say whether it was trained further. The rows of both are stored and not measured here. For the small models a
+#   few rows, drawn at random, are measured again if the model is available.
 #
 # **One thing to try.** Compare a model before and after your fine-tune: `lipnb scan ./before --against ./after`.
 #

@@ -9,16 +9,12 @@
 # %% [markdown]
 # # Self-attention and its Jacobian (Lemma C.2)
 #
-# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, times a matrix, and the
-# weights depend on the tokens themselves. One such map serves the whole book: the maps of the theorems and the layers
-# of the experiments are the same code. {numref}`fig-11-attention` is the {term}`attention matrix` of one
-# {term}`attention head` of a pretrained model on a line of text, without and with a {term}`mask <mask (causal)>`,
-# computed with this code.
-#
-# A pushed token moves the output in three ways: through its query, its key and its value. So the {term}`Jacobian` of
-# attention is a sum of three terms, in a closed form that costs a few matrix products and needs no automatic
-# differentiation. It agrees with automatic differentiation to {term}`rounding`, on {glue:text}`page-11-maps` random
-# maps, with and without a mask, biases, an output matrix and weights.
+# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, times a matrix, and
+# the weights depend on the tokens themselves ({numref}`fig-11-attention`). A pushed token moves the output in three
+# ways, through its query, its key and its value. So the {term}`Jacobian` of attention is a sum of three terms, in a
+# closed form that costs a few matrix products. It agrees with automatic differentiation to {term}`rounding`, on
+# {glue:text}`page-11-maps` random maps, with and without a mask, biases, an output matrix and weights. The maps of
+# the theorems and the layers of the experiments in this book are this same code.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: it can be masked or not
@@ -115,8 +111,8 @@ plt.show()
 
 # %% [markdown]
 # The first token gives {glue:text}`page-11-other:.2f` of its attention to the second; the second keeps
-# {glue:text}`page-11-itself:.2f` for itself. The transpose in $x_i^\top A^\top x_j$ matters: here $A$ is not symmetric,
-# and exchanging queries and keys makes a relative change of {glue:text}`page-11-swapped:.2f` in the output.
+# {glue:text}`page-11-itself:.2f` for itself. The transpose in $x_i^\top A^\top x_j$ matters: here $A$ is not
+# symmetric, and exchanging queries and keys changes the output by {glue:text}`page-11-swapped:.2f` of its norm.
 #
 # ## The definition
 #
@@ -155,8 +151,8 @@ for _ in range(100):
         found.append(relative_error(f(tokens[order]), out))
 
 # %% [markdown]
-# The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer receives in
-# the model, it must give what the model itself computes, in all layers, with and without the mask.
+# The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer receives
+# in the model, it must give the output of the model itself, in all layers, with and without the mask.
 
 # %%
 errors = []
@@ -184,7 +180,7 @@ figures.table(
 
 # %% [markdown]
 # The differences are rounding. So the theorems, which speak of the definition, and the experiments, which run
-# pretrained layers, are about one map.
+# pretrained layers, are about the same map.
 #
 # ## Four facts that later pages use
 #
@@ -224,7 +220,7 @@ figures.table(told, names={"fact": "fact", "outputs": "the two outputs (relative
 # ## The derivative: query, key and value
 #
 # Push the two tokens from above. They have four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. A
-# diagonal block is the sum of three terms, any other the sum of two.
+# diagonal block is the sum of three terms; any other block is the sum of two.
 
 
 # %%
@@ -303,9 +299,9 @@ plt.show()
 # ## The closed form, measured against automatic differentiation
 #
 # Sizes, heads, masks, biases, output projections and weights are drawn at random. For each map the closed form and
-# autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must be transposes of
-# each other. `gram` is both in one, $J^\top J u$, and all that the solvers need. With token weights $a$ it is
-# the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
+# autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must be transposes
+# of each other. `gram` combines both, $J^\top J u$, and the solvers need nothing else. With token weights $a$ it is
+# the product in the norm that they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
 
 
 # %%
@@ -489,7 +485,7 @@ ledger.record(
 # - It shows that the maps of the theorems and the maps of the experiments are the same code, and that the closed form
 #   is the derivative of this map, with all options, to rounding.
 # - A masked MiniLM is a pretrained encoder to which we add a causal mask, as the paper does with BERT. It was never
-#   trained that way: it has the form of a decoder and need not behave like a trained one.
+#   trained that way: it has the form of a decoder but need not behave like a trained decoder.
 # - Which of the three terms is largest may differ on other layers and texts; one {term}`window` for each length is an
 #   illustration. Nothing here is about speed: {doc}`../book/solver` counts the operations and gives the times.
 #

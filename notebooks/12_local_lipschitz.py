@@ -10,10 +10,11 @@
 # # The local Lipschitz constant
 #
 # How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order, by at
-# most the length of the push times the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the
-# input: the {term}`local Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian
-# alone, {glue:text}`page-12-products` of them for the layer below, including the one that confirms the value. With it
-# comes an upper {term}`bound`, for which the user chooses how probable a failure may be.
+# most the length of the push times the {term}`local Lipschitz constant`, which is the largest
+# {term}`singular value <singular vector>` of the {term}`Jacobian` at the input. The {term}`Lanczos method` finds it
+# from products with the Jacobian alone: {glue:text}`page-12-products` products for the layer below, including the one
+# that confirms the value. It also gives an upper {term}`bound`, and the user chooses how probable a failure of that
+# bound may be.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -181,8 +182,9 @@ for name, color in (("power", "C0"), ("lanczos", "C1")):
 plt.show()
 
 # %% [markdown]
-# Lanczos stops after {glue:text}`page-12-steps` steps of one product each (`lip.steps`) and takes one product more, for
-# the value: {glue:text}`page-12-products` in all, as counted. Power iteration takes {glue:text}`page-12-power`.
+# Lanczos stops after {glue:text}`page-12-steps` steps of one product each (`lip.steps`) and takes one more product,
+# for the value: {glue:text}`page-12-products` products in all, as counted. Power iteration takes
+# {glue:text}`page-12-power`.
 #
 # ## Power iteration in the paper (Section E.1)
 #
@@ -279,10 +281,10 @@ figures.table(
 # could reveal it. `confidence=None` takes this risk: it needs fewer steps, and now and then its answer is wrong by
 # some percent, without a warning.
 #
-# *How far off can the start be?* We take forty singular values: 1, then $1 - g$ for a gap $g$, the rest evenly below
-# $\frac12$. (One token, with $V$ the diagonal matrix of these values, is a map with this Jacobian.) The start is
-# Gaussian, or Gaussian with its part along the top vector scaled down. Power iteration runs until the relative change
-# of $\mu$ is less than $10^{-10}$; and then on, to 50,000 products.
+# *How far off can the start be?* We take forty singular values: 1, then $1 - g$ for a gap $g$, and the rest evenly
+# spread below $\frac12$. (One token, with $V$ the diagonal matrix of these values, is a map with this Jacobian.) The
+# start is Gaussian, or Gaussian with its part along the top vector scaled down. Power iteration runs until the
+# relative change of $\mu$ is less than $10^{-10}$, and then on to 50,000 products.
 
 # %% tags=["hide-input"]
 grid = torch.tensor([0.3, 0.1, 0.03, 0.01, 0.003, 0.001]), 10.0 ** -torch.arange(0, 13, 3)
@@ -402,8 +404,8 @@ figures.table(told, names={"call": "call", "route": "lip.route", "numbers": "loc
 #
 # $$d\norm{D_X f}_2 = \langle u, d(D_X f)\, v \rangle .$$
 #
-# Two attention layers with the same random weights learn to give each token twice the one before it, in ten steps of
-# Adam: one by the squared error alone, the other with a tenth of its mean constant added to it.
+# Two attention layers with the same random weights learn to output twice the preceding token, in ten steps of Adam.
+# The first layer minimises the squared error alone, the second the squared error plus a tenth of its mean constant.
 
 # %%
 inputs = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -605,13 +607,13 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
-# - The certificate is a statement of probability over the random start. In float32 it also rests on the assumption that
-#   {term}`rounding` acts like noise ({doc}`../book/solver`, which counts runs that test it). A start
-#   that you choose yourself voids it. All items of a batch share one start: a joint statement about $M$ values
-#   needs a confidence of $1 - \delta/M$ for each of them.
-# - It is no proof for one given run. A {term}`bracket`, from both sides and with proof, is the subject of
+# - The certificate is a statement of probability over the random start. In float32 it also rests on the assumption
+#   that {term}`rounding` acts like noise; {doc}`../book/solver` counts runs that test it. A start that you choose
+#   yourself voids it. All items of a batch share one start: a joint statement about $M$ values needs a confidence of
+#   $1 - \delta/M$ for each of them.
+# - It is not a proof for one given run. A {term}`bracket`, from both sides and with proof, is the subject of
 #   {doc}`62_certified_bracket`.
-# - The share of failures is measured on one spectrum. The theorem covers all of them.
+# - The share of failures is measured on one spectrum. The theorem covers all spectra.
 # - Power iteration converges from nearly every start, but its stop can come too early. A Gaussian start makes that
 #   unlikely; the certificate bounds this probability, and Lanczos stops by that bound.
 # - The check on segments samples 101 points and can miss a peak between them by a little; hence its tolerance.

@@ -10,10 +10,10 @@
 # # Where tokens live (Section 2.3)
 #
 # The {term}`bounds <bound>` of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer
-# provides one: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius depends
-# on the layer alone, and in each layer of MiniLM the longest token of our text reaches at least
+# provides it: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius depends
+# on the layer alone. It is not wasteful, since in each layer of MiniLM the longest token of our text reaches at least
 # {glue:text}`page-14-share:.2f` of it. The normalisation can also be absorbed into the matrices and biases of
-# {term}`attention`: then all tokens have norm one.
+# {term}`attention`, and then all tokens have norm one.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: its LayerNorms are read
@@ -115,7 +115,8 @@ figures.table(
 
 # %% [markdown]
 # The squares of $z$ add up to {glue:text}`page-14-squares:.0f`, the number of entries. The token has norm
-# {glue:text}`page-14-hand:.2f`; no token with this gain and shift exceeds {glue:text}`page-14-hand-bound:.2f`.
+# {glue:text}`page-14-hand:.2f`, and no token with this gain and shift has a norm above
+# {glue:text}`page-14-hand-bound:.2f`.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-ellipsoid", "caption": "Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid; LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid depends on the layer alone."}, "image": {"alt": "A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and on it a closed curve of orange points, an ellipse."}}
 ax = plt.figure(figsize=(5.2, 4.6)).add_subplot(projection="3d")
@@ -218,9 +219,9 @@ glue("page-14-high", max(simple), display=False)
 
 # %% [markdown]
 # For {glue:text}`page-14-cases` random gains and shifts the input found from the root has norm $R_*$, up to
-# {term}`rounding`; among 2,000 random tokens for each, none is longer. The smallest ratio of $R_*$ to the simple bound
-# is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` gives the same
-# number.
+# {term}`rounding`; none of 2,000 random tokens for each of them is longer. The smallest ratio of $R_*$ to the simple
+# bound is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` gives
+# the same number.
 #
 # ## Measured: absorbed on random heads and on real layers
 #
@@ -323,9 +324,9 @@ with torch.no_grad():
 glue("page-14-order-without", min(orders["before"]), display=False)
 
 # %% [markdown]
-# The two orders of the definition are what the networks do. The first is the output of the attention block in every
-# layer of MiniLM, the second in every layer of gpt2-mini, up to rounding. Without the normalisation MiniLM's block
-# would be off by at least {glue:text}`page-14-order-without:.1f` times the norm of its output.
+# Networks use both orders of the definition: up to rounding, the first gives the output of the attention block in
+# every layer of MiniLM, the second in every layer of gpt2-mini. Without the normalisation MiniLM's block would be off
+# by at least {glue:text}`page-14-order-without:.1f` times the norm of its output.
 #
 # What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
 # $\norm{A}_2 R^2$ of a head. The table has the largest one among the heads of each layer, with the simple radius, and
@@ -372,7 +373,7 @@ figures.table(
 # :::
 # ::::
 #
-# ## The normalisation adds a factor of its own
+# ## The normalisation adds another factor
 #
 # Section 2.3 bounds the constant of $f \circ \mathrm{RMSNorm}$ "by directly applying" the bounds to
 # $f_{\tilde A, \tilde V}$ at unit tokens. The step from $x_i$ to $u_i$ has the derivative
@@ -477,7 +478,7 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - The radius of a normalised layer depends on the layer alone and is known before any text is read. $R_*$ is the
-#   smallest such number.
+#   smallest such radius.
 # - Absorbing the normalisation makes the logit range smaller than the simple radius suggests, because large gains and
 #   large entries of $A$ need not meet. It is then the range for *unit* tokens.
 # - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have the

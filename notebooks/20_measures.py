@@ -10,10 +10,9 @@
 # # Attention on measures (Definition 2.4)
 #
 # A {term}`sequence` of {term}`tokens <token>` is also a cloud of points, a {term}`measure`.
-# {term}`Attention <attention>` without a {term}`mask` does not depend on the order of the points, so it is a map of
-# clouds. Nothing is lost by the change: the outputs agree, and the {term}`local Lipschitz constant` in the
-# {term}`Wasserstein distance` $W_2$ is the norm of the {term}`Jacobian`, as long as the points are distinct and their
-# weights stay the same.
+# {term}`Attention <attention>` without a {term}`mask` ignores the order of the points, so it is a map of clouds. The
+# outputs of the two maps agree. Their {term}`local Lipschitz constants <local Lipschitz constant>` agree too, in the
+# {term}`Wasserstein distance` $W_2$ for clouds, as long as the points are distinct and their weights stay the same.
 
 # %% tags=["parameters"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones
@@ -381,7 +380,7 @@ ledger.record(
 # - Lemma C.5 is shown for distinct points. The paper's text speaks of "an input sequence"; we do not know whether its
 #   formulas ask for distinct points. Without that, the lemma fails.
 # - The restriction to fixed weights is essential. A move may also divide an atom and send its parts apart
-#   ({term}`mass splitting`). This is not in the Jacobian at $n$ tokens, and it can change $F(\mu)$ by more.
+#   ({term}`mass splitting`). The Jacobian at $n$ tokens does not see such a move, and it can change $F(\mu)$ by more.
 # - The global form is proved for every convex set; the search covers two points on a line only.
 # - Transport is exact here, by assignment and by linear programming. For thousands of tokens use the norm instead, as
 #   the theorem allows.

@@ -9,14 +9,13 @@
 # %% [markdown]
 # # The general bound (Theorem 3.3)
 #
-# How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$ {term}`tokens <token>`
-# lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$: that is Theorem 3.3 of
-# {cite:t}`castin2024smooth`. We prove the exact leading constant. With the {term}`logit range` $t = \norm A_2 R^2$ it
-# is $\norm V_2\, t \sqrt{\lambda_n}$, where $\lambda_2 = 4$ and $\lambda_n$ is about $n/2 + 4$ for many tokens: no head
-# of these norms has more, up to a factor that tends to 1 with $t$, and some heads without a
-# {term}`mask <mask (causal)>` have as much. {numref}`fig-21-even-fork` is the input at which they do. For 98 tokens and
-# $t = 100$ it has {glue:text}`even_ratio:.3f` of our {term}`bound`; the published bound (reconstructed) is
-# {glue:text}`too_high:.2f` times as large as ours or more, on the balls that we drew.
+# How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$
+# {term}`tokens <token>` lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$, says Theorem 3.3 of
+# {cite:t}`castin2024smooth`. We prove the leading constant: for large {term}`logit range` $t = \norm A_2 R^2$ and
+# many tokens the most that a head can have is about $\norm V_2\, t \sqrt{n/2 + 4}$. Without a
+# {term}`mask <mask (causal)>` some heads come that close, at the input of {numref}`fig-21-even-fork`. The published
+# {term}`bound` (reconstructed) is at least {glue:text}`too_high:.2f` times as large as ours, on the balls that we
+# drew.
 
 # %% tags=["parameters"]
 maps = 12  # random pairs A, V, each at three radii
@@ -54,7 +53,7 @@ def in_ball(*shape):
     return size * y / y.norm(dim=-1, keepdim=True)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-even-fork", "caption": "To be moved: the even fork, with $w, e, f$ orthonormal, $w$ a top singular vector of $V$, and $A = t (e w^\\top + w e^\\top - f f^\\top)$, for $R = 1$. All tokens are in the plane of $w$ and $f$, and $A$ maps $w$ to $t e$, out of the plane, and $f$ to $-t f$. So only the heights along $f$ decide about attention. The two low tokens, the prongs, are at a quarter of the height $b$ of the others and get the same attention from everybody. If $t b^2$ is small beside $\\log n$, the others are not far enough behind: attention spreads over all $n$. If $b$ is large, the heights take from the components along $w$. The larger $t$, the smaller the best $b$, and the closer the constant comes to the exact bound."}, "image": {"alt": "On the left two tokens at opposite ends of a horizontal axis, slightly raised, and the others higher on the circle, with the attention that they give to the two. On the right the constant over the bound against the height b: it rises, has one peak near 1, and falls."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-even-fork", "caption": "Move the sliders: the even fork, with $w, e, f$ orthonormal, $w$ a top singular vector of $V$, and $A = t (e w^\\top + w e^\\top - f f^\\top)$, for $R = 1$. All tokens are in the plane of $w$ and $f$, and $A$ maps $w$ to $t e$, out of the plane, and $f$ to $-t f$. So only the heights along $f$ decide about attention. The two low tokens, the prongs, are at a quarter of the height $b$ of the others and get the same attention from everybody. If $t b^2$ is small compared with $\\log n$, the others are not far enough behind: attention spreads over all $n$. If $b$ is large, the heights take from the components along $w$. The larger $t$, the smaller the best $b$, and the closer the constant comes to the exact bound."}, "image": {"alt": "On the left two tokens at opposite ends of a horizontal axis, slightly raised, and the others higher on the circle, with the attention that they give to the two. On the right the constant over the bound against the height b: it rises, has one peak near 1, and falls."}}
 heights = np.geomspace(0.01, 1, 16).round(3)
 figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 1e3, 1e4, 1e6], heights))
 
@@ -72,7 +71,8 @@ figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 
 #   \underbrace{\tfrac12 \cdot \tfrac{t}{\sqrt2}\, e_1 + \tfrac12 \cdot \tfrac{t}{\sqrt2}\, e_1}_{\text{keys}}
 #   + \underbrace{0}_{\text{values}} = \sqrt2\, t\, e_1 ,$$
 #
-# and the second by the opposite: $2t$ in all. That is $t \sqrt{\lambda_2}$. The computed norm below agrees.
+# and the second by the opposite: $2t$ in all. That is $t \sqrt{\lambda_2}$ with the $\lambda_n$ of the theorem below.
+# The computed norm agrees.
 
 # %%
 A, V = 5 * torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double(), torch.eye(2, dtype=torch.float64)  # t = 5
@@ -134,10 +134,11 @@ plt.show()
 # $\sqrt{\lambda_n}$. In width 1 the constant is at most $\norm V_2\, t$ plus a number that depends on $n$ and $V$ only.
 # :::
 #
-# The first bound of (a) is `bounds.general_upper_exact`; `bounds.ball_upper` has a slightly smaller
-# one from norms alone at small $t$, by the bound on one row in the proof of {prf:ref}`masked-leading`, with the same
-# leading constant; with a mask it has that theorem itself. The $A$ of (b) is
-# $t/R^2$ times a reflection in a line, in width 3: eigenvalues 1, -1, -1. Its input is `worst_case.even_fork_input`.
+# So $\lambda_2 = 4$, and $\lambda_n$ is about $n/2 + 4$ for many tokens. The first bound of (a) is
+# `bounds.general_upper_exact`. From norms alone, `bounds.ball_upper` has a slightly smaller bound at small $t$, with
+# the same leading constant, by the bound on one row in the proof of {prf:ref}`masked-leading`; with a mask it uses
+# that theorem itself. In width 3 the $A$ of (b) is $t/R^2$ times a reflection in a line, with the eigenvalues
+# $1, -1, -1$. Its input is `worst_case.even_fork_input`.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -214,7 +215,8 @@ glue("variance", max(variance_ratios), display=False)
 # ## Measured against stated
 #
 # *How fast the limit is reached.* The table has the local constant of even forks over the bound of
-# {prf:ref}`general-exact` (a). By (b) the loss is at most of order $\log(n t) / t$.
+# {prf:ref}`general-exact` (a). For 98 tokens and $t = 100$ it is {glue:text}`even_ratio:.3f`. By (b) the loss is at
+# most of order $\log(n t) / t$.
 
 # %% tags=["hide-input"]
 reflection, eye3 = torch.diag(torch.tensor([1.0, -1.0, -1.0])).double(), torch.eye(3).double()
@@ -243,8 +245,8 @@ figures.table(shown, names={"n": "tokens n"} | {name: name for name in shown.col
 # %% [markdown]
 # From $t = 100$ on the loss is at most {glue:text}`largest_loss:.2f` $\log(n t) / t$ here. The sign of the third
 # direction matters: with $+ f f^\top$ in place of $- f f^\top$ the same limit is reached later, with
-# {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks are far from the bound for 3 to 10
-# tokens: there we do not know how much of the gap is due to the bound.
+# {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks of 3 to 10 tokens are far below the
+# bound, and we do not know how much of that gap is due to the bound.
 #
 # *On balls.* {numref}`fig-21-ball` compares both bounds with inputs against one fixed pair $A$, $V$.
 
@@ -559,13 +561,15 @@ figures.table(plane_rows.assign(share=plane_rows[["plane", "fork"]].max(axis=1) 
 #   + \norm U_2 \big(\norm{\textstyle\sum_h M_h}_2 + (e^\delta - 1)\, \beta\big) .$$
 # :::
 #
-# At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$. Without a {term}`mask <mask
-# (causal)>` $\norm U_2 = c = 1$. In the first the leading constant is that of a fork if $A_h = s_h A$, $M_h = r_h V$
-# with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$. `lipnb.bounds.ball_upper` returns the least of
-# these two, evaluated row by row, and of the sum of the bounds of single heads; it takes the tokens of a LayerNorm too.
+# At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$. Without a
+# {term}`mask <mask (causal)>` $\norm U_2 = c = 1$. In the first bound the leading constant is attained by a fork if
+# $A_h = s_h A$, $M_h = r_h V$ with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$.
+# `lipnb.bounds.ball_upper` returns the least of these two, evaluated row by row, and of the sum of the bounds of
+# single heads. It also takes the tokens of a LayerNorm.
 #
-# Each case below is a random layer with an input of its own, found by gradient ascent, and {term}`logit range` at least
-# 1: there the second bound is seldom the smaller. Half of the layers take tokens from a LayerNorm instead of a ball.
+# Each case below is a random layer with {term}`logit range` at least 1, where the second bound is seldom the smaller
+# one, and an input found for this layer by gradient ascent. Half of the layers take tokens from a LayerNorm instead
+# of a ball.
 
 # %% tags=["hide-input"]
 layers = results.load("verify-ball")
@@ -578,9 +582,9 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 
 # %% [markdown]
 # The table has the largest ratios of measured to `ball_upper`, over {glue:text}`layer_cases_12:,d` cases with 3 to 12
-# tokens and {glue:text}`layer_cases_64:,d` with 64; none is above one. Those of {term}`forks <fork>` of 64 tokens come
-# closest. At 64 tokens, several heads with query biases stay farthest below one: how loose the bound is for them is
-# open.
+# tokens and {glue:text}`layer_cases_64:,d` with 64; none is above one. {term}`Forks <fork>` of 64 tokens come
+# closest. Several heads with query biases stay farthest below one at 64 tokens; we do not know how loose the bound is
+# for them.
 #
 # ::::{dropdown} Proof for layers
 # :::{prf:proof}
@@ -625,9 +629,9 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 # :::
 #
 # Without the hypothesis on $A^\top x_i$, as the released code has it (without the factor $\sqrt3$), form (b) fails.
-# Take $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But
-# $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is that of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$: above $\sqrt 6$
-# for all $a > 5/\sqrt6$.
+# Take $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$.
+# But $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which
+# is above $\sqrt 6$ for all $a > 5/\sqrt6$.
 
 
 # %% tags=["hide-input"]
@@ -677,9 +681,9 @@ figures.table(clouds.groupby("r").median().reset_index(), names=names, digits=2)
 
 # %% [markdown]
 # The second table has medians of measured over stated on random clouds; larger is tighter. For a cloud that is small
-# beside its distance from the origin, the spread says much more than the radius. The form of (b) with $A x$ alone is
-# not exceeded on these clouds: it fails where $A$ maps the tokens to nearly 0 and $A^\top$ does not, which random
-# matrices avoid.
+# compared with its distance from the origin, the spread says much more than the radius. The form of (b) with $A x$
+# alone is not exceeded on these clouds: it fails where $A$ maps the tokens to nearly 0 and $A^\top$ does not, which
+# random matrices avoid.
 #
 # ::::{dropdown} Proof of the bound from the spread
 # :::{prf:proof}
@@ -769,13 +773,14 @@ ledger.record(
 # - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can replace
 #   $\sqrt{\lambda_n}$ by less. A bound can still use the head's own $A$ and $V$, and can be smaller at moderate $t$:
 #   the limit is reached with a loss of order $\log(n t)/t$. Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
-# - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$. In
-#   width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$: a token at 0, half of the others on each side.
+# - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$.
+#   In width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each
+#   side.
 # - With a mask the bound holds, but its leading constant is not reached: the exact one is smaller
 #   ({prf:ref}`masked-leading`).
-# - The form that fails is that of the released code. We do not know whether Theorem C.3 reads so.
-# - Lengths stay below 513, but for even forks. How loose the bounds are for inputs met in practice is measured in
-#   {doc}`62_certified_bracket`.
+# - The released code has the form that fails. We do not know whether Theorem C.3 reads so.
+# - Apart from even forks, no input here is longer than 512 tokens. How loose the bounds are for inputs met in
+#   practice is measured in {doc}`62_certified_bracket`.
 #
 # **One thing to try.** Set `ascent_steps = 400` and see whether the black marks of {numref}`fig-21-ball` move up.
 #

@@ -9,12 +9,12 @@
 # %% [markdown]
 # # Two clusters reach √n (Proposition 3.4)
 #
-# The {term}`bound` of {doc}`21_general_bound` grows like $\sqrt n$, and at some inputs the
-# {term}`local Lipschitz constant` does, too. These inputs are {term}`two clusters`: one {term}`token` alone and $n - 1$
-# together, far from it. Every token of the cluster attends to the lone one, so moving that one moves all their outputs.
-# The growth lasts for a number of tokens that is exponential in $R^2$. For clusters along an eigenvector of $A$ this is
-# the *promised length*, and their growth ends soon after ({numref}`fig-22-window`); clusters that
-# follow no eigenvector keep the rate for longer ({doc}`29_exact_rate`).
+# The {term}`bound` of {doc}`21_general_bound` grows like $\sqrt n$, and at some inputs so does the
+# {term}`local Lipschitz constant`. These inputs are {term}`two clusters`: one {term}`token` alone, and $n - 1$ tokens
+# together, far from it. Every token of the cluster attends to the lone one, so moving the lone token moves all their
+# outputs. For clusters along an eigenvector of $A$ the growth lasts up to the *promised length*, a number of tokens
+# exponential in $R^2$, and ends soon after ({numref}`fig-22-window`). Clusters that follow no eigenvector keep the
+# rate for longer ({doc}`29_exact_rate`).
 
 # %% tags=["parameters"]
 radii = [1.0, 2.0, 3.0]  # in the figure
@@ -178,7 +178,7 @@ plt.show()
 # $$\norm{D_X f}_2 = \max\big(\norm{D_a^{1/2}\, (D f_a)\, D_a^{-1/2}}_2,\ \norm{V \Sigma_y A}_2\big) .$$
 # :::
 #
-# By the last lemma, the constant of a billion tokens is as cheap to compute as that of two.
+# By the last lemma, the constant of a billion tokens is as cheap to compute as the constant of two.
 #
 # ## Measured against stated
 #
@@ -262,13 +262,13 @@ figures.table(ends, names=names)
 #
 # ## At the promised length (section 3.2)
 #
-# The paper says that where the general bound and the mean-field bound of {doc}`23_mean_field` grow alike in $R$, the
-# first is tight in $n$ and in $R$, and the second in $R$ up to a constant in the exponential. They do so at
-# $n = 1 + e^{2 \gamma R^2}$. With $\kappa = \norm{A}_2 / \gamma$, {prf:ref}`two-clusters` makes this explicit: in the
-# limit the general bound is at most $4 \sqrt 3\, \kappa$ times too high, and the logarithm of the mean-field bound
-# $2 \kappa$ times that of the constant at the two clusters. (For that of the whole ball replace $\gamma$ by the rate
-# $\gamma^* \ge \gamma$ of {doc}`29_exact_rate`.) The table has the largest $\gamma R^2$ that we tried, measured
-# against these limits:
+# The general bound and the mean-field bound of {doc}`23_mean_field` grow alike in $R$ at $n = 1 + e^{2 \gamma R^2}$.
+# There, the paper says, the first is tight in $n$ and in $R$, and the second in $R$ up to a constant in the
+# exponential. With $\kappa = \norm{A}_2 / \gamma$, {prf:ref}`two-clusters` makes this explicit: in the limit the
+# general bound is at most $4 \sqrt 3\, \kappa$ times too high, and the logarithm of the mean-field bound is
+# $2 \kappa$ times the logarithm of the constant at the two clusters. (For the constant on the whole ball, replace
+# $\gamma$ by the rate $\gamma^* \ge \gamma$ of {doc}`29_exact_rate`.) The table has the largest $\gamma R^2$ that we
+# tried, measured against these limits:
 
 # %% tags=["hide-input"]
 edge = []
@@ -294,8 +294,8 @@ figures.table(last, names=names, digits=4)
 #
 # We build the same inputs against the heads of MiniLM with the shortest promised lengths, with $V = I$ and the mean
 # token norm on text as {term}`radius`. Most heads have a promised length far beyond any text:
-# {doc}`42_adversarial_inputs` shows all of them. What ends here is the growth at these clusters, not that of the head:
-# {doc}`29_exact_rate` has inputs against the same heads at which $\sqrt n$ lasts beyond $10^8$ tokens.
+# {doc}`42_adversarial_inputs` shows all of them. The growth that ends here is the growth at these clusters. For the
+# same heads {doc}`29_exact_rate` has other inputs, at which $\sqrt n$ lasts beyond $10^8$ tokens.
 
 # %% tags=["hide-input"]
 minilm = models.load(model_name, dtype=torch.float64)
@@ -351,10 +351,11 @@ figures.two_clusters.growth_ends(growth)
 plt.show()
 
 # %% [markdown]
-# In the heads with the shortest promised lengths growth ends sooner than the theorem says of the lower bound: while $s$
-# is small, the Jacobian has other entries as large as those that the bound counts. Heads with longer promised lengths
-# agree with it. For every head of MiniLM at 512 tokens the logarithm of Theorem 3.3 is far below that of the mean-field
-# bound (Theorem 3.5): in practice, the first is the one to use.
+# In the heads with the shortest promised lengths the growth of the constant ends sooner than the theorem says of the
+# growth of its lower bound. While $s$ is small, the Jacobian has other entries as large as the entries that the bound
+# counts. Heads with longer promised lengths agree with the theorem. For every head of MiniLM at 512 tokens the
+# logarithm of Theorem 3.3 is far below the logarithm of the mean-field bound (Theorem 3.5): in practice, use Theorem
+# 3.3.
 #
 # ::::{dropdown} Proof of the two clusters
 # :::{prf:proof}
@@ -457,9 +458,9 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The rate $\sqrt n$ is reached, at explicit inputs, at every length up to one exponential in $R^2$. Far
-#   beyond it *this* input loses the rate; others keep it up to $e^{2 \gamma^* R^2}$ tokens, and, up to a power of
-#   $\norm A_2 R^2$, no input does at greater lengths ({doc}`29_exact_rate`).
+# - The rate $\sqrt n$ is reached, at explicit inputs, at every length up to one exponential in $R^2$. Far beyond that
+#   length *this* input loses the rate. Other inputs keep it up to $e^{2 \gamma^* R^2}$ tokens, and no input keeps it
+#   for longer, up to a power of $\norm A_2 R^2$ ({doc}`29_exact_rate`).
 # - At the promised length our upper bound is tight up to a factor that tends to $\sqrt 2$ for large $R$, if $-\norm
 #   A_2$ is an eigenvalue of $A$. For other matrices the gap is larger: $\gamma$ may be far below $\norm A_2$, or 0.
 # - These inputs are built against one head and are not text; constants on text are in {doc}`41_real_text`.

@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Mean-field bounds (Theorem 3.5)
 #
-# The {term}`bounds <bound>` for {term}`sequences <sequence>` grow with the number of {term}`tokens <token>` $n$.
-# {term}`Measures <measure>` have no $n$, so we ask for the constant of {term}`attention` over all measures in a ball,
-# that is, over all sequences of all lengths at once. It is finite and at most exponential in the {term}`logit range`
-# $t = \norm{A}_2 R^2$. This page tests the published bounds, upper and lower, and halves the {term}`exponent` of the
-# upper one; {doc}`29_exact_rate` has the true exponent, for every $A \ne 0$. At the radii of a trained layer none of
-# these bounds is of practical use.
+# The {term}`bounds <bound>` for {term}`sequences <sequence>` grow with the number of {term}`tokens <token>` $n$. Over
+# all sequences of all lengths in a ball, that is, over all {term}`measures <measure>`, the constant of
+# {term}`attention` is still finite: it is at most exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This
+# page tests the published upper and lower bounds, and halves the {term}`exponent` of the upper one. For the true
+# exponent see {doc}`29_exact_rate`. At the radii of a trained layer none of these bounds is of practical use.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -92,8 +91,8 @@ plt.show()
 # ## The smallest case: two points on a line
 #
 # Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Each point
-# attends mostly to the other one. If the light point moves, the heavy point's output moves with it, and in the
-# {term}`Wasserstein distance` the move of a large mass counts more than that of a small one. So the entry of the
+# attends mostly to the other point. If the light point moves, the heavy point's output moves with it, and in the
+# {term}`Wasserstein distance` the move of a large mass counts more than the move of a small mass. So the entry of the
 # {term}`Jacobian` from the light to the heavy point is nearly the whole constant.
 
 # %%
@@ -244,8 +243,8 @@ figures.table(tried, names)
 
 # %% [markdown]
 # No case exceeds either bound. The largest ratio to ours is {glue:text}`drawn_most:.2f`, at a random measure. After
-# gradient ascent the constant comes to {glue:text}`nearly:.2f` of our bound at small $t$, where attention hardly
-# differs from an average, and to {glue:text}`nearly_hot:.2f` of it for $t > 1$.
+# gradient ascent the constant reaches {glue:text}`nearly:.2f` of our bound at small $t$, where attention hardly
+# differs from an average, and {glue:text}`nearly_hot:.2f` of it for $t > 1$.
 #
 # ## Lower bound, measured
 #
@@ -297,7 +296,7 @@ plt.show()
 # ## At the radii of a real layer
 #
 # We take MiniLM's heads as in the theorems, without biases, with the norm of the longest token of a {term}`window` as
-# the {term}`radius`. All columns but the first three are natural logarithms. The last one is that of the constant of
+# the {term}`radius`. All columns but the first three are natural logarithms. The last column is about the constant of
 # all heads together, measured at that window.
 
 # %% tags=["hide-input"]
@@ -325,8 +324,9 @@ figures.table(real, names)
 
 # %% [markdown]
 # At these radii the bounds say nothing useful: the smallest logarithm of our upper bound is
-# {glue:text}`smallest_log:.0f`, and the largest one measured at the window is {glue:text}`largest_log:.1f`. That is no
-# defect of the theorems: the ball holds measures with one token in $e^{2 \gamma R^2}$, and no text is that long.
+# {glue:text}`smallest_log:.0f`, and the largest logarithm of a measured constant is {glue:text}`largest_log:.1f`.
+# This is not a defect of the theorems. They cover measures that place one token in $e^{2 \gamma R^2}$ apart from the
+# others, and no text is that long.
 
 # %% tags=["hide-input", "nbval-check-output"]
 theta = {}
@@ -439,11 +439,11 @@ ledger.record(
 #   ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
 #   known up to a factor of 1.54, for large radii.
 # - For other matrices the exponents on this page differ: where $A$ is symmetric and positive definite, $\gamma$ is an
-#   eighth of $\norm{A}_2$. {doc}`29_exact_rate` has the true exponent: for these $A$ the lower one is right, but for
-#   most $A$ it is not. For the matrix *not symmetric* above, $\gamma$ is {glue:text}`shear_gamma:.3f` and the true rate
-#   {glue:text}`shear_rate:.3f`.
+#   eighth of $\norm{A}_2$. {doc}`29_exact_rate` has the true exponent: for these $A$ the lower exponent is right, but
+#   for most $A$ it is not. For the matrix *not symmetric* above, $\gamma$ is {glue:text}`shear_gamma:.3f` and the
+#   true rate {glue:text}`shear_rate:.3f`.
 # - We reconstructed the lower bound from its proof. The paper's text names two assumptions whose formulas are lost;
-#   one must be $V = I$. The proof above needs no more than that and a real eigenvector. For another $V$ the lower
+#   one of them must be $V = I$. The proof above needs only that and a real eigenvector. For another $V$ the lower
 #   bound is multiplied by $\abs{V u}$.
 # - The real heads are taken without their biases, and their radius comes from one window.
 #

@@ -9,12 +9,12 @@
 # %% [markdown]
 # # Large radius (Theorem 3.7, Figure 3)
 #
-# Scale *one* input up: what becomes of its {term}`local Lipschitz constant`? If no {term}`logits <logit>` tie,
-# {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses a single one, and the constant
-# settles at $\norm V_2$ times a root: that of the largest number of followers of a token, that is, of tokens that
-# choose it ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; the attention of real tokens
-# is far from hard. With a tie the constant need not settle: a token at the origin, between others, never makes a
-# choice, and three tokens are enough for a constant that grows like $R^2$ ({numref}`fig-24-three`).
+# Scale *one* input up: what becomes of its {term}`local Lipschitz constant`? If no two {term}`logits <logit>` tie,
+# each {term}`token` ends by attending to one token alone ({term}`hard attention`), and the constant settles at
+# $\norm V_2 \sqrt m$, where $m$ tokens choose the most popular token ({numref}`fig-24-limit`). We prove this limit
+# with an explicit rate; the attention of real tokens is far from it. With a tie the constant need not settle. A token
+# at the origin, between two others, never makes a choice, and these three tokens have a constant that grows like
+# $R^2$ ({numref}`fig-24-three`).
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -274,8 +274,8 @@ plt.show()
 #   \frac{\norm{D_X f}_2}{R^2} &\to \frac{n-1}{n} . \end{aligned}$$
 # :::
 #
-# The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. The token
-# at 0 is the one with which {cite:t}`kim2021lipschitz` show that attention is not Lipschitz on the whole space.
+# The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. With such
+# a token at 0 {cite:t}`kim2021lipschitz` show that attention is not Lipschitz on the whole space.
 #
 # We measure tokens in the plane, several odd $n$, radii from 8 to 512. The block agrees with the statement up to
 # rounding. The table has the {term}`exponent` of the norm in $R$ and its factor:
@@ -542,20 +542,20 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - In the limit the constant depends on who chooses whom: the token with the most followers sets it, and it has at most
-#   $n$. The rate is that of the smallest gap, and gaps can be tiny: an input close to a tie comes to its limit only at
-#   very large radii, after large constants. The rate is fitted on a finite range; the explicit bound is what is proved.
+# - In the limit the constant depends on who chooses whom: the token with the most followers sets it, and it has at
+#   most $n$. The smallest gap sets the rate, and gaps can be tiny: an input close to a tie comes to its limit only at
+#   very large radii, after large constants. The rate is fitted on a finite range; the explicit bound is proved.
 # - With a tie the factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
 #   {term}`sequences <sequence>`. Every odd number of tokens from three on is enough.
 # - Ties are a thin set, but a supremum does not depend on how thin a set is: on a *ball* of radius $R$ the growth is
-#   real, and a token within $1/R$ of the origin is enough. So no bound of smaller order in $R$ than that of
+#   real, and a token within $1/R$ of the origin is enough. So no bound of smaller order in $R$ than the bound of
 #   {doc}`21_general_bound` can hold there; {doc}`23_mean_field` has bounds for every length.
 # - The growth is measured with $A = V = I$ alone. In general the same proof gives
 #   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all
 #   $A$ and $V$ other than 0, with a suitable $u$.
-# - Real layers: one {term}`window` of text, six layers for the sparsity of rows, three of them scaled (those in the
-#   table). Biases do not change the limit, but they change the way to it. The normalised tokens of text that
-#   {doc}`14_normalisation` shows stay away from the origin.
+# - The real layers are read on one {term}`window` of text: six layers for the sparsity of rows, and the three layers
+#   in the table for the scaling. Biases do not change the limit, but they change the way to it. The normalised tokens
+#   of text that {doc}`14_normalisation` shows stay away from the origin.
 #
 # **One thing to try.** Leave the token at the origin out: `local_lipschitz(same, quadratic_input(5, 64, along)[1:])`.
 # Then only the equal tokens on each side are left, and the constant is 1.

@@ -9,20 +9,11 @@
 # %% [markdown]
 # # Heads and biases (Lemma 3.8, Theorem E.3)
 #
-# The theorems are about one {term}`attention head` without biases; a layer has many heads, and adds biases to queries,
-# keys, values and outputs. What do both cost?
-#
-# Adding the heads' constants gives a valid {term}`bound`, but usually a wasteful one. In each layer of MiniLM the sum
-# over {glue:text}`heads_summed` heads is {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times the layer's
-# {term}`local Lipschitz constant`, which itself stays within a factor of two of that of its {term}`roughest <rougher>`
-# head. This page shows when the sum is attained, and gives a finer bound, which {cite:t}`castin2024smooth` leave to
-# future work.
-#
-# Three of the four biases do not change the constant. The query bias does: it adds a slope $c$ to the {term}`logits
-# <logit>` that does not come from the {term}`tokens <token>`, and Theorem 3.3 fails once it is large. Theorem E.3
-# accounts for it by adding $\abs c$ to $\norm{A}_2 R$. In MiniLM the largest ratio of $\abs c$ to $\norm A_2 R$ is
-# {glue:text}`largest_share:.2f`, but its largest ratio to the slope that the tokens of a text typically give is
-# {glue:text}`largest_typical:.2f`.
+# The theorems are about one {term}`attention head` without biases; a layer has many heads, and biases. Adding the
+# constants of the heads gives a valid {term}`bound`, but usually a wasteful one: in each layer of MiniLM it is at
+# least {glue:text}`least_lost:.1f` times the {term}`local Lipschitz constant`. This page shows when the sum is
+# attained, and proves a finer bound, which {cite:t}`castin2024smooth` leave to future work. Of the biases only the
+# query bias changes the constant, and Theorem 3.3 fails once it is large. Theorem E.3 takes it into account.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: it can be masked or not
@@ -292,9 +283,10 @@ names = {"masked": "masked", "layer": "layer", "constant": "the layer", "roughes
 figures.table(real, names)
 
 # %% [markdown]
-# The constant of a layer is {glue:text}`nearest:.2f` to {glue:text}`farthest:.2f` times that of its roughest head
-# alone, and the sum over heads is {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times too high. The finer
-# bound is {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f` times too high.
+# The constant of a layer is {glue:text}`nearest:.2f` to {glue:text}`farthest:.2f` times the constant of its
+# {term}`roughest <rougher>` head alone. The sum over the {glue:text}`heads_summed` heads is
+# {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times too high, the finer bound
+# {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f` times.
 
 # %% [markdown]
 # ## Biases: one that is orthogonal to the tokens
@@ -410,9 +402,12 @@ figures.table(checks, {"what": "what", "cases": "cases", "largest": "largest"}, 
 # %% [markdown]
 # ## Biases of a trained layer
 #
-# In the theorem $\abs c$ stands beside $\norm A_2 R$; here $R$ is the largest token norm of the window. Real tokens are
-# not aligned with the top direction of $A$, so the table also compares $\abs c$ with the median of $\abs{A x_i}$, the
-# slope that the tokens of the window typically give. The last columns have the measured constant over the bound.
+# The query bias adds a slope $c$ to the {term}`logits <logit>` that does not come from the tokens, and the theorem
+# adds $\abs c$ to $\norm A_2 R$; here $R$ is the largest token norm of the window. In MiniLM the largest ratio of
+# $\abs c$ to $\norm A_2 R$ is {glue:text}`largest_share:.2f`. Real tokens are not aligned with the top direction of
+# $A$, so the table also compares $\abs c$ with the median of $\abs{A x_i}$, the slope that the tokens of the window
+# typically give. There the largest ratio is {glue:text}`largest_typical:.2f`. The last columns have the measured
+# constant over the bound.
 
 # %% tags=["hide-input"]
 biased, plain = [], models.load(model_name, dtype=torch.float64)
@@ -555,17 +550,17 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
-#   least as much as at the input where the layer is worst. A bound for a layer that adds bounds for its heads has this
-#   loss on top of all others.
+#   least as much as at the input where the layer is worst. A bound for a layer that adds bounds for its heads has
+#   this loss in addition to all others.
 # - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the
-#   figure and are no general law.
+#   figure and are not a general law.
 # - Key, value and output biases can be left out of every computation of a Lipschitz constant. The query bias cannot.
 # - The bound with biases has a proof, and no case tried exceeds it. On the trained heads it is far too large: the
 #   constant is at most {glue:text}`largest_ratio:.4f` of it. The loss comes from $n$ and $R$; the bias adds little to
 #   it.
 # - One model, one window of text for each layer: we did not measure how much the ratios vary.
 #
-# **One thing to try.** A query bias has the same effect as one more, constant coordinate of the tokens
+# **One thing to try.** A query bias has the same effect as another, constant coordinate of the tokens
 # ({py:func}`lipnb.bounds.without_query_bias`). For which size of that coordinate is Theorem 3.3 better than Theorem
 # E.3?
 #

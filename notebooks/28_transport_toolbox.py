@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Facts on transport, and Lemma 3.1
 #
-# The proofs about measures use a dozen facts: what a {term}`pushforward` is, how the distances $W_p$ compare, how two
-# measures are joined by a shortest path, and when {term}`local Lipschitz constants <local Lipschitz constant>` make up
-# the global one. They are standard {cite}`villani2009optimal`, and we test each on random clouds of points, where it
-# holds. One of them, Lemma 3.1 as we reconstruct it, assumes too little: on a connected set with a slit a map can have
-# local constants below 1 and a global one that is infinite.
+# The proofs about measures use a dozen standard facts {cite}`villani2009optimal`: what a {term}`pushforward` is, how
+# the distances $W_p$ compare, how two measures are joined by a shortest path, and when
+# {term}`local Lipschitz constants <local Lipschitz constant>` make up the global one. We test each fact on random
+# clouds of points, and there each one holds. But Lemma 3.1, as we reconstruct it, assumes too little. On a connected
+# set with a slit a map can have local constants below 1 and an infinite global one.
 
 # %% tags=["parameters"]
 clouds = 200  # random pairs of measures for each inequality
@@ -187,9 +187,10 @@ for case in range(clouds):
     found["sign"].append(moved / expected - 1)
 
 # %% [markdown]
-# We push two measures forward by one map (A.5) and one measure by two maps (A.6): linear maps followed by $\tanh$ must
-# not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The integral of
-# $g$ after a pushforward is that of $g \circ \varphi$ before (A.1), also when the map merges points.
+# We push two measures forward by one map (A.5) and one measure by two maps (A.6): linear maps followed by $\tanh$
+# must not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The
+# integral of $g$ after a pushforward equals the integral of $g \circ \varphi$ before it (A.1), also when the map
+# merges points.
 
 # %%
 push = {k: [] for k in ("one map", "isometry", "two maps", "shift", "integral")}
@@ -399,7 +400,7 @@ ledger.record(
 # - Lemma 3.1 fails *as we reconstruct it*. That the set is open and connected is in the text of the paper; the
 #   equality is our reading of a lost formula. On convex sets it holds, and the theorems use it on balls only, so
 #   nothing else is affected.
-# - That no local constant exceeds the global one is true in every metric space.
+# - In every metric space no local constant exceeds the global one.
 # - The equality on the square is a check at a grid of 201 by 201 inputs, not a proof.
 #
 # **One thing to try.** Let the inner radius of the ring go to zero, but keep the slit. What happens to the largest

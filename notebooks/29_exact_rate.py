@@ -9,18 +9,17 @@
 # %% [markdown]
 # # The rate for every A (ours)
 #
-# How fast does the constant on all {term}`measures <measure>` in a ball grow with the {term}`radius` $R$? The
-# {term}`bounds <bound>` of {doc}`23_mean_field` leave a gap: the published lower one follows an eigenvector of $A$, and
-# its rate $\gamma$ may vanish. This page closes the gap. For {term}`attention` with any $A$, with real eigenvalues or
-# without, the logarithm of the constant is $\gamma^* R^2$ to leading order, with
+# Over all {term}`measures <measure>` in a ball of {term}`radius` $R$, the constant of {term}`attention` grows
+# exponentially in $R^2$, at a rate that we know for any matrix $A$.
 #
-# $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big) .$$
+# $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #
-# In the median head of MiniLM $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$, of GPT-2
-# {glue:text}`middle_gpt-2:.1f`, of SmolLM2 without its rotations {glue:text}`middle_smollm2:.1f` and of the small
-# gpt2-mini {glue:text}`middle_gpt2-mini:.1f` times, and in one head {glue:text}`most:.0f` times
-# ({numref}`fig-29-rate`). For $V = I$ the constant itself is known in every width, for every $A$ and $R$, within a
-# factor of {glue:text}`order_most:.0f`: its order is $(1 + \norm A_2 R^2)\, e^{\gamma^* R^2}$.
+# To leading order the logarithm of the constant is $\gamma^* R^2$. The published lower {term}`bound` has the rate
+# $\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8) \le \gamma^*$, where $\gamma_{\min}$ and $\gamma_{\max}$ are the
+# smallest and the largest real eigenvalue of $A$. That rate may vanish ({numref}`fig-29-rate`), and in the median
+# {term}`head <attention head>` of MiniLM $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$. For $V = I$ the
+# constant itself is of order $(1 + \norm A_2 R^2)\, e^{\gamma^* R^2}$, and we know it within a factor of
+# {glue:text}`order_most:.0f`, for every $A$ and $R$ and in every width.
 
 # %% tags=["parameters"]
 s_far = 100.0  # gamma* R^2 at which exponents are compared
@@ -185,14 +184,15 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # $\frac{\sqrt 2}3 (1 + \frac23 s)\, e^s$.
 # :::
 #
-# So beyond $1 + e^{2 \gamma^* R^2}$ tokens the constant of $n$ tokens has the order of that of measures, for $V = I$.
-# `bounds.general_lower_pair` has this bound.
+# So beyond $1 + e^{2 \gamma^* R^2}$ tokens the constant of $n$ tokens has the same order as the constant on measures,
+# for $V = I$. `bounds.general_lower_pair` has this bound.
 #
 # Without a mask, at every input of the ball no column of $P$ has a sum above $e^{2 \gamma^* R^2}$
 # ({prf:ref}`popularity`), so $\norm P_2$ is at most the smaller of $\sqrt n$ and $e^{\gamma^* R^2}$: as far as values
-# go, growth like $\sqrt n$ ends at $e^{2 \gamma^* R^2}$ tokens. Keys add the factor $\sqrt{1 + t^2}$, and with it other
-# inputs do last longer: with $A = -1$, $V = 1$ and $R = 2$, eight tokens at $-R$ and {glue:text}`others:,d` at $R$,
-# {glue:text}`times_promise:.0f` times $e^8$ in all, still have {glue:text}`still:.2f` $\sqrt{n - 1}$.
+# are concerned, growth like $\sqrt n$ ends at $e^{2 \gamma^* R^2}$ tokens. Keys add the factor $\sqrt{1 + t^2}$, and
+# with it other inputs do last longer: with $A = -1$, $V = 1$ and $R = 2$, eight tokens at $-R$ and
+# {glue:text}`others:,d` at $R$, {glue:text}`times_promise:.0f` times $e^8$ in all, still have {glue:text}`still:.2f`
+# $\sqrt{n - 1}$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -212,7 +212,7 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 # ## Measured against stated
 #
 # At the two atoms, with $\gamma^* R^2 = 100$ and $V = I$, the logarithm of the constant over $\gamma^* R^2$ lies
-# between those of the two bounds; all tend to 1.
+# between the values of the two bounds; all tend to 1.
 
 # %% tags=["hide-input"]
 matrices = {
@@ -379,20 +379,22 @@ glue("pair_least", float(minilm["at pair"].min() / 1e4), display=False)
 figures.table(shorter[list(shown)], shown, digits={"promised": 1, "true": 1, "pair": 2, "clusters": 6})
 
 # %% [markdown]
-# The table has the heads of MiniLM with the shortest lengths $1 + e^{2 \gamma R^2}$ up to which Proposition 3.4
-# promises $\frac12 \sqrt{n - 1}$, with the mean token norm on text for $R$, and two constants with $V = I$ at
+# In the median head $\gamma^*$ is {glue:text}`middle_minilm:.1f` times $\gamma$ in MiniLM,
+# {glue:text}`middle_gpt-2:.1f` times in GPT-2, {glue:text}`middle_smollm2:.1f` times in SmolLM2 without its rotations
+# and {glue:text}`middle_gpt2-mini:.1f` times in the small gpt2-mini; in one head it is {glue:text}`most:.0f` times
+# $\gamma$. The table has the heads of MiniLM with the shortest lengths $1 + e^{2 \gamma R^2}$ up to which Proposition
+# 3.4 promises $\frac12 \sqrt{n - 1}$, with the mean token norm on text for $R$, and two constants with $V = I$ at
 # $n = 10^8$ tokens. The {term}`two clusters` of that proposition are down to {glue:text}`clusters:.2f` and
 # {glue:text}`clusters_next:.2f` in the first two heads. The pair $(x, y)$ has at least {glue:text}`pair_least:.2f`
-# $\sqrt n$ in all heads of the model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the power
-# {glue:text}`shortest:.0f`. So the rate $\sqrt n$ holds at all practical lengths in these heads, as the paper says,
-# although the condition that it gives for this, with $\gamma$, fails in {glue:text}`short_positions:d` head at the
-# model's 512 positions: that head is promised {glue:text}`short_first:,.0f` tokens, the next one
-# {glue:text}`short_next:,.0f`.
+# $\sqrt n$ in all heads of the model: the shortest length up to which $\gamma^*$ promises this rate is 10 to the
+# power {glue:text}`shortest:.0f`. So the rate $\sqrt n$ holds at all practical lengths in these heads, as the paper
+# says, although its condition, with $\gamma$, fails in {glue:text}`short_positions:d` head at the model's 512
+# positions: that head is promised {glue:text}`short_first:,.0f` tokens, the next head {glue:text}`short_next:,.0f`.
 #
 # ## Rotary positions
 #
 # A head with rotary positions ({prf:ref}`scan-rotary`) has a matrix $A_m = K^\top \Theta_m Q / \sqrt k$ for every
-# offset $m = i - j$. The exact rate is neither that of $A_0$ nor the largest of the rates of all $A_m$.
+# offset $m = i - j$. The exact rate is neither the rate of $A_0$ nor the largest rate of any $A_m$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -433,8 +435,8 @@ print(f"rate of A_0: 0, largest rate of an A_m: {bounds.mean_field_rate(-eye[:1,
 
 # %% [markdown]
 # The constant has the exponent {glue:text}`quarter:.2f`, up to a power of $R$: $\gamma^*_{\mathrm{rot}} = \frac12$,
-# where $A_0$ promises 0 and $A_{-1}$ alone 1. Where weights are equal, as in a text without copies, the mass of the
-# heavy token has to be spread over many positions, and the rate can be smaller; that case is not treated here.
+# where $A_0$ promises 0 and $A_{-1}$ alone 1. If weights are equal, as in a text without copies, the mass of the
+# heavy token has to be spread over many positions, and the rate can be smaller. We do not treat that case.
 #
 # ## Proofs
 #
@@ -623,33 +625,33 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The abstract calls the bounds *matching*, and contribution 3 says that the upper one, obtained by Geshkovski et al.
-#   (2023a), cannot be significantly improved. The form of that bound is lost in our text; the upper one, as
-#   reconstructed, has an {term}`exponent` that is too large by a factor of $2 \norm A_2 / \gamma^* \ge 2$ for every
-#   $A$. So exponents do not match; up to a constant in the exponent, which section 3.2 allows for, they do: it is at
-#   most 16. Nor is the lower one the best, unless $\gamma = \gamma^*$.
-# - The exponent is settled for every $A$, and for $V = I$ the order; the best constant only where $-\norm A_2$ is an
-#   eigenvalue. For other $V$ the lower bound needs $V(y - x) \ne 0$ for its factor $t$.
-# - With a {term}`mask <mask (causal)>` the exponent is the same ({prf:ref}`masked-rate`), but there the factor beside
-#   it, in our bound, grows with the rank of $A$. With a query bias $b$, $\abs b R$ is added to $\gamma^* R^2$, which need not be
-#   best.
+# - The abstract calls the bounds *matching*, and contribution 3 says that the upper one, obtained by Geshkovski et
+#   al. (2023a), cannot be significantly improved. The formula of that bound is lost in our text. As reconstructed,
+#   the upper bound has an {term}`exponent` that is too large by a factor of $2 \norm A_2 / \gamma^* \ge 2$, for every
+#   $A$. So the exponents match only up to a factor, as section 3.2 allows; it is at most 16. Nor is the lower bound
+#   the best, unless $\gamma = \gamma^*$.
+# - The exponent is settled for every $A$, and the order for $V = I$. The best constant is known only where
+#   $-\norm A_2$ is an eigenvalue. For other $V$ the lower bound needs $V(y - x) \ne 0$ for its factor $t$.
+# - With a {term}`mask <mask (causal)>` the exponent is the same ({prf:ref}`masked-rate`), but there the factor next
+#   to it, in our bound, grows with the rank of $A$. A query bias $b$ adds $\abs b R$ to $\gamma^* R^2$ in our bound,
+#   which need not be best.
 #
 # *Tried, and what came of it.*
 #
-# - *A given number of tokens.* {prf:ref}`popularity` caps what $\sqrt n$ can do, and below the cap it says nothing new.
-#   There {doc}`21_general_bound` is exact to leading order: from width 3 on, for large $t$ and every $n$, an input
-#   attains both its lemma on one row and its cross term of query and key. A better bound has to know more of a head
-#   than its norms.
+# - *A given number of tokens.* {prf:ref}`popularity` caps what $\sqrt n$ can do, and below the cap it says nothing
+#   new. There {doc}`21_general_bound` is exact to leading order: from width 3 on, for large $t$ and every $n$, an
+#   input attains both its lemma on one row and its cross term of query and key. A better bound has to use more of a
+#   head than its norms.
 # - *Whole layers.* Popularity holds for each head, with biases, so it improves the bounds of {doc}`21_general_bound`
-#   where $2 \gamma^* R^2 < \log n$. No head of MiniLM is there, not at $10^{10}$ tokens. A semidefinite program for
-#   each row of all heads was not written.
+#   where $2 \gamma^* R^2 < \log n$. That is not so in any head of MiniLM, even at $10^{10}$ tokens. We did not try a
+#   semidefinite program for each row of all heads.
 # - *The strip of {doc}`32_masked_mean_field`.* For $t$ between
 #   {glue:text}`../notebooks/32_masked_mean_field.ipynb::fails_below:.4f` and
 #   {glue:text}`../notebooks/32_masked_mean_field.ipynb::settled:.4f` the reconstructed bound in $d_2$ stays open. By a
 #   sketch, not a proof, the constant is at most $2 + 1.04\, t$ to first order in $t$, <!-- typed: a sketch, maximised
 #   once by gradient ascent and not certified --> where the lower bound has $2 + t$: it would need explicit remainders.
 # - Heads are taken as in the theorems; $R$ is the mean token norm on text in MiniLM. The pair is built against one
-#   head, and no text is near it.
+#   head and is far from any text.
 #
 # **One thing to try.** Which unit vector $x$ is best for $A = \operatorname{diag}(1, -1/8)$, and why is it no
 # eigenvector? `bounds.mean_field_rate` has it.

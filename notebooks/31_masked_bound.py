@@ -9,11 +9,12 @@
 # %% [markdown]
 # # Masked attention (Theorems 4.3 and 4.5)
 #
-# A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound` holds
-# unchanged with this {term}`causal mask <mask (causal)>`. The constant itself does change: at some inputs the
-# {term}`mask` makes it smaller, at others larger. For tokens of norm 4 the ratio of the constants, masked over
-# unmasked, is below {glue:text}`lowest:.2f` for one random input in twenty, and above {glue:text}`highest:.1f` for one
-# in twenty.
+# A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound`
+# holds unchanged with this {term}`causal mask <mask (causal)>`. We prove that it makes the worst case smaller: for a
+# large {term}`logit range` $t$ the largest constant of a head, over $\norm V_2\, t$, falls from $\sqrt{\lambda_n}$
+# ({prf:ref}`general-exact`) to $\sqrt{\mu_n}$ ({prf:ref}`masked-leading`). For many tokens these are about
+# $\sqrt{n/2 + 4}$ and $\sqrt{n/2 + 21/8}$. At a single input the {term}`mask` can make the constant smaller or larger
+# ({numref}`fig-31-smooth-or-rough`).
 
 # %% tags=["parameters"]
 maps = 400  # random maps, two radii each
@@ -213,7 +214,7 @@ plt.show()
 # %% [markdown]
 # ## Measured: large radius
 #
-# We take random tokens, and tokens of which two nearly tie, at seven radii. The measured constant is compared with
+# We take random tokens at seven radii, and tokens with a near tie. We compare the measured constant with
 # $\norm V_2 \sqrt n$ plus the bound on the distance from the limit, and its distance from the limit with that bound.
 
 # %% tags=["hide-input"]
@@ -250,21 +251,20 @@ shown = pd.DataFrame(shown, columns=["what", "cases", "largest"])
 figures.table(shown, {"what": "what is measured", "cases": "inputs", "largest": "largest"})
 
 # %% [markdown]
-# At moderate radii $\norm V_2 \sqrt n$ alone is no bound: the third row is above 1.
+# At moderate radii $\norm V_2 \sqrt n$ alone is not a bound: the third row is above 1.
 
 # %% [markdown]
 # ## The exact leading constant
 #
-# A mask lowers the leading constant of the worst head of given norms. Without one it is $\sqrt{\lambda_n}$, by
-# {prf:ref}`general-exact`, and $\lambda_n$ is about $n/2 + 4$ for many tokens. With one, row 1 sees only itself: it has
-# no query term and no key term. Row 2 sees two tokens and is one of them, so its query and one of its keys move
-# together. With these facts and the order of the tokens (a row sees no later token, so of the two tokens that move most
-# the first does not see the second) the upper bound falls from $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$, with $\mu_n$ about
-# $n/2 + 21/8$.
+# A mask lowers the leading constant of the worst head of given norms. Without a mask it is $\sqrt{\lambda_n}$, by
+# {prf:ref}`general-exact`, and $\lambda_n$ is about $n/2 + 4$ for many tokens. With a mask, row 1 sees only itself:
+# it has no query term and no key term. Row 2 sees two tokens and is one of them, so its query and one of its keys
+# move together. A row sees no later token, so of the two tokens that move most the first does not see the second.
+# From these facts the upper bound falls from $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$, with $\mu_n$ about $n/2 + 21/8$.
 #
 # The input has to change too. In the {term}`even fork <fork>` all rows attend to tokens 1 and 2; under a mask row 1
-# cannot. There it is better if row 2 does, and all later rows attend to tokens 2 and 3: then row 3 moves by its own
-# query and its own key.
+# cannot. With a mask it is better if row 2 attends to tokens 1 and 2, and all later rows to tokens 2 and 3: then row
+# 3 moves by its own query and its own key.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -333,8 +333,8 @@ names = {"n": "tokens n", "free": "no mask, √λ", "masked": "mask, √μ"} | {
 figures.table(shown, names, digits=4)
 
 # %% [markdown]
-# By (b) the loss is at most of order $\log(n t) / t$. At $t = 10$ this input is far from the bound for four tokens or
-# more: how much of the gap is due to the bound we do not know.
+# By (b) the loss is at most of order $\log(n t) / t$. At $t = 10$ this input is far below the bound for four tokens
+# or more, and we do not know how much of that gap is due to the bound.
 #
 # ::::{dropdown} Proof of (a)
 # :::{prf:proof}
@@ -501,8 +501,10 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 # - For the worst head of given norms and large $t$ the mask lowers the constant on a ball, at every length, from
 #   $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$ times $\norm V_2\, t$: no bound from norms alone has less. This says nothing
 #   about single heads.
-# - The mask lowers the constant at some inputs and raises it at others: which of the two depends on the input, strongly
-#   so at large radius. There the ends of the band depend on the draw, because few of the inputs reach them.
+# - The mask lowers the constant at some inputs and raises it at others. For tokens of norm 4 the ratio of the
+#   constants, masked over unmasked, is below {glue:text}`lowest:.2f` for one random input in twenty, and above
+#   {glue:text}`highest:.1f` for another one in twenty. At large radius the ends of the band depend on the draw,
+#   because few of the inputs reach them.
 # - The {term}`mean field` bound, which does not grow with $n$, does *not* hold unchanged with the mask: see
 #   {doc}`32_masked_mean_field`.
 # - Random maps of few tokens are not trained layers; {doc}`62_certified_bracket` measures some, with and without the

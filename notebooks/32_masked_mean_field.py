@@ -9,15 +9,14 @@
 # %% [markdown]
 # # Masked mean-field bound (Theorem 4.4)
 #
-# Without a {term}`mask` one {term}`bound` holds for every number of {term}`tokens <token>` ({doc}`23_mean_field`). With
-# a {term}`mask (causal)` there is one too, but not the same: the early tokens of a text are averaged with few others,
-# and in the distance $d_2$ below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it,
-# $(1 + 3t)\, e^{2t}$, fails for $t$ up to {glue:text}`fails_below:.4f` and holds from {glue:text}`settled:.4f` on. The
-# bound of this page, at most $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$, with $\norm V_2$ before each formula:
-# the {term}`exponent` stays $t$, not $2t$. No such bound, in terms of $t$ alone, can be much smaller: {term}`two
-# clusters` give a lower bound of more than {glue:text}`nearest:.0%` of it at every $t$ tried. For one given $A$ the
-# exponent is the same as without a mask, $\gamma^* R^2 \le t$ ({prf:ref}`masked-rate`). The order is not: a mask can
-# cost a power of $t$ ({prf:ref}`masked-order`).
+# Without a {term}`mask` one {term}`bound` holds for every number of {term}`tokens <token>` ({doc}`23_mean_field`);
+# with a {term}`mask (causal)` there is one too, but not the same. The early tokens of a text are averaged with few
+# others, and in the distance $d_2$ below this alone can nearly double a perturbation. So Theorem 4.4, as we
+# reconstruct it, fails for small {term}`logit ranges <logit range>` $t$. We prove a bound for every $t$, at most
+# $\norm V_2 \big(t + 2(1 + \sqrt 2\, t)\, e^t\big)$, with the {term}`exponent` $t$ instead of $2t$; in terms of $t$
+# alone it cannot be improved by more than a factor of two, at every $t$ that we tried. For one given $A$ the exponent
+# is the same as without a mask ({prf:ref}`masked-rate`), but the mask can cost a power of $t$
+# ({prf:ref}`masked-order`).
 
 # %% tags=["parameters"]
 measures_count = 50  # random masked measures for the transport check
@@ -198,10 +197,10 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # `bounds.masked_mean_field_upper_exact` bounds the sum in closed form, whatever $A$, and has at most the first of the
 # two orders; then it takes the smaller of both theorems. Values alone may be bounded by either: by $2 \tau$, or with
-# $w = 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and alone
-# they can be more. What bounds keys alone is never needed (end of the proof of the orders). A query bias $b$ adds
-# $\abs b R$ to $t$ in the key term, and to $\gamma^* R^2$. The bound has no $\log n$, although column sums have: for
-# $A = 0$ that of the first token is $1 + \frac12 + \dots + \frac1n$.
+# $w = 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and
+# alone they can be more. What bounds keys alone is never needed (end of the proof of the orders). A query bias $b$
+# adds $\abs b R$ to $t$ in the key term, and to $\gamma^* R^2$. The bound has no $\log n$, although column sums have:
+# for $A = 0$ the first column sums to $1 + \frac12 + \dots + \frac1n$.
 #
 # For masked {term}`sequences <sequence>` and $V = I$ growth like $\sqrt n$ lasts as long as without a mask: put the
 # lone token of {prf:ref}`rate-sequences` first; every later row gives it at least as much attention as there.
@@ -222,9 +221,9 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # :::
 #
 # In one dimension $t^{5/4} e^{t/8}$ is also the order of the bound of {prf:ref}`masked-rate`, whose $\tau$ is at most
-# $\big((6 + \frac1t) \sqrt{\pi t} + 4\big)^{1/2}\, e^{1/2 + t/8}$. So there the order is exact: the mask costs
-# $t^{1/4}$. So the boxes of that theorem are needed, up to this power: no bound $C e^{\gamma^* R^2}$ holds for $\norm
-# P_2$.
+# $\big((6 + \frac1t) \sqrt{\pi t} + 4\big)^{1/2}\, e^{1/2 + t/8}$. So there the order is exact, and the mask costs
+# $t^{1/4}$. The boxes of that theorem are needed, up to this power: no bound $C e^{\gamma^* R^2}$ holds for
+# $\norm P_2$.
 #
 # ## Measured: the map, the distance, Lemma 4.2
 #
@@ -328,10 +327,10 @@ figures.table(shown, names, digits=4)
 # %% [markdown]
 # ## Measured: both forms against hard inputs
 #
-# We use {term}`gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at growing
-# $t$; and equal tokens, where the constant is that of averaging a thousand. (For $p = \infty$ the constant is the
-# largest $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared with the larger row sums of block
-# norms.)
+# We use {term}`gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at
+# growing $t$; and equal tokens, where the constant is the constant of averaging over a thousand tokens. (For
+# $p = \infty$ the constant is the largest $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared
+# with the larger row sums of block norms.)
 
 # %%
 hard, eye = [], torch.eye(2, dtype=torch.float64)
@@ -383,10 +382,10 @@ names = {name: name for name in shown} | {"t": "logit range t"}
 figures.table(worst.reset_index()[shown], names, digits={"t": 2}, bold=worst["worst / reconstructed"].to_numpy() > 1)
 
 # %% [markdown]
-# In the rows in bold the reconstructed form fails. One {term}`sequence` comes close to the lower bound: tokens $1, -1,
-# 1, -1, \dots$ with {term}`token weights` that grow geometrically, so that the averages reach far into the past. The
-# share of the weight at $1$ and the sign of $A$ are those of the largest lower bound: half and $+$ for small $t$, a
-# share that falls with $t$ and $-$ for large.
+# In the rows in bold the reconstructed form fails. One {term}`sequence` comes close to the lower bound: tokens
+# $1, -1, 1, -1, \dots$ with {term}`token weights` that grow geometrically, so that the averages reach far into the
+# past. We take the share of the weight at $1$ and the sign of $A$ that give the largest lower bound: one half and $+$
+# for small $t$; for large $t$ a share that falls with $t$, and $-$.
 
 # %%
 x = torch.ones(tokens, 1, dtype=torch.float64)
@@ -445,10 +444,11 @@ ax.set_yticks([0.03, 0.1, 0.3, 1, 3, 10], ["0.03", "0.1", "0.3", "1", "3", "10"]
 plt.show()
 
 # %% [markdown]
-# So the largest constant in $d_2$ of all heads with the same norms is known within that factor, for $t$ from
-# {glue:text}`curve_from:g` to {glue:text}`curve_to:g`. It shows what the mask costs: at $t = 3$ two clusters approach
-# {glue:text}`masked_three:.0f` with it, in $d_2$, and without it no measure can exceed {glue:text}`free_three:.0f`
-# ({doc}`29_exact_rate`).
+# At every $t$ tried, from {glue:text}`curve_from:g` to {glue:text}`curve_to:g`, {term}`two clusters` give a lower
+# bound of more than {glue:text}`nearest:.0%` of the corrected bound. So the largest constant in $d_2$ of all heads
+# with the same norms is known within that factor. This shows the cost of the mask: at $t = 3$ two clusters approach
+# {glue:text}`masked_three:.0f` with a mask, in $d_2$, and without a mask no measure can exceed
+# {glue:text}`free_three:.0f` ({doc}`29_exact_rate`).
 #
 # Random measures stay below the corrected bound too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight
 # tokens in one to three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is
@@ -474,9 +474,9 @@ glue("measures_drawn", len(shares), display=False)
 glue("random_worst", float(shares.max()), display=False)
 
 # %% [markdown]
-# How near do inputs come to the bound with the exact rate? For six matrices we ascend on eight tokens and their
-# weights, half of the starts near the best pair of {doc}`29_exact_rate`, and compare the {term}`exponents <exponent>`
-# at that pair, the light token first, at $\gamma^* R^2 = 100$.
+# How near do inputs come to the bound with the exact rate? For six matrices we maximise by gradient ascent over eight
+# tokens and their weights, with half of the starts near the best pair of {doc}`29_exact_rate`. We also compare the
+# {term}`exponents <exponent>` at that pair, the light token first, at $\gamma^* R^2 = 100$.
 
 
 # %% tags=["hide-input"]
@@ -526,8 +526,8 @@ figures.table(rates, headings, digits=3)
 # ## Measured: what the mask costs next to the rate
 #
 # The proof of {prf:ref}`masked-order` puts a light token first, at the point that later rows look for, and then a row
-# of tokens each of which is a best $x$ or nearly one. A step towards the light token costs a row little of its
-# attention to it. But it leaves the other tokens behind: they are no longer the best for each other. We evaluate its
+# of tokens that are all a best $x$, or nearly so. A step towards the light token costs a row little of its attention
+# to that token. But it leaves the other tokens behind: they are no longer the best for each other. We evaluate its
 # measure for $A = 1$, and the same idea for a quarter turn in the plane: tokens on a short arc, and a light one a
 # quarter turn ahead.
 
@@ -607,10 +607,10 @@ plt.show()
 # %% [markdown]
 # For a quarter turn the masked constant is {glue:text}`mask_16:.2f` times the bound without a mask at $t = 16$, and
 # {glue:text}`mask_200:.2f` times at $t = 200$, with 161 tokens. From $t =$ {glue:text}`boxes_from:.0f` on the values
-# alone exceed $2 e^{\gamma^* R^2}$, which {prf:ref}`masked-rate` would give without its boxes. The upper bound is still
-# hundreds of times larger: in two dimensions its power of $t$ is higher than that of the examples, and we do not know
-# which of them is right. On a line, where the powers agree, it is at most {glue:text}`line_factor:.0f` times the
-# constant at the measure of the proof, at every $t$ tried.
+# alone exceed $2 e^{\gamma^* R^2}$, which {prf:ref}`masked-rate` would give without its boxes. The upper bound is
+# still hundreds of times larger: in two dimensions its power of $t$ is higher than the power in the examples, and we
+# do not know which of the two is right. On a line, where the powers agree, it is at most {glue:text}`line_factor:.0f`
+# times the constant at the measure of the proof, at every $t$ tried.
 
 # %% tags=["hide-input"]
 glue("line_factor", float((orders.upper / orders.constant).max()), display=False)
@@ -915,8 +915,8 @@ ledger.record(
 #   with a power of $t$ that grows with the rank of $A$.
 # - In one dimension and for $A > 0$ the mask costs exactly $t^{1/4}$, up to a constant. In higher dimension we know
 #   that it can cost as much. Whether it can cost more is open.
-# - At real radii $t$ is in the hundreds ({doc}`23_mean_field`): there all these bounds are of no practical use for a
-#   layer.
+# - At real radii $t$ is in the hundreds ({doc}`23_mean_field`), and there none of these bounds is of practical use
+#   for a layer.
 #
 # **One thing to try.** Give the first position half of all the weight. Does the norm of averaging come down to 1?
 #

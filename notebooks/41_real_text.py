@@ -10,10 +10,10 @@
 # # Growth on real text (Figure 1)
 #
 # Does the {term}`local Lipschitz constant` of {term}`attention` on text grow like $n^{1/4}$ with the number $n$ of
-# {term}`tokens <token>`? **On average, yes; as a law, no; and the released code measures something else.** Over the
-# seven maps that we measured, the mean exponent is {glue:text}`quarter-mean:.2f`. Single layers have exponents from
-# {glue:text}`quarter-least:.2f` to {glue:text}`quarter-most:.2f`. The released code, as we read it, returns another
-# quantity than the constant.
+# {term}`tokens <token>`? **On average, yes; as a law, no; and the released code, as we read it, measures something
+# else.** Over the seven maps that we measured, each on its first input, the mean exponent is
+# {glue:text}`quarter-mean:.2f`. Single layers have exponents from {glue:text}`quarter-least:.2f` to
+# {glue:text}`quarter-most:.2f`. The released code returns another quantity than the constant.
 
 # %% tags=["parameters", "hide-input"]
 claimed_exponent = 0.25
@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 import torch
 from myst_nb import glue
+from scipy import stats
 
 from lab import figures, ledger, results
 from lab.experiments import atlas, positions
@@ -127,8 +128,14 @@ figures.table(apart, names=headings, bold=apart.exponent.str.startswith("1/4"))
 # {glue:text}`quarter-best:.3f`, and that of 1/4 is larger by {glue:text}`quarter-loss:.3f`. So 1/4 is about the best
 # single exponent there is. It is not a law for layers: within one model slopes differ by up to
 # {glue:text}`growth-depth:.2f`, and {glue:text}`growth-bent:.0f` of the curves are bent or irregular beyond the noise of
-# their windows. Nearly all layers grow: {glue:text}`growth-rising:.0f` intervals lie above 0. The mean exponent hardly
-# depends on what is averaged:
+# their windows. Nearly all layers grow: {glue:text}`growth-rising:.0f` intervals lie above 0. On all texts and pictures
+# of the main range single layers have slopes from {glue:text}`quarter-least-any:.2f` to
+# {glue:text}`quarter-most-any:.2f`.
+#
+# From 8 tokens up, the mean exponent is between {glue:text}`quarter-low:.2f` and {glue:text}`quarter-high:.2f`, whatever
+# is averaged; it is less where only long windows count. If the {glue:text}`growth-models:.0f` models were a sample, which
+# they are not, the 95 % interval of their mean would be {glue:text}`quarter-from:.2f` to {glue:text}`quarter-to:.2f`:
+# agreement with 1/4 within a wide error, and no confirmation.
 
 # %% tags=["hide-input"]
 means = averages()
@@ -138,8 +145,9 @@ figures.table(means, names={"over": "mean over", "mean": "mean exponent"}, digit
 # (all-counts)=
 # ## All counts
 #
-# A layer is *near* if its slope is within {glue:text}`growth-closeness:.1f` of 1/4, a tolerance of ours. In brackets is
-# the 95 % interval of the count, from windows drawn again. Near its edge the tolerance decides by chance, so the next
+# A layer is *near* if its slope is within {glue:text}`growth-closeness:.1f` of 1/4, a tolerance of ours. In brackets are
+# the middle 95 % of the counts over windows drawn again: too narrow where a length has few windows, and known up to one
+# layer. Near its edge the tolerance decides by chance, so the next
 # column counts whole 95 % intervals: *inside* the band $1/4 \pm 0.1$, *outside* it, or *undecided*. The last column
 # counts the {term}`released quantity` instead of the constant. *Attention alone* is the map of the claim. The
 # *sub-layer* adds the residual connection and the norm: on BERT the released code measures that.
@@ -202,7 +210,10 @@ lines[-1]["found"] = f"{(moved_unseen < 0.1).sum()} of {len(cases)} do"
 lines.append({"what": "random weights", "expected": "slopes below 0.1"})
 lines[-1]["found"] = f"{(cases['random weights'] < 0.1).sum()} of {len(cases)} are"
 of_e5 = unseen[(unseen["map"] == "e5-small") & (unseen.case == "as read")].slope
-for name, value in {"median": of_e5.median(), "layers": len(of_e5)}.items():
+beyond_band = (of_e5 - claimed_exponent).abs() - layer_growth.CLOSE
+said_unseen = {"median": of_e5.median(), "layers": len(of_e5), "edge": beyond_band.between(0, 0.02).sum()}
+said_unseen |= count.loc[["e5-small-alice", "e5-small-ag_news"], ["inside", "outside"]].sum().to_dict()
+for name, value in said_unseen.items():
     glue(f"unseen-{name}", float(value), display=False)
 for name, what in {"alone": "attention alone", "sub": "sub-layer"}.items():
     glue(f"unseen-{name}", float(found["e5-small", what].near), display=False)
@@ -210,9 +221,11 @@ headings = {"what": "model and map", "expected": "near, as expected (first look)
 figures.table(pd.DataFrame(lines), names=headings | {"found": "found (Alice, AG News)"})
 
 # %% [markdown]
-# As expected, attention alone is steeper than 1/4 in e5-small: its median slope is {glue:text}`unseen-median:.2f`, and
-# {glue:text}`unseen-alone:.0f` of {glue:text}`unseen-layers:.0f` cases are near. Of its sub-layers
-# {glue:text}`unseen-sub:.0f` are, so there the paper's rate is that of the constant, too.
+# Attention alone is steeper than 1/4 in e5-small: its median slope is {glue:text}`unseen-median:.2f`. By the rule set
+# beforehand the claim fails there: {glue:text}`unseen-alone:.0f` of {glue:text}`unseen-layers:.0f` cases are near.
+# The tolerance matters, since {glue:text}`unseen-edge:.0f` of the others miss the band by less than 0.02; by intervals
+# {glue:text}`unseen-inside:.0f` cases are inside, {glue:text}`unseen-outside:.0f` outside, and the rest undecided. Of its
+# sub-layers {glue:text}`unseen-sub:.0f` are near, so there the paper's rate is that of the constant, too.
 #
 # ## As defined, and as released
 #
@@ -375,6 +388,13 @@ glue("growth-text-place", moved.loc["text"].place, display=False)
 best = (trained.slope - trained.slope.median()).abs().mean()  # the median is the nearest to all
 quarter = {"mean": count.loc["all-main", "mean"], "least": trained.slope.min(), "most": trained.slope.max()}
 quarter |= {"best": best, "loss": count.error_quarter["all-main"] - best}
+any_input = rates[(rates.case == "as read") & rates["map"].isin(trained["map"])].slope
+quarter |= {"least-any": round(any_input.min(), 2) + 0.0, "most-any": any_input.max()}
+from_eight = means[~means.over.str.contains("128 to 512")]["mean"]
+quarter |= {"low": from_eight.min(), "high": from_eight.max()}
+of_models = trained.groupby(trained["map"].str.removesuffix(", masked")).slope.mean()
+half = stats.t.ppf(0.975, len(of_models) - 1) * of_models.sem()
+quarter |= {"from": of_models.mean() - half, "to": of_models.mean() + half}
 for name, value in quarter.items():
     glue(f"quarter-{name}", float(value), display=False)
 
@@ -463,7 +483,7 @@ assert len(known) > 50 and (known.certified >= known.lipschitz * (1 - 1e-3)).all
 # the sentences, checked
 assert (layer_growth.CLOSE, trained_to) == (0.1, 128), "the text says so"
 assert of_maps.ngroups == 7 and abs(quarter["mean"] - of_maps.mean().mean()) < 1e-9
-assert means["mean"].iloc[0] == quarter["mean"] and means["mean"].between(0.24, 0.28).all()
+assert means["mean"].iloc[0] == quarter["mean"] and from_eight.between(0.24, 0.32).all() and means["mean"].min() < 0.2
 assert quarter["loss"] < 0.01 and best < 0.6 * apart.layers[[0, 3]].min()
 assert said["rising"] == len(trained) - 1 and (trained.low[~pictures] > 0).all()
 assert where.nunique() == 3 and distance.le(layer_growth.CLOSE).sum() == count.near["all-main"] < 0.5 * len(trained)

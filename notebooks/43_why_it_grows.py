@@ -296,7 +296,9 @@ figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 #   {glue:text}`why-held-bends:.2f` [{glue:text}`why-held-bends-low:.2f`, {glue:text}`why-held-bends-high:.2f`]; the
 #   norm of $P$ does not. By their errors, "no bend" is as good as the terms. We had not written this test down.
 # - *Within e5-small*, whose slopes differ little, the correlation over layers is {glue:text}`why-e5-alice:.2f` on Alice
-#   and {glue:text}`why-e5-ag_news:.2f` on AG News.
+#   and {glue:text}`why-e5-ag_news:.2f` on AG News; for the norm of $P$ it is {glue:text}`why-e5-P-alice:.2f` and
+#   {glue:text}`why-e5-P-ag_news:.2f`, for values alone {glue:text}`why-e5-value-alice:.2f` and
+#   {glue:text}`why-e5-value-ag_news:.2f`.
 #
 # ## Changed attention, changed slopes
 #
@@ -572,7 +574,8 @@ for name, row in (of_bends | {"held-bends": held_bends.loc["both"]}).items():
 said |= {"forecast-own": halves[64]["slope"], "forecast-both": halves[64]["both"]}
 said |= {"held": held.rmse["both"], "held-largest": held.largest["both"], "held-layers": len(fresh) / 2}
 for corpus, some in fresh[fresh["map"] == "e5-small"].groupby("corpus"):
-    said[f"e5-{corpus}"] = some.both.corr(some.slope)
+    for name, column in (("", "both"), ("P-", "attention_norm"), ("value-", "value")):
+        said[f"e5-{name}{corpus}"] = some[column].corr(some.slope)
 
 # %% tags=["hide-input"]
 sharper, softer = (changed[changed.intervention == name] for name in ("sharper", "softer"))

@@ -10,11 +10,10 @@
 # # No constant for dot products (Kim, Thm 3.1)
 #
 # {term}`Attention <attention>` by dot products has no {term}`Lipschitz constant <Lipschitz constant on a ball>` on
-# the whole space: three
-# {term}`tokens <token>` on a line make its {term}`Jacobian` as large as one likes. A token half way between two
-# others weighs both
-# equally. The farther these are, the smaller the push that decides between them, and the farther the output then moves.
-# The Jacobian grows with the square of the distance, in every norm that we tried, with and without biases.
+# the whole space: three {term}`tokens <token>` on a line make its {term}`Jacobian` as large as one likes. A token
+# half way between two others weighs both equally. The farther away these are, the smaller the push that decides
+# between them, and the farther the output then moves. The Jacobian grows with the square of the distance, in every
+# norm that we tried, with and without biases.
 
 # %% tags=["parameters", "hide-input"]
 random_cases = 300  # for the exact formula
@@ -77,7 +76,7 @@ plt.show()
 # ## Three tokens by hand
 #
 # Take the tokens $(0, 2, -2)$ and $a = 1$. Their variance is $8/3$, so the first entry of the Jacobian is
-# $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are close to those of the
+# $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are close to the rows of the
 # identity matrix.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-push", "caption": "Three tokens on a line, drawn in the plane, and a push of the one in the middle. Left: it attends equally to both others. Right: its output moves nearly three times as far as it was pushed, because the push decides between them."}, "image": {"alt": "two panels. Left, three tokens on a line at -2, 0 and 2; thin grey arrows of equal width go from the middle token to the other two, and a short coloured arrow pushes it to the right. Right, the outputs: the middle one moves nearly three times as far in the same direction, the others hardly move."}}
@@ -154,7 +153,7 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 #
 # We take a random layer, one token whose query is 0 in every head, and the other tokens at $\pm s z$ around it with a
 # random unit vector $z$. We fit the slope of the norm of the whole Jacobian against $s$ on log-log axes, in three
-# norms, with and without biases. Beside it stands {term}`L2 attention` with the same query and value matrices
+# norms, with and without biases. For comparison we take {term}`L2 attention` with the same query and value matrices
 # ({doc}`52_l2_attention`).
 
 
@@ -265,7 +264,7 @@ glue("least-query", least_query, display=False)
 # The same at a tie of two far tokens, in {glue:text}`ties` layers of three heads with four query rows and one to five
 # coordinates: slopes within {glue:text}`ties-off:.1g` of 2. With biases, no token of the plane has the query 0 in all
 # three heads (in eight draws, all queries together had a length of at least {glue:text}`least-query:.2f`). In some of
-# the layers the heads cancel at the tie, and the token stands a little off it.
+# the layers the heads cancel at the tie; there we place the token a little off it.
 #
 # ::::{dropdown} Proof for any heads and biases
 # :::{prf:proof}
@@ -456,12 +455,13 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - No constant holds on the whole space, with any heads and biases, from three tokens on, unless heads cancel
-#   identically or every $A_h$ is 0. Of the latter the theorem says nothing, and a query bias can be enough: with $A =
-#   0$ and $c = e_1$ scores are the same for all who ask, and at $(0, s), (0, -s), (-1, 0)$ the constant is of order
-#   $s$. All norms on a space of finite dimension are equivalent, so this is true of each of them.
+#   identically or every $A_h$ is 0. The theorem does not cover that last case, and there a query bias can be enough:
+#   with $A = 0$ and $c = e_1$ all tokens give the same scores, and at $(0, s), (0, -s), (-1, 0)$ the constant is of
+#   order $s$. All norms on a space of finite dimension are equivalent, so this is true of each of them.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`24_large_radius`
 #   shows that the same tokens reach the square of the {term}`radius`.
-# - Heads may cancel in the block of one token, and then it stays bounded; close by they do not.
+# - Heads may cancel in the block of one token, and then that block stays bounded. At tokens nearby they do not
+#   cancel.
 # - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz on what it meets.
 #   {doc}`41_real_text` measures its local constants.
 # - The quotients are compared with the largest norm at 201 points of a segment; the comparison allows for a peak

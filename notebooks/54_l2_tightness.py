@@ -9,10 +9,11 @@
 # %% [markdown]
 # # The constant in width one (Kim, Figure 2)
 #
-# How tight is the {term}`bound` of {doc}`52_l2_attention`? In the simplest case we can answer. For one head of width
-# one, weights 1 and an odd number of {term}`tokens <token>` $N$, the constant of {term}`L2 attention` in the maximum
-# norm is $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$. The bound is too high by less than 2, and
-# one input that can be written down attains the constant.
+# How tight is the {term}`bound` of {doc}`52_l2_attention`? In the simplest case we know: it is too high by less than 2.
+# That case is one head of {term}`L2 attention` of width one, with weights 1, an odd number $N$ of
+# {term}`tokens <token>` and the maximum norm. There the constant is exactly $1 + 4 \lambda$ with
+# $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$, where $W_0$ inverts $x e^x$ on positive numbers, and one input that can
+# be written down attains it.
 
 # %% tags=["parameters", "hide-input"]
 random_inputs = 300  # row formula against the Jacobian
@@ -84,12 +85,10 @@ glue("three-bound", float(bound), display=False)
 # asymptotically tight: gradient ascent from 50 random starts for each $N \le 1000$ finds inputs close to it.
 # :::
 #
-# An input close to the bound can be written down. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. One token at 0,
-# half
-# of the others at $\sqrt{1 + z}$, half at $-\sqrt{1 + z}$ make the spread of {prf:ref}`l2-spread` as large as it can
-# be.
-# They give exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This first input is not the
-# worst one:
+# An input close to the bound can be written down. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. Put one token at
+# 0, half of the others at $\sqrt{1 + z}$ and half at $-\sqrt{1 + z}$: this makes the spread of {prf:ref}`l2-spread`
+# as large as it can be. It gives exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This
+# first input is not the worst one:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -136,7 +135,8 @@ headings |= {"masked": "the same, causal mask", "witness": "first input", "bound
 figures.table(inputs, names=headings, digits=5)
 
 # %% [markdown]
-# For even $N$ the tokens with one more on one side are below $1 + 4 \lambda$ by less than the theorem allows:
+# For even $N$ one side has one token more than the other. The row sums there are below $1 + 4 \lambda$ by less than
+# the theorem allows:
 
 # %% tags=["hide-input"]
 evens = []
@@ -152,11 +152,9 @@ figures.table(evens, names=headings, digits=2)
 # %% [markdown]
 # ## Measured: gradient ascent from random starts
 #
-# The stored table repeats the figure of the paper by {term}`gradient ascent`. Adam maximises the row sum in 600 steps,
-# from tokens drawn
-# uniformly from $[-3, 3]$ (our choices; those of the paper are not known to us). One more run begins at the first
-# input.
-# The last column counts the random starts that end above that input.
+# The stored table repeats the figure of the paper by {term}`gradient ascent`. Adam maximises the row sum in 600
+# steps, from tokens drawn uniformly from $[-3, 3]$. These are our choices; we do not know what the paper chose.
+# Another run begins at the first input. The last column counts the random starts that end above that input.
 
 # %% tags=["hide-input"]
 differences = []
@@ -191,13 +189,13 @@ figures.table(few, names=headings, digits=4)
 
 # %% [markdown]
 # <!-- typed: the columns of the table above, compared -->
-# Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at
-# $1 + 4 \lambda$, to a part in 100,000, and so does the run from the first input, from below. From $N =$
-# {glue:text}`half_from` on more than half of the random starts end above the first input; from $N =$
-# {glue:text}`all_from` on all of them do. What separates the starts is the balance of the two sides. Every run that
-# moves and ends with as many tokens left as right reaches the constant; few tokens ever cross the middle, and an uneven
-# split costs $4 m^2$ with the notation of the proof. A few starts with small $N$ do not move: where no $a_j$ exceeds
-# $\frac12$ the row sum is 1, whatever the tokens.
+# Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$,
+# to a part in 100,000, and so does the run from the first input, from below. From $N =$ {glue:text}`half_from` on,
+# more than half of the random starts end above the first input; from $N =$ {glue:text}`all_from` on, all of them do.
+# What separates the starts is the balance of the two sides. Every run that moves and ends with as many tokens left as
+# right reaches the constant; few tokens ever cross the middle, and an uneven split costs $4 m^2$ with the notation of
+# the proof. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1, whatever the
+# tokens.
 #
 # The proof reduces the matrix to one row. We compared the row formula with the norm of the dense Jacobian at random
 # inputs of two tokens and more, of many spreads (folded).
@@ -238,9 +236,8 @@ headings |= {"ratio": "ratio", "difference": "difference", "gap": "bound less co
 figures.table(growth, names=headings, digits=4)
 
 # %% [markdown]
-# At the lengths that we measured, the constant grows a little more slowly than the rate
-# $4 (\log N - \log\log N)$. The table has the increments of the largest row sum from one odd $N$ to the next, over
-# those of the rate:
+# At the lengths that we measured, the constant grows a little more slowly than the rate $4 (\log N - \log\log N)$.
+# The table has the increments of the largest row sum from one odd $N$ to the next, over the increments of the rate:
 
 # %% tags=["hide-input"]
 increased = increments.rename("increment").rename_axis("N").reset_index()
@@ -340,11 +337,11 @@ ledger.record(
 # - In width one with one head the bound of the paper is less than 2 too high, for every odd $N$, and the constant is
 #   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. This rests on a proof; gradient ascent agrees with
 #   it.
-# - Our runs reach the constant. Those of the paper, with their starts and steps, are not known to us.
+# - Our runs reach the constant. We do not know the starts and steps of the runs in the paper.
 # - The growth of the bound is a statement about large $N$.
 # - The spread of the starts tells how easy this problem is, not how likely such inputs are on text.
-# - Nothing here is about wider tokens, several heads, or the Euclidean norm. There the bounds multiply worst cases of
-#   parts that need not meet in one input.
+# - Nothing here is about wider tokens, several heads, or the Euclidean norm. There the bounds multiply worst cases
+#   that need not meet in one input.
 #
 # **One thing to try.** For an even $N$, let the two sides have different radii: `tightness_rows(2)` finds a larger row
 # sum than equal radii give.

@@ -9,12 +9,12 @@
 # %% [markdown]
 # # What a constant costs a small language model
 #
-# Tied {term}`L2 attention` has a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space; divided
-# by its {term}`bound`, it can even be inverted. Does a language model made of it still learn? We train small ones on
-# characters, next to the same networks with their {term}`attention` deleted. Tied L2 attention costs
-# {glue:text}`cost_tied_low:.2f` nats per character or more over dot products. Contractive attention costs
-# {glue:text}`cost_contractive_low:.3f` or more, and is then at most {glue:text}`attends_high:.4f` nats better than no
-# attention.
+# {term}`L2 attention` whose queries and keys share a matrix, called *tied*, has a
+# {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space. Divided by its {term}`bound` it
+# becomes *contractive*, and a residual network of such layers can be inverted. Does a language model made of it still
+# learn? In small models trained on characters, tied attention costs at least {glue:text}`cost_tied_low:.2f` nats per
+# character over dot products. Contractive attention costs at least {glue:text}`cost_contractive_low:.3f`, and is then
+# at most {glue:text}`attends_high:.4f` nats better than the same network without attention.
 
 # %% tags=["parameters", "hide-input"]
 name = "language-model"
@@ -44,7 +44,7 @@ layers = layers.assign(layer=layers.layer.astype(int) + 1)
 baseline = stored[stored.row == "baseline"].set_index("part").nats
 deepest, seeds = ends.layers.max().item(), sorted(ends.seed.unique().tolist())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-losses", "caption": "Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest models, with their range over the seeds. Grey: no attention. Dotted: frequencies after the character before. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the character before. Right, learning curves of the deepest models in the same order."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-losses", "caption": "Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest models, with their range over the seeds. Grey: no attention. Dotted: frequencies after the preceding character. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the character before. Right, learning curves of the deepest models in the same order."}}
 figures.training.losses(stored)
 plt.show()
 
@@ -70,15 +70,16 @@ plt.show()
 #
 # The blocks of the last kind are $x + c f(x)$ with $c = 0.9$, for the attention and for a feed-forward part whose two
 # matrices are divided by their norms. Norms and bounds are computed from the current weights, so every block can be
-# inverted after every step ({prf:ref}`invertible-attention`). In the other kinds {term}`LayerNorm <layer normalisation>`
-# stands after each addition, and positions are sinusoids, as in the first Transformer {cite}`vaswani2017attention`. The
-# controls are the first and the last kind with attention deleted: no position sees another one, so the frequencies
-# after the character before are the best that they can reach.
+# inverted after every step ({prf:ref}`invertible-attention`). In the other kinds a
+# {term}`LayerNorm <layer normalisation>` follows each addition, and positions are sinusoids, as in the first
+# Transformer {cite}`vaswani2017attention`. The controls are the first and the last kind with attention deleted. There
+# no position sees another position, so the best that they can reach are the frequencies after the preceding
+# character.
 #
 # The models are small, of a size that two processor cores train in less than an hour: far smaller than the paper's,
-# whose sizes we only recall as width 512, 8 heads, feed-forward 2048 (not verified). So values cannot be compared,
-# trends can. Training is by Adam for {glue:text}`trained-steps` steps, at a rate that rises linearly and then falls
-# like one over the root of the steps, without dropout or clipping. The text is not part of this book, only numbers
+# whose sizes we only recall as width 512, 8 heads, feed-forward 2048 (not verified). So we can compare trends, not
+# values. Training is by Adam for {glue:text}`trained-steps` steps, at a rate that rises linearly and then falls like
+# one over the square root of the step, without dropout or clipping. The text is not part of this book, only numbers
 # measured on it.
 
 # %% tags=["hide-input"]
@@ -109,8 +110,8 @@ figures.table(
 #
 # With $d = 1$, all weights 1 and {term}`tokens <token>` $(x_1, x_2)$, the second token of a causal tied L2 layer
 # becomes $(x_2 + p x_1) / (1 + p)$, $p = e^{-(x_2 - x_1)^2}$, and the bound for two tokens is
-# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module computes {term}`logits <logit>` as products with one more
-# column, and must give the same.
+# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module computes {term}`logits <logit>` as products with an
+# additional column, and must give the same result.
 
 # %%
 x = torch.tensor([[0.3], [1.1]], dtype=torch.float64)
@@ -150,11 +151,11 @@ print(f"contractive: {by_hand / divisor:.6f} by hand, {module['contractive']:.6f
 # :::
 # ::::
 #
-# So no single tied head can copy the character before, as a language model must. A layer with two of them can: one
-# attends to itself alone, the other to itself and, less, to its neighbour, and the difference is the neighbour. In the
-# cell below, tokens are pairs (place, letter), the letter a random number. Both heads have the queries
-# $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, one with a large $a$, one with a smaller $a$. Their
-# outputs, with factors of opposite sign, leave the letter before.
+# So no single tied head can copy the preceding character, as a language model must. A layer with two tied heads can:
+# in the first head a token attends to itself alone, in the second to itself and, less, to its neighbour, and the
+# difference is the neighbour. In the cell below, tokens are pairs (place, letter), the letter a random number. Both
+# heads have the queries $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, one head with a large $a$, the
+# other with a smaller $a$. Their outputs, with factors of opposite sign, leave the preceding letter.
 
 # %%
 n, weak, eps = 64, 2.0, 1e-4
@@ -173,17 +174,16 @@ glue("miss", float(100 * miss), display=False)
 glue("weight-other", float(weights.tril().max()), display=False)
 
 # %% [markdown]
-# The letters before are copied with an error of {glue:text}`miss:.4f` % of the largest, although the largest weight on
-# another token is {glue:text}`weight-other:.3f`. The layer keeps the ability to copy and loses robustness: the
-# neighbour
-# comes out of a small difference of large numbers.
+# The preceding letters are copied with an error of {glue:text}`miss:.4f` % of the largest, although the largest
+# weight on another token is {glue:text}`weight-other:.3f`. The layer keeps the ability to copy and loses robustness:
+# the neighbour comes out of a small difference of large numbers.
 #
 # ## Measured: the loss by depth
 #
-# The first table has the test loss in nats per character, as the mean over the seeds. The loss of a network that makes
-# use of attention must be below that of the frequencies after the character before, {glue:text}`bigram:.3f`, and below
-# that of the same network without attention. Over the seeds the losses of one kind and depth differ by at most
-# {glue:text}`spread-most:.3f`.
+# The first table has the test loss in nats per character, as the mean over the seeds. A network that makes use of
+# attention must have a smaller loss than the frequencies after the preceding character, {glue:text}`bigram:.3f`, and
+# a smaller loss than the same network without attention. Between seeds, losses of the same kind and depth differ by
+# at most {glue:text}`spread-most:.3f`.
 
 # %% tags=["hide-input"]
 grid = ends.groupby(["layers", "attention"]).nats.agg(["mean", "min", "max"])
@@ -252,9 +252,9 @@ figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.col
 # %% [markdown]
 # ## Parameters matched
 #
-# Tied attention shares a matrix, contractive networks have no LayerNorm, and those without attention lack all its
-# matrices. Here their feed-forward parts are wider, so that all have as many parameters as those of dot products (up to
-# half a percent), with {glue:text}`wide-layers` layers:
+# Tied attention shares a matrix, contractive networks have no LayerNorm, and networks without attention lack all its
+# matrices. Here their feed-forward parts are wider, so that all networks have as many parameters as those with dot
+# products (up to half a percent), with {glue:text}`wide-layers` layers:
 
 # %% tags=["hide-input"]
 wide = stored[(stored.part == "matched") & (stored.row == "test")].astype({"seed": int, "hidden": int, "layers": int})
@@ -278,9 +278,9 @@ headings = {"attention": "attention", "share": "parameters over dot", "nats": "l
 figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "seeds": "seeds"}, digits=4)
 
 # %% [markdown]
-# The parameters gained change the loss of tied L2 attention by {glue:text}`wide-l2-tied:+.4f` nats, that of contractive
-# attention by {glue:text}`wide-contractive:+.4f` and that without attention by {glue:text}`wide-none:+.4f`: the costs
-# are not those of missing parameters.
+# The added parameters change the loss by {glue:text}`wide-l2-tied:+.4f` nats with tied L2 attention, by
+# {glue:text}`wide-contractive:+.4f` with contractive attention and by {glue:text}`wide-none:+.4f` without attention.
+# So missing parameters do not explain the costs.
 #
 # ## What the guarantee costs, and what it gives
 #
@@ -381,25 +381,24 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - **At this size contractive attention does next to nothing.** With two layers the mean loss is
-#   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over all
-#   depths and seeds, attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no
-#   contractive network has a loss below that of the frequencies after the character before. So "slightly worse than dot
-#   products" is not what we see here.
-# - The models are small and saw the text for minutes. The costs are those of this size and this many steps. They mix
-#   two things: what a kind can express, and how fast it learns. The learning curves of most kinds are still falling.
-# - Of the recalled sentences, that tied kinds lose to dot products holds here; that invertible networks lose only
-#   *slightly* and that all improve with depth do not; the values, and the trends at the paper's size, cannot be tested
+#   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over all depths and seeds,
+#   attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no contractive network
+#   beats the frequencies after the preceding character. So "slightly worse than dot products" is not what we see
 #   here.
+# - The models are small and saw the text for minutes. The costs are for this size and this many steps. They mix two
+#   things: what a kind can express, and how fast it learns. The learning curves of most kinds are still falling.
+# - Of the sentences that we recall from the paper, one holds here: tied kinds lose to dot products. Two do not: that
+#   invertible networks lose only *slightly*, and that all networks improve with depth. We cannot test the values, or
+#   the trends at the paper's size.
 # - The bound holds for all inputs at all times of training, up to a margin for rounding that is divided out with it.
-#   At real text the layers use a small part of what they are allowed; how much of the rest is the bound's own is not
-#   measured here.
+#   On real text the layers use a small part of what they are allowed. We did not measure how much of the rest is
+#   slack in the bound.
 # - In return, the contractive model is a chain of maps that can be inverted, with constants that were known before
-#   training began: a part $x + c f(x)$ has at most $1 + c$, its inverse at most $1 / (1 - c)$. The two parts of each of
-#   {glue:text}`deepest` layers allow the network {glue:text}`forth:.0f`, and its inverse {glue:text}`back:.0e`. The
-#   local constants of the other kinds are measurements on this text, and nothing more.
-# - Untied L2 attention is not Lipschitz, but its logits are squared distances all the same. The comparison suggests
-#   which
-#   part of the cost comes from the distances, and which from tying; {doc}`57_training_stability` has a design for it.
+#   training began: a part $x + c f(x)$ has at most $1 + c$, its inverse at most $1 / (1 - c)$. The two parts of each
+#   of {glue:text}`deepest` layers allow the network {glue:text}`forth:.0f`, and its inverse {glue:text}`back:.0e`.
+#   The local constants of the other kinds are only measurements on this text.
+# - Untied L2 attention is not Lipschitz, but its logits are squared distances too. Comparing it suggests which part
+#   of the cost comes from the distances, and which from tying; {doc}`57_training_stability` has a design for it.
 # - A finer choice of the rate for each kind may change the losses.
 #
 # **One thing to try.** `python -m lab tables language-model` trains it all again; change `SIZES` or `DEPTH` in

@@ -9,13 +9,10 @@
 # %% [markdown]
 # # Euclidean growth of L2 attention (ours)
 #
-# In the Euclidean norm the reconstructed {term}`bound` on {term}`L2 attention` grows like $\sqrt N \log N$ with the
-# number of
-# {term}`tokens <token>` $N$: {glue:text}`stated:.0f` for a thousand tokens, one head and matrices of norm 1. The
-# constant itself is of
-# order $N^{1/4} \sqrt{\log N}$ if the width may grow with $N$, and $2 \log N$ to leading order in a fixed width. This
-# page
-# proves both, with a bound that is {glue:text}`ours:.0f` at a thousand tokens.
+# How does the constant of {term}`L2 attention` grow with the number of {term}`tokens <token>` $N$, in the Euclidean
+# norm? Like $N^{1/4} \sqrt{\log N}$ if the width may grow with $N$, and like $2 \log N$ in a fixed width. The
+# published {term}`bound` (reconstructed) grows much faster, like $\sqrt N \log N$. For a thousand tokens, one head
+# and matrices of norm 1 it is {glue:text}`stated:.0f`; the bound that we prove is {glue:text}`ours:.0f`.
 
 # %% tags=["parameters", "hide-input"]
 random_cases = 400
@@ -219,8 +216,8 @@ figures.table(steps.groupby("masked").max().reset_index(), names=headings, digit
 # %% [markdown]
 # ## No smaller order is possible: stars
 #
-# A few tokens at the centre of a {term}`star` get attention from very many leaves, of which each gives the centre only
-# a little. The leaves must not attend to each other, so they need many dimensions. By the lemma no token gets more than
+# A few tokens at the centre of a {term}`star` get attention from very many leaves; each leaf gives the centre only a
+# little. The leaves must not attend to each other, so they need many dimensions. By the lemma no token gets more than
 # $\sqrt N$ in all.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -298,10 +295,10 @@ glue("crossing", float(crossing) / 1e6, display=False)
 figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
 
 # %% [markdown]
-# Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants, a factor from about
-# {glue:text}`apart_low:.1f` to about {glue:text}`apart_high:.1f` apart. But the star overtakes other inputs late: up to
-# about {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the best
-# star.
+# Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants; the bound is about
+# {glue:text}`apart_low:.1f` to {glue:text}`apart_high:.1f` times the star. But the star overtakes other inputs late:
+# up to about {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the
+# best star.
 #
 # ## In a fixed width
 #
@@ -337,14 +334,14 @@ glue("late_last", float(late["digits of N"].iloc[-1]) / 1e12, display=False)
 figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
 
 # %% [markdown]
-# In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and in
-# width 16 some {glue:text}`late_last:.0f` trillion.
+# In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and
+# in width 16 some {glue:text}`late_last:.0f` trillion digits.
 #
 # In the maximum norm the same tokens on a line along a unit vector $u$ have a larger constant: the row of coordinate
-# $a$ of the token at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for $u_a^2 =
-# \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. So in a fixed width the ratio of the constant there to the
-# Euclidean one tends to at least $1 + \sqrt d$. This is a limit, and no bound at any one $N$. The table has the ratio
-# of the two lower bounds, for odd $N$:
+# $a$ of the token at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
+# $u_a^2 = \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. So in a fixed width the ratio of this constant
+# to the Euclidean constant tends to at least $1 + \sqrt d$. This is a limit, not a bound at any given $N$. The table
+# has the ratio of the two lower bounds, for odd $N$:
 
 
 # %% tags=["hide-input"]
@@ -549,21 +546,21 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is not
-#   that of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
+# - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is
+#   faster than the growth of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
 # - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only up to
-#   {glue:text}`stars_to` tokens. There the formula agrees with how far the leaves move, up to rounding; the constant is
-#   more than twice that, and the order cannot be seen yet.
-# - The factor is not known to be best: between the bound and the best star of the grid lies a factor of about
-#   {glue:text}`apart_low:.0f` for the longest inputs of the table.
+#   {glue:text}`stars_to` tokens. There the formula agrees, up to rounding, with how far the leaves move. The constant
+#   is more than twice that, and the order cannot be seen yet.
+# - We do not know the best factor: the bound is about {glue:text}`apart_low:.0f` times the best star of the grid for
+#   the longest inputs of the table.
 # - $2 \log N$ is a statement about a fixed width and enormous $N$; at sizes in use it does not say which of two layers
 #   has
 #   the smaller constant.
 # - A {term}`causal mask <mask (causal)>` raises the bound by a factor of at most $2^{1/4}$. A {term}`mask` of another
 #   shape can do more: if every token sees only itself and the first, and all lie at one place, then
-#   $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of the first term is right.
-# - A contractive layer is divided by its bound. At a thousand tokens the tighter one lets it keep {glue:text}`kept:.0f`
-#   times as much.
+#   $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the first term is of the right order, $\sqrt N$.
+# - A contractive layer is divided by its bound. At a thousand tokens the tighter bound lets it keep
+#   {glue:text}`kept:.0f` times as much.
 # - The star needs about as many dimensions as tokens. For widths in between, the two theorems leave a gap.
 #
 # **One thing to try.** In `best_star`, take `h` from the grid `(0, 0, 1)`: the second term is gone, and the growth is

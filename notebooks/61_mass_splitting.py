@@ -11,11 +11,10 @@
 #
 # The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. A {term}`measure` can do more: it
 # can divide an {term}`atom` and send the pieces apart, and that can change the output more. For the two atoms of
-# {numref}`fig-61-parting`, halves of one atom that move apart change the output by {glue:text}`split-apart:.2f` times
-# the distance moved; whole atoms, by at most {glue:text}`split-together:.2f` times. This page states exactly when this
-# happens for small motions. For repelling {term}`attention` ($A = -1$) and equal weights it happens at
-# {glue:text}`split-share:.1f` % of the pairs of a grid on a line, for $A = 1$ at no pair, and in none of
-# {glue:text}`split-layers:.0f` layers of MiniLM on a {term}`window` of text.
+# {numref}`fig-61-parting`, moving the halves of one atom apart changes the output by {glue:text}`split-apart:.2f`
+# times the distance moved; moving whole atoms changes it by at most {glue:text}`split-together:.2f` times. This page
+# states exactly when this happens for small motions. It does not happen in any of the {glue:text}`split-layers:.0f`
+# layers of MiniLM, on a {term}`window` of text.
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: a masked map has no one field
@@ -49,7 +48,7 @@ def scalar_head(A):
     return Attention.from_matrices(A * one, one)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-parting", "caption": "Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the small motions of this page. To first order nothing changes for the other atom, but each half now has a query of its own, and here that moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-parting", "caption": "Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the small motions of this page. To first order nothing changes for the other atom, but each half now has its own query, and here that moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
 where = torch.tensor([[-0.45], [-0.45], [-4.0]], dtype=torch.float64)
 parted = where + torch.tensor([[-0.5], [0.5], [0.0]], dtype=torch.float64)
 figures.objects.atoms(where, parted, [0.25, 0.25, 0.5])
@@ -59,7 +58,8 @@ plt.show()
 # ## Two atoms on a line
 #
 # Take $A = -1$, $V = 1$ and $\mu = \frac12 (\delta_x + \delta_y)$ with $x = -0.45$, $y = -4$. Each atom becomes two
-# copies of half its weight. The {term}`Jacobian` of the two atoms is two by two, that of the four copies four by four.
+# copies of half its weight. The {term}`Jacobian` of the two atoms is two by two, the Jacobian of the four copies four
+# by four.
 
 # %%
 x = torch.tensor([[-0.45], [-4.0]], dtype=torch.float64)
@@ -194,8 +194,8 @@ glue("split-plane", in_a_plane, display=False)
 # is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
 # :::
 #
-# The table moves the same two atoms in the three ways, each by a little. It has the {term}`Wasserstein distance` of the
-# outputs over that of the inputs, computed by transport.
+# The table moves the same two atoms in the three ways, each by a little. It gives the {term}`Wasserstein distance` of
+# the outputs divided by the distance of the inputs, both computed by transport.
 
 # %% tags=["hide-input"]
 top = torch.linalg.svd(torch.func.jacrev(repels)(x).reshape(2, 2)).Vh[0][:, None]
@@ -233,7 +233,9 @@ figures.table(three, names=headings, digits=4, bold=[False, False, True])
 #
 # ## The map of split measures
 #
-# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$.
+# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$. For repelling
+# {term}`attention` ($A = -1$) and equal weights {glue:text}`split-share:.1f` % of the pairs are split; for $A = 1$ no
+# pair is.
 
 
 # %% tags=["hide-input"]
@@ -286,8 +288,8 @@ plt.show()
 #
 # ## Is finite splitting the same as splitting?
 #
-# Version 1 left this open. The answer depends on what finitely many copies may do, and of that we have no text. Our two
-# readings give two answers:
+# Version 1 left this open. The answer depends on what finitely many copies may do, which the text that we have does
+# not say. Our two readings give two answers:
 #
 # - *They move little* (the definition above): **no**. Every orange pair is a counter-example.
 # - *They have any weights and go anywhere, as long as $W_2$ stays small*: **yes**. An optimal plan divides the atoms of
@@ -297,9 +299,9 @@ plt.show()
 # ## A trained layer
 #
 # We take every layer of MiniLM, unmasked, on a window of text. If every token stands twice, the duplicated tokens may
-# move apart: an {term}`attack` with the same budget of Frobenius norm. *Far*: a small mass of one token is replaced by
-# a token of another window of the same text (64 of them), as the same layer sees it. Try longer windows, or tokens
-# three times as long:
+# move apart: an {term}`attack` with the same budget of Frobenius norm. *Far*: we replace a small mass of one token by
+# a token from another window of the same text (there are 64 such tokens), as the same layer sees it. Try longer
+# windows, or tokens three times as long:
 
 # %%
 model = models.load(model_name, dtype=torch.float64)
@@ -408,7 +410,7 @@ ledger.record(
 #   above do not change.
 # - With $A = 1$ no pair is split on this grid, for these weights. That is a measurement, not a theorem.
 # - Atoms nearer than $10^{-6}$ of the largest count as one. Two atoms that are truly apart, however little, may be
-#   moved apart, and then nothing is gained by dividing them: the {term}`verdict` jumps where two atoms meet.
+#   moved apart, and then dividing them gains nothing: the {term}`verdict` jumps where two atoms meet.
 # - Far splitting is a {term}`lower bound <bound>` from one family of motions. The true constant on all measures may be
 #   larger still.
 # - MiniLM was measured on one window only. A masked layer has no splitting: what a copy sees depends on where it

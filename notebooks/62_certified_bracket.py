@@ -10,11 +10,10 @@
 # # A certified bracket of the local constant
 #
 # A solver approaches the {term}`local Lipschitz constant` $\norm{D_X f}_2$ from below. Published upper
-# {term}`bounds <bound>` hold, but lie hundreds to tens of thousands of times too high on trained layers. This page
-# proves a bound from above that can be computed, so that `lipnb.certify` gives two numbers with the constant between
-# them. On the {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most
-# {glue:text}`bracket-worst-up:.2f` times the lower one (rounded up), where the published bounds are
-# {glue:text}`bracket-published-low:.0f` to {glue:text}`bracket-published-high:,.0f` times the lower one, and at least
+# {term}`bounds <bound>` are hundreds to tens of thousands of times too high on trained layers. This page proves an
+# upper bound that can be computed, so that `lipnb.certify` returns two numbers with the constant between them. On the
+# {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most
+# {glue:text}`bracket-worst-up:.2f` times the lower one, while the published bounds are at least
 # {glue:text}`bracket-certified-low:.0f` times the upper one ({numref}`fig-62-brackets`).
 
 # %% tags=["parameters", "hide-input"]
@@ -85,7 +84,7 @@ apart = pd.DataFrame({
 figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "bound"}, digits=5)
 
 # %% [markdown]
-# Here each term is tight to the digits shown; the loss is in the triangle inequality between them. Treating all input
+# Here each term is tight to the digits shown; only the triangle inequality loses something. Treating all input
 # directions exactly closes the {term}`bracket` down to {term}`rounding`.
 #
 # ## The bracket
@@ -174,16 +173,18 @@ headings = {"masked": "mask", "layer": "layer", "query": "query term", "key": "k
 figures.table(live, names=headings | {"lower": "lower", "upper": "upper"})
 
 # %% [markdown]
-# ## With columns, and beside the published bounds
+# ## With columns, against the published bounds
 #
 # <!-- typed: tokens times 384 or 768 unknowns; columns and lengths are those of bracket-minilm and bracket-gpt2 -->
 # The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432 for
 # MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real {term}`attention` weights of GPT-2
 # (124M). Only GPT-2's attention layers are available to us, so they receive Gaussian noise with the gain and shift of
 # their own {term}`layer normalisation`, not text. Thm 3.3 of {cite:t}`castin2024smooth` is taken on the smallest ball
-# that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` is summed likewise. Neither has
-# query biases: we write these as one more, constant coordinate of the tokens, and take the better of two sizes for it.
-# The ranges are over layers.
+# that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` is summed over heads too.
+# Neither has query biases: we write these as another, constant coordinate of the tokens, and take the better of two
+# sizes for it. On all the layers and inputs of this page the published bounds are
+# {glue:text}`bracket-published-low:.0f` to {glue:text}`bracket-published-high:,.0f` times the lower number. The
+# ranges in the table are over layers.
 
 # %% tags=["hide-input"]
 ranges, kinds = [], {"ratio": 2, "closed form": 2, "Yudin": 0, "Thm 3.3": 0}
@@ -352,12 +353,12 @@ print(
 # turned row errs by $\abs \Theta r + \gamma_8 \abs \Theta \abs y$, and $\norm{\Theta} \le \max (\cos^2 +
 # \sin^2)^{1/2}$.
 #
-# In line 3 a cap $c$ makes of an error $t$ at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and
-# $\phi'$ errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; biases add $8u \abs B$; a
-# sink is one more column. In line 5, $\phi' P$ has the error
-# $\Delta + \hat P \abs{\hat\phi' - \phi'}$, and $\abs{\hat b_{ij} - b_{ij}} \le \norm{M^k_j} r^q_i + \norm{\hat M^k_j -
-# M^k_j} \abs{\hat q_i}$. Keys are not centred where a shift of all keys would be seen: turned, normalised, under a cap,
-# beside sinks; values not beside sinks. Against fifty digits: {doc}`71_verification`, table `verify-in-use`.
+# In line 3 a cap $c$ turns an error $t$ into at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and $\phi'$ errs by
+# $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; biases add $8u \abs B$; a sink is one
+# more column. In line 5, $\phi' P$ has the error $\Delta + \hat P \abs{\hat\phi' - \phi'}$, and $\abs{\hat b_{ij} -
+# b_{ij}} \le \norm{M^k_j} r^q_i + \norm{\hat M^k_j - M^k_j} \abs{\hat q_i}$. Keys are not centred where a shift of
+# all keys would be seen: turned, normalised, under a cap, or with sinks; values are not centred with sinks. Against
+# fifty digits: {doc}`71_verification`, table `verify-in-use`.
 # :::
 #
 # :::{dropdown} Rounding, line by line
@@ -379,24 +380,21 @@ print(
 # - a Cholesky factorisation of order $b$ that comes to its end is that of a matrix within $(8b + 16)\, u$ times its
 #   trace.
 #
-# Of singular vectors, eigenvectors, inverses and of the solver nothing is assumed: how far vectors are from
-# orthonormal,
-# and products of them from what they stand for, is measured and counted.
+# Nothing is assumed about singular vectors, eigenvectors, inverses and the solver. How far vectors are from
+# orthonormal, and their products from what they stand for, is measured and counted.
 #
 # *1. Units.* Tokens, and each matrix, are multiplied by powers of two, so that their largest entries lie between 1/2
 # and 1. This is exact but for entries some $10^{300}$ times smaller than the largest, and moves all units into the
 # scale $\beta$ of the {term}`logits <logit>` and into one factor of the result. $V$ and $W$ have a power of two for
-# each head, and a
-# head whose $V$ or $W$ is zero is left out, or counts as fainter than all where it shares keys with others. What the
-# product of both lies below that of the largest head,
-# $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$.
-# Any share of it between 0 and 1 may then be true, so its part of the number $A$ of line 6 is added to `rounding`. If
-# $\abs{\beta}$ exceeds $2^{150}$ then, or an entry of $P$ with the root of its weights does, or if a length that
-# normalised rows are divided by lies outside $2^{\pm 400}$, the answer is $[0, \infty]$. Otherwise no number is later
-# multiplied by more than $2^{150 + 150 + 400} = 2^{700}$, and all that underflow takes away, $2^{-1074}$ an operation,
-# stays below $2^{-300}$, which is added. A norm would take away more, since it squares
-# first, and all entries below $2^{-537}$ become zero: norms that are factors of a bound below are taken after division
-# by the largest entry.
+# each head, and a head whose $V$ or $W$ is zero is left out, or counts as fainter than all where it shares keys with
+# others. The factor $2^{-\delta}$ by which the product of both lies below the product of the largest head stays in
+# the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$. Any share of it
+# between 0 and 1 may then be true, so its part of the number $A$ of line 6 is added to `rounding`. If $\abs{\beta}$
+# exceeds $2^{150}$ then, or an entry of $P$ with the root of its weights does, or if a length that normalised rows
+# are divided by lies outside $2^{\pm 400}$, the answer is $[0, \infty]$. Otherwise no number is later multiplied by
+# more than $2^{150 + 150 + 400} = 2^{700}$, and all that underflow takes away, $2^{-1074}$ an operation, stays below
+# $2^{-300}$, which is added. A norm would take away more, since it squares first, and all entries below $2^{-537}$
+# become zero: norms that are factors of a bound below are taken after division by the largest entry.
 #
 # *2. Projections.* Keys and values are taken of $x_j - \bar x$, for one fixed $\bar x$ near the mean: this adds one
 # number to each row of logits and one vector to all outputs. Entry by entry,
@@ -464,12 +462,13 @@ print(
 # $$A = \sum_h \norm W_F \Big(\norm{\hat P}_F \norm V_F + 5\nu \norm K_F \norm{(\hat P_{ij} \abs{\hat q_i})_{ij}}_F
 #   + 5\nu \beta \max_l \abs{\hat k_l} \norm Q_F\Big) \ge \norm J_2 ,$$
 #
-# which orthogonal transformations do not change. So $\gamma_c A$ bounds the error of one column of $J$, and $\gamma_c
-# A$ times the square root of their number that of all. In the three terms, taking out directions $S$ and $Y$ multiplies
-# it by at most $2 + 2\sqrt r + 2\sqrt s$. Columns of $S$ and $Y$ that are orthonormal up to $\eta$ (computed) change a
-# norm by at most $16 \eta A$. In the key term the weights $T$ are taken as they are: $\rho_i$ gains $\gamma_c$ times
-# what $3 \nu \norm W_F P_{ij} / T_{ij}$ gives in its place, and $G_j$ gains $\gamma_c$ times the sum of $(\rho_i T_{ij}
-# \abs{q_i})^2$ with norms of the derivatives of keys, before the two meet.
+# which orthogonal transformations do not change. So $\gamma_c A$ bounds the error of one column of $J$, and
+# $\gamma_c A$ times the square root of their number bounds the error of all columns together. In the three terms,
+# taking out directions $S$ and $Y$ multiplies it by at most $2 + 2\sqrt r + 2\sqrt s$. Columns of $S$ and $Y$ that
+# are orthonormal up to $\eta$ (computed) change a norm by at most $16 \eta A$. In the key term the weights $T$ are
+# taken as they are: $\rho_i$ gains $\gamma_c$ times what $3 \nu \norm W_F P_{ij} / T_{ij}$ gives in its place, and
+# $G_j$ gains $\gamma_c$ times the sum of $(\rho_i T_{ij} \abs{q_i})^2$ with norms of the derivatives of keys, before
+# the two meet.
 #
 # *7. Norms.* Each norm is the root of the largest eigenvalue of a Gram matrix $G$, enlarged by
 # $(\gamma_a + 8bu)\,\mathrm{tr}\, G$ for $a \times b$ matrices, or a guess that has passed the Cholesky test above.

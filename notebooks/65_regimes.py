@@ -10,10 +10,10 @@
 # # The smallest bound by length and radius
 #
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
-# does not depend on $n$. They change places near $n = \frac{27}{32} e^{2t}$, where $t$ is the {term}`logit range`.
-# For one pair of matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-65-points`
-# pairs of length and {term}`radius`, up to {glue:text}`page-65-longest:,.0f` {term}`tokens <token>`: where $n \ge 3$,
-# they reach at least {glue:text}`page-65-least:.2f` of the smaller bound ({numref}`fig-65-map`).
+# does not depend on $n$. They cross near $n = \frac{27}{32} e^{2t}$, where $t$ is the {term}`logit range`. For one
+# pair of matrices and three tokens or more, the {term}`worst inputs <worst input>` that we found reach at least
+# {glue:text}`page-65-least:.2f` of the smaller bound, at every length and {term}`radius` that we tried
+# ({numref}`fig-65-map`). So there the smaller bound is less than twice the true constant.
 
 # %% tags=["parameters"]
 seed = 0
@@ -223,8 +223,8 @@ plt.show()
 # \end{gathered}$$
 # :::
 #
-# With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to $n = 2 + 2 e^{3 \lambda
-# R^2/2}$: the growth $R^2 \sqrt n$ of Theorem 3.3 is that of attention, in $n$ and $R$ together.
+# With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to
+# $n = 2 + 2 e^{3 \lambda R^2/2}$: attention does grow like $R^2 \sqrt n$, as in Theorem 3.3, in $n$ and $R$ together.
 #
 # The statement is for any $A$ with a negative eigenvalue, symmetric or not. We tried it on random ones, with random
 # $V$, angles, lengths and radii.
@@ -381,8 +381,9 @@ plt.show()
 # %% [markdown]
 # ## The map, measured
 #
-# At each point we measured the largest constant over forks with prongs of $m$ copies each, at 33 angles and up to 15
-# numbers $m$, and over the paper's input of {term}`two clusters`.
+# The grid has {glue:text}`page-65-points` pairs of length and radius. At each pair we measured the largest constant
+# over forks with prongs of $m$ copies each, at 33 angles and up to 15 numbers $m$, and over the paper's input of
+# {term}`two clusters`.
 
 # %% tags=["hide-input"]
 regimes = grid.groupby("rooted").ratio.agg(["size", "min", "median", "max"]).reset_index()
@@ -391,8 +392,8 @@ heads = {"law": "smaller bound", "size": "grid points", "min": "least ratio", "m
 figures.table(regimes, names=heads)
 
 # %% [markdown]
-# For $n \le 8$ we also maximised the constant by {term}`gradient ascent` from random inputs of the disc, which does not
-# use forks. The table has what it found, over the constant of the worst fork:
+# For $n \le 8$ we also maximised the constant by {term}`gradient ascent` from random inputs of the disc, which does
+# not use forks. The table has the constants that it found, over the constant of the worst fork:
 
 # %% tags=["hide-input"]
 shown = climbed.pivot(index="n", columns="R", values="gain").reset_index()
@@ -452,7 +453,7 @@ figures.table(summary.reset_index(), names=heads, digits=2)
 # %% [markdown]
 # The constant of a random input ends well below $\sqrt n$, because few tokens choose the same one. On the way it
 # exceeds $\sqrt n$ several times over, and the radius at which it comes back grows with $n$: until then, two tokens
-# that compete for the attention of many are a fork. The limit is no bound on a ball.
+# that compete for the attention of many are a fork. The limit is not a bound on a ball.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert len(heights) == 401, "the best of 401 heights"
@@ -478,14 +479,14 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - For this $A$ and $V$ the smaller of the two bounds is within a factor 2 of the truth at every point of the
-#   *grid* with $n \ge 3$; between its points nothing was measured. There, neither $\sqrt n$, nor $R^2$ in front of it,
-#   nor the plateau can be improved but for constants.
-# - At two tokens, once $R$ is large, a gap is left that no input tried comes near to closing: there is no room for a
+# - For this $A$ and $V$ the smaller of the two bounds is within a factor of 2 of the truth at every point of the
+#   *grid* with $n \ge 3$; between these points we did not measure. There, neither $\sqrt n$, nor $R^2$ in front of
+#   it, nor the plateau can be improved by more than a constant.
+# - At two tokens and large $R$ a gap is left, and no input tried comes near to closing it: there is no room for a
 #   fork.
-# - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, growth in $n$ ends near $e^{2 \gamma^*
-#   R^2}$ tokens, $\gamma^* < \norm A_2$, up to a power of $t$: {doc}`29_exact_rate`. Which constant stands before $t
-#   \sqrt n$ up to there is not known for general $A$.
+# - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, growth in $n$ ends near
+#   $e^{2 \gamma^* R^2}$ tokens, $\gamma^* < \norm A_2$, up to a power of $t$: {doc}`29_exact_rate`. For general $A$
+#   we do not know the constant in front of $t \sqrt n$ up to that length.
 # - The worst inputs are the worst *found*: forks and a short ascent. The largest constants lie between dots and bounds.
 # - The random inputs are uniform on the disc, unmasked. With another distribution the red line moves.
 #

@@ -9,13 +9,12 @@
 # %% [markdown]
 # # Every bound side by side
 #
-# Many {term}`bounds <bound>` on the Lipschitz constant of {term}`attention` have been published, and each is for
-# something else. At {glue:text}`page-67-length` {term}`tokens <token>` of text, one trained layer of MiniLM has the
-# {term}`local Lipschitz constant` {glue:text}`page-67-truth:.0f`. The best bound that we can compute in closed form is
-# {glue:text}`page-67-terms:.1f` times that. Theorem 3.3, the bound of Yudin et al. and our form of Theorem C.3 are
-# {glue:text}`page-67-low:,.0f` to {glue:text}`page-67-high:,.0f` times too high there; the two for all lengths, Theorem
-# 3.5 and our tighter form, are beyond ten to the power of {glue:text}`page-67-beyond` ({numref}`fig-67-text`). This
-# page compares {glue:text}`page-67-bounds` formulas with the true constant and says what each is for.
+# Many {term}`bounds <bound>` on the {term}`Lipschitz constant <local Lipschitz constant>` of {term}`attention` have
+# been published, for different inputs, different norms and different kinds of attention. This page compares
+# {glue:text}`page-67-bounds` formulas with the true constant and says what each of them is for. On one trained layer
+# and one text ({numref}`fig-67-text`), the best bound that we can compute in closed form is
+# {glue:text}`page-67-terms:.1f` times the constant. The published bounds in the figure, some of them reconstructed,
+# are at least {glue:text}`page-67-low:,.0f` times the constant.
 
 # %% tags=["parameters", "hide-input"]
 rows_to_check = 12  # stored rows measured again
@@ -45,15 +44,18 @@ figures.bounds_survey.at_text(text, layer=layer)
 plt.show()
 
 # %% [markdown]
-# Even so, the best one for the ball, which lets the heads share their input ({doc}`21_general_bound`), is
-# {glue:text}`page-67-shared:.1f` times smaller at the longest text than the bound of Yudin et al. and our form of C.3
-# for
-# that text alone.
+# At {glue:text}`page-67-length` {term}`tokens <token>` of text the constant of this layer of MiniLM is
+# {glue:text}`page-67-truth:.0f`. Theorem 3.3, the bound of Yudin et al. and our form of Theorem C.3 are
+# {glue:text}`page-67-low:,.0f` to {glue:text}`page-67-high:,.0f` times too high there. The two bounds for all
+# lengths, Theorem 3.5 and our tighter form, are beyond ten to the power of {glue:text}`page-67-beyond`. At the
+# longest text our joint bound of all heads, for *all* inputs in the ball ({doc}`21_general_bound`), is
+# {glue:text}`page-67-shared:.1f` times smaller than the bound of Yudin et al. and our form of C.3, which are for that
+# *one* text.
 #
 # ## Two tokens
 #
-# One {term}`attention head` with $A = V = I$ at the tokens $e_1, e_2$. The bounds in the Euclidean norm or in $W_2$
-# that are for one head without biases, limits and those of layers left out:
+# One {term}`attention head` with $A = V = I$ at the tokens $e_1, e_2$. The table has the bounds for one head without
+# biases, in the Euclidean norm or in $W_2$; limits and bounds for layers are left out:
 
 # %%
 eye = torch.eye(2).double()
@@ -78,11 +80,11 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 #
 # Each formula was compared with the norm of the {term}`Jacobian` by autograd, in the norm that it is stated in, at
 # random inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at
-# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-67-cases:,.0f` of
-# {glue:text}`page-67-stored:,d` stored cases, those to which the formula applies (the limit has no value at a tie). A
-# ratio below 1 shows that a formula fails. The column on the form uses the words of the {ref}`badges <badges>`;
-# *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the Euclidean norm unless another
-# is named.
+# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: in all {glue:text}`page-67-cases:,.0f`
+# of the {glue:text}`page-67-stored:,d` stored cases; to the others the formula does not apply (the limit has no value
+# at a tie). A ratio below 1 shows that a formula fails. The column on the form uses the words of the
+# {ref}`badges <badges>`; *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the
+# Euclidean norm unless the table names another norm.
 
 # %% tags=["hide-input"]
 over = stored.dropna(subset="over").groupby("bound", sort=False).over.agg(["min", "max", "size"])
@@ -121,10 +123,10 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # %% [markdown]
 # Three formulas, emphasised, are exceeded. The bound of the released code of {cite:t}`castin2024smooth` takes
 # $\abs{A x_i}$ for the slope of the query term too ({doc}`21_general_bound`). Theorem 3.2 of
-# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is needed
-# ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads
-# stacked. For one head its formula follows from the theorem below; with four heads of which one has all the queries,
-# and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
+# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is
+# needed ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices,
+# all heads stacked. For one head its formula follows from the theorem below; with four heads, all queries in one of
+# them, and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
 #
 # ## A wrong use raises an error
 #
@@ -204,7 +206,8 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 
 # %% [markdown]
 # This is what {cite:t}`large2024scalable` use for queries, keys and values of unit size, and
-# {cite:t}`newhouse2025training` for a whole network. It is no bound in the Euclidean norm, where forks give $\sqrt n$.
+# {cite:t}`newhouse2025training` for a whole network. It is not a bound in the Euclidean norm, where forks give
+# $\sqrt n$.
 #
 # ## What a root of the length is worth
 #
@@ -323,7 +326,7 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Ratios are those of small maps: a few tokens, width up to four, three heads. The *largest* ratio grows with all of
+# - The ratios are for small maps: a few tokens, width up to four, three heads. The *largest* ratio grows with all of
 #   these, and only its order of magnitude means something.
 # - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all this
 #   page shows, except the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.

@@ -10,11 +10,9 @@
 # # Inputs with known constants
 #
 # Does your code compute the {term}`local Lipschitz constant` of {term}`attention` right? Here are
-# {glue:text}`page-68-cases` inputs where the answer is a formula, each with its proof in a line, in one file that needs
-# none of our code. Our solver is off by at most {glue:text}`page-68-ours:.0e` of the value in double precision, and
-# three wrong implementations fail on {glue:text}`page-68-released` of {glue:text}`page-68-plain`,
-# {glue:text}`page-68-unmasked` of {glue:text}`page-68-masked` and {glue:text}`page-68-rows` of
-# {glue:text}`page-68-heads` inputs that they concern ({numref}`fig-68-errors`).
+# {glue:text}`page-68-cases` inputs for which the answer is a formula, with a short proof for each. They are in one
+# file that needs none of our code. Our solver errs by at most {glue:text}`page-68-ours:.0e` of the value in double
+# precision, and each of three wrong implementations fails on some of the inputs ({numref}`fig-68-errors`).
 
 # %% tags=["parameters"]
 random_inputs = 1000  # against the largest constant on a ball
@@ -255,7 +253,7 @@ glue("page-68-single", float(errors[errors.route == "float32"].error.max()), dis
 print(f"✓ {len(errors)} errors of four routes and {len(off)} of NumPy are within tolerance; three mistakes are not")
 
 # %% [markdown]
-# No mistake fails on all the inputs that it concerns: {glue:text}`page-68-released` of the
+# No mistake shows on all the inputs that it concerns: the three fail on {glue:text}`page-68-released` of the
 # {glue:text}`page-68-plain` without token {term}`weights <token weights>`, {glue:text}`page-68-unmasked` of
 # {glue:text}`page-68-masked` with a mask, {glue:text}`page-68-rows` of {glue:text}`page-68-heads` with several
 # {term}`heads <attention head>`. Where all tokens choose the first one, for example, the mask hides nothing that
@@ -291,15 +289,14 @@ figures.table(examples, names={key: key for key in examples}, digits=6)
 #
 # Take *opposite*: tokens $x$ and $-x$ on a line, $V = 1$, and $t = A x^2$, here 1. Each gives itself the attention
 # $p = 1 / (1 + e^{-2t})$, the mean is $(2p - 1)\, x$ and the variance $4 w x^2$, $w = p (1 - p)$. By
-# {prf:ref}`jacobian-closed-form` the entries of the Jacobian are $p + 6 t w$ on the diagonal and $1 - p - 2 t w$
-# beside it. Such a matrix has the eigenvalues $1 + 4 t w$ and $2 p - 1 + 8 t w$, and the constant is the larger
-# modulus. As many copies of one as of the other do not change it, nor does a bias of the keys, the values or the
-# output.
+# {prf:ref}`jacobian-closed-form` the entries of the Jacobian are $p + 6 t w$ on the diagonal and $1 - p - 2 t w$ off
+# it. Such a matrix has the eigenvalues $1 + 4 t w$ and $2 p - 1 + 8 t w$, and the constant is the larger modulus.
+# Equally many copies of both tokens do not change it, nor does a bias of the keys, the values or the output.
 #
 # A *local* value is the norm of the Jacobian at the tokens given. A *limit* is reached along multiples of them, as in
-# {doc}`24_large_radius` (of `fork-limit`: as its attention hardens); they are so large that what is missing is below
-# $10^{-20}$. A *ball* case gives the largest constant over all inputs of so many tokens up to a {term}`radius`, and an
-# input that attains it.
+# {doc}`24_large_radius` (for `fork-limit`: as its attention hardens). The tokens are so large that the value is
+# within $10^{-20}$ of the limit. A *ball* case gives the largest constant over all inputs of so many tokens up to a
+# {term}`radius`, and an input that attains it.
 #
 # {numref}`fig-68-six` shows six of the {term}`attention matrices <attention matrix>`.
 
@@ -433,13 +430,14 @@ ledger.record(
 #   ill-conditioned Jacobian or an overflow is not found.
 # - Covered are dot products and distances, masks, {term}`windows <window>`, biases, several heads, output matrices,
 #   scales and token weights. Rotary positions, grouped keys, normalised or capped logits are not.
-# - Every formula is evaluated in sixty digits. For the inputs of at most {glue:text}`page-68-widest` coordinates it is
-#   also compared, in fifty digits, with the definition of the constant, written out apart from the library. For larger
-#   inputs of dot products a direction was found, in many digits too, that is stretched as much as the formula says;
-#   that none is stretched more, and the one larger input of distances, are checked in double precision only.
-# - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one more than the largest logit
-#   where attention is not nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
-# - Constants at known inputs say nothing about the worst ones, but for the *ball* cases.
+# - Every formula is evaluated in sixty digits. For the inputs of at most {glue:text}`page-68-widest` coordinates it
+#   is also compared, in fifty digits, with the definition of the constant, written out apart from the library. For
+#   larger inputs of dot products we found a direction, also in many digits, that is stretched as much as the formula
+#   says. That no direction is stretched more is checked in double precision only, and so is the single larger input
+#   of distances.
+# - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one plus the largest logit if
+#   attention is not nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
+# - Constants at known inputs say nothing about the worst inputs, except in the *ball* cases.
 #
 # **One thing to try.** Replace `attention` above by your own, or leave out one factor: `scale`, a bias, the logarithm
 # of the weights. Which cases notice?

@@ -11,9 +11,8 @@
 #
 # An upper {term}`bound` is a statement about all inputs, and one input can refute it. We tried each of
 # {glue:text}`count_bounds` upper bounds of this package on at least {glue:text}`fewest:,d` inputs with each
-# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is
-# caught when it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, a bound
-# with the {term}`exponent` that we recall, which fails: {doc}`52_l2_attention`.)
+# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and the check
+# notices when a bound is halved on purpose.
 
 # %% tags=["parameters"]
 table_name = "verify"
@@ -57,9 +56,9 @@ plt.show()
 # %% [markdown]
 # ## What was attacked, and how
 #
-# What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition
-# (for the bound in the maximum norm, its largest absolute row sum); no
-# solver that may stop early is involved. Four kinds of inputs look for different mistakes:
+# What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition (for
+# the bound in the maximum norm, its largest absolute row sum). No solver that may stop early is involved. Four kinds
+# of inputs look for different mistakes:
 #
 # - **Random**: Gaussian maps, wide, narrow, not symmetric; {term}`tokens <token>` on the sphere, in the ball, in
 #   clusters. They would
@@ -68,12 +67,12 @@ plt.show()
 #   term, and numbers that rounding carries over a bound.
 # - **Structured**: the constructions of {cite:t}`castin2024smooth`, near ties, copies, nilpotent and rank one $A$,
 #   heads that agree or cancel. They would find a constant that is too small.
-# - **Ascended**: {term}`gradient ascent` of measured over bound, from random and structured starts. It would find cases
-#   that we did not think of.
+# - **Ascended**: inputs at which {term}`gradient ascent` has maximised the ratio of measured to bound, from random
+#   and structured starts. They would find cases that we did not think of.
 #
-# Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures the norm is the one with
-# {term}`token weights`, which span five orders of magnitude; for the change near an input it is the change along the
-# {term}`singular vector`, over its length. Heads and their measured norms are put into Lemma 3.8 as they are.
+# Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures we take the norm with
+# {term}`token weights`, which span five orders of magnitude. For the change near an input we take the change along
+# the {term}`singular vector`, over its length. Lemma 3.8 gets the heads with their measured norms.
 #
 # ## The smallest case: one token
 #
@@ -95,28 +94,29 @@ figures.table(pd.DataFrame(rows, columns=names), bold=[False, False, True])
 
 # %% [markdown]
 # The entries are $\norm{V}_2$ over the bound. At $R = 0$ our forms are attained, and Theorem 3.3 is at $1/\sqrt 3$:
-# it bounds a sum of three squares. So a ratio of 1 among degenerate inputs says that a bound has nothing to spare at
-# its simplest input; the other columns say how close hard inputs come.
+# it bounds a sum of three squares. So a ratio of 1 among degenerate inputs says that a bound is attained at its
+# simplest input; the other columns say how close hard inputs come.
 #
 # ## The table
 #
 # The table has the largest ratio of measured constant to bound, with and without the {term}`mask (causal)`; it took
-# {glue:text}`minutes` minutes on one thread.
+# {glue:text}`minutes` minutes on one thread. One formula of the package is left out on purpose: `printed_l2_upper`, a
+# bound with the {term}`exponent` that we recall, which fails ({doc}`52_l2_attention`).
 
 # %% tags=["hide-input"]
 columns = {"title": "bound", "inputs": "inputs", **{kind: kind for kind in verification.KINDS}, "hot": "t ≥ 1"}
 figures.table(worst, columns, bold=worst.index == "general_upper")
 
 # %% [markdown]
-# - Where logits are small, most bounds are nearly attained, and ascents end there if they can.
+# - Where logits are small, most bounds are nearly attained, and gradient ascent ends there if it can.
 # - Where the {term}`logit range` $t$ is at least 1, no input reaches a third of Theorem 3.3 or an eighth of Theorem
 #   3.5; the largest ratios to our tighter forms are nearly one half and six tenths.
 # - The limit $\norm V_2 \sqrt n$ of Theorem 3.7 is attained when all tokens choose the same one; Lemma 3.8, when
 #   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of {term}`L2 attention`, by one token.
 # - The {term}`certificate` has only rounding to spare once it forms all columns of the Jacobian.
 #
-# The worst case of every row can be made again from its seed, its number in the batch and its sizes: open the table
-# below for those of gradient ascent.
+# The worst case of every row can be made again from its seed, its number in the batch and its sizes. The table below
+# has these for the cases from gradient ascent.
 
 # %% tags=["hide-input", "hide-output"]
 shown = table[table.kind == "ascended"].assign(bound=lambda rows: rows.bound.map(titles).fillna(rows.bound))
@@ -202,12 +202,13 @@ print(f"✓ {len(counts)} bounds and masks: none exceeded; {len(again)} stored w
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the formulas, as programmed, are upper bounds on every input that was tried, and that a factor of two
-#   in any of them would have been seen. A mistake in the terms with $t$ alone might not: where the last column is a
+# - It shows that the formulas, as programmed, are upper bounds on every input that we tried, and that we would have
+#   seen a factor of two in any of them. A mistake in the terms with $t$ alone might not: where the last column is a
 #   third, these terms could be much smaller without any input showing it.
-# - No violation found is not a proof. The proofs are the theorems', and on {doc}`62_certified_bracket` ours.
-# - The maps are small, up to 24 tokens in two dimensions, eight in five. That is where a full decomposition is cheap
-#   and where ascents find hard inputs. Long inputs are on {doc}`65_regimes`.
+# - Finding no violation is not a proof. For the proofs see the theorems, and {doc}`62_certified_bracket` for our
+#   certificate.
+# - The maps are small, up to 24 tokens in two dimensions, eight in five. There a full decomposition is cheap, and
+#   gradient ascent finds hard inputs. For long inputs see {doc}`65_regimes`.
 # - The constant that is measured is local. That a ball's constant is the supremum of local ones is Lemma 3.1,
 #   {doc}`12_local_lipschitz`.
 # - For bounds that depend on the input, the ascent follows a substitute (their own formula without rounding), not the

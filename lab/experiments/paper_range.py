@@ -20,7 +20,7 @@ READ = tuple(  # of MiniLM, which is most like BERT, both texts
 
 @table(
     "paper-range",
-    "attention alone at the lengths of the paper's texts, 4 to 98 tokens, in the models that read texts or reactions",
+    "attention alone at 4 to 98 tokens, the lengths of the paper, in the models that read texts",
     aside=SOLVE,
 )
 def _prepare(lengths=LENGTHS, seed=0):

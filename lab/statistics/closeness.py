@@ -112,22 +112,29 @@ def averages():
         One row for each way: over, in words; and mean, of the means of maps where nothing else is said.
     """
     atlas = layer_growth.stored()
-    own = _first(atlas[(atlas.case == "as read") & (atlas.length <= SHARED)])
+    every = atlas[(atlas.case == "as read") & (atlas.length <= SHARED)]
+    own, texts = _first(every), layer_growth.main_range(every[every.corpus.isin(TEXTS)])
     unseen = layer_growth.named(_loaded(*MADE))
     alone = _first(unseen[unseen.what == "attention alone"])
     main = _slopes(layer_growth.main_range(own))
-    maps = main.groupby("map").mean()
-    once, reads_text = maps.drop("MiniLM, masked"), maps.drop(["DINOv2", "ALBERT"])
-    held_out = _slopes(alone).groupby("map").mean()
+    maps, short = main.groupby("map").mean(), _slopes(own[own.length <= 128])
+    weights = main.drop("MiniLM, masked")
+    weights = pd.concat([weights.drop("ALBERT"), weights[["ALBERT"]].groupby("map").mean()])
     found = {
         "seven maps, main range": maps,
-        "seven maps, 8 to 128 tokens": _slopes(own[own.length <= 128]).groupby("map").mean(),
+        "seven maps, 8 to 128 tokens": short.groupby("map").mean(),
         "seven maps, 8 to 512 tokens": _slopes(own).groupby("map").mean(),
-        "six models, MiniLM without a mask only": once,
-        "the five maps that read text": reads_text,
-        "all layers, each counted once": main,
-        "nine maps: the two unseen models too": pd.concat([maps, held_out]),
+        "seven maps, 128 to 512 tokens only": _slopes(own[own.length >= 128]).groupby("map").mean(),
+        "six models, MiniLM without a mask only": maps.drop("MiniLM, masked"),
+        "all layers": main,
+        "all layers, 8 to 128 tokens": short,
+        "different weights": weights,
+        "nine maps: the two unseen models too": pd.concat([maps, _slopes(alone).groupby("map").mean()]),
     }
+    for corpus, title in TEXTS.items():
+        found[f"the five maps that read text, on {title}"] = (
+            _slopes(texts[texts.corpus == corpus]).groupby("map").mean()
+        )
     return pd.DataFrame({"over": [*found], "mean": [slopes.mean() for slopes in found.values()]})
 
 

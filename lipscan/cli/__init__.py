@@ -134,8 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command `lipnb`; see `enter`."""
     return enter(
         "lipnb",
-        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model, tells\n"
-        "rounding from bugs, sweeps over parameters of a notebook, and fetches real models.",
+        "How smooth is attention? A local Lipschitz constant is the largest factor by which a layer stretches a small\n"
+        "change of its input. It tells which layer blows up a small change and what is proved of that (scan), and\n"
+        "whether two runs of a model differ by rounding or by a bug (drift). The first example needs no model hub.",
         "lipscan.cli",
         VERBS,
         argv,

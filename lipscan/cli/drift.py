@@ -8,7 +8,7 @@ TEXT = "python_reference"  # ships with Python, so always available
 TYPES = ("bfloat16", "float16", "float32")
 
 EXAMPLES = """\
-  lipnb drift smollm2 --dtype bfloat16    what rounding alone does to a model, layer by layer
+  lipnb drift minilm --dtype bfloat16    what rounding alone does to a model, layer by layer
   lipnb drift smollm2 --dump reference.safetensors          token ids and states, for another program to read
   lipnb drift smollm2 --against mine.safetensors            the states that this program wrote: rounding, or a bug?
   lipnb drift ./before --against ./after --dtype float32    a second checkpoint, or a port of it

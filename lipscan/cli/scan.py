@@ -13,7 +13,7 @@ from lipscan.scanning.options import ScanOptions
 TEXT = "python_reference"  # ships with Python, so always available
 
 EXAMPLES = """\
-  lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
+  lipnb scan minilm --text python_reference --lengths 32    half a minute, needs no model hub
   lipnb scan smollm2 --text story.txt                       after `lipnb fetch smollm2`: all 30 layers
   lipnb scan ./my-llama --layers 0,5-7 --windows 4 --output scan-of-mine
   lipnb scan ./before --against ./after                     two models, or folders of two scans
@@ -80,7 +80,7 @@ def _epilog():
 
 def add(verbs):
     """Add the verb; its options are the fields of `ScanOptions` that carry metadata for argparse."""
-    about = "measure every layer of a model on a text, beside the published bounds"
+    about = "find the layer that blows up a small change: each measured on a text, with a proved bound"
     verb = verbs.add_parser("scan", help=about, description=DESCRIPTION, epilog=_epilog)
     verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
     verb.add_argument(

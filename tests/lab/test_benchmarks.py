@@ -220,6 +220,30 @@ def test_the_bound_in_a_ball_is_measured_with_or_without_its_peer(monkeypatch):
     assert math.isnan(alone["lirpa"]) and math.isnan(alone["lirpa_seconds"])
 
 
+def test_the_readme_compares_tools_by_the_stored_tables():
+    """No page glues its numbers into README.md: each range there is that of a table."""
+    said = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    compare, ball, figure = (results.load(f"bench-{name}") for name in ("compare", "nearby", "workload"))
+    seconds = compare.pivot(index=["layer", "length"], columns="method", values="seconds")
+    plain, closed = (seconds[name] / seconds["certified 1-1e-6"] for name in ("scipy svds", "scipy svds, closed form"))
+    released = workload.RELEASED
+    trained = figure[(figure.layer != "gpt2r:6") & figure.method.isin([released, "certified 1-1e-6"])]
+    total = trained.groupby(["method", "layer"])[["seconds", "missed", "count"]].sum()
+    slower = total.seconds[released] / total.seconds["certified 1-1e-6"]
+    wider, longer = ball.lirpa / ball.bound, ball.lirpa_seconds / ball.seconds
+    assert (len(seconds), len(ball), len(slower)) == (6, 9, 4)
+    assert f"{plain.min():.1f} to {plain.max():.1f} with autodiff" in said
+    assert f"{closed.min():.1f} to {closed.max():.1f} with our products" in said
+    assert f"{wider.min():.1f} to {wider.max():.0f} times those of" in said
+    assert f"| yes | {longer.min():.1f} to {longer.max():.1f} |" in said
+    assert f"mended, {slower.min():.1f} to {slower.max():.0f} (four layers)" in said
+    missed, count = total.loc[released, ["missed", "count"]].sum().astype(int)
+    assert (
+        f"{missed} of {count} constants" in said
+        and results.provenance("bench-nearby")["settings"]["auto_LiRPA"] == "0.3"
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [

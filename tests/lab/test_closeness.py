@@ -1,5 +1,7 @@
 """Counts near a claimed exponent, on tables whose slopes and errors are known."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -47,3 +49,14 @@ def test_weights_count_once_under_a_mask_and_over_the_depths_of_albert():
     maps[1] = maps[1].assign(layer=maps[1].layer)
     found = closeness.counted(pd.concat(maps), draws=5)
     assert (found["layers"], found["weights"]) == (6, 3)
+
+
+def test_the_readme_has_the_exponents_of_the_stored_tables():
+    """Page 41 glues them; README.md cannot."""
+    said = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    key, *_, main = next(closeness._groups())
+    slopes = closeness._slopes(main)
+    means = slopes.groupby("map").mean()
+    assert key == "all-main" and len(means) == 7 and "Over the seven maps that we measured" in said
+    assert f"the mean exponent is {means.mean():.2f}" in said
+    assert f"exponents from {slopes.min():.2f} to {slopes.max():.2f}" in said
