@@ -288,7 +288,7 @@ plt.show()
 #
 # - **A fault that does less than rounding.** Faults to the left of the line are found only where they lie in a few tokens,
 #   show in one half of the layer, or lean to one side: rounding does not lean, cutting digits off does. Compare in
-#   float32: there the floor is {glue:text}`page-69-finer` times lower.
+#   float32: there the median floor of {glue:text}`page-69-name` is {glue:text}`page-69-finer` times lower.
 # - **A fault that both computations share,** and one that this text does not touch: a mask that is wrong beyond the
 #   length of the text.
 # - **Which of two is right.** A local error says that they differ there.
@@ -330,15 +330,15 @@ figures.table(shown.reset_index(), names=names | {"most": "half with the largest
 #
 # ## What is old and what is ours
 #
-# That a global error is the sum of local errors, each carried to the end, is how errors of differential equations have
-# been analysed for a century {cite:p}`hairer1993solving`, and first-order rounding analysis is the same idea
+# That a global error is the sum of local errors, each carried to the end, is how the errors of solvers of differential
+# equations are analysed {cite:p}`hairer1993solving`, and first-order rounding analysis is the same idea
 # {cite:p}`higham2002accuracy`. Stochastic arithmetic asks the question next to ours: CESTAC {cite:p}`vignes1993stochastic`
 # and Verificarlo {cite:p}`denis2016verificarlo` perturb the roundings of *one* program at random and count the digits
-# of its result that survive. They say how good a result is. They do not compare two programs, and they do not name a
-# layer.
+# of its result that survive. They say how good a result is; they do not compare two programs.
+#
 # Ours is the comparison: each layer is fed the other's state, so that faults do not spread; the floor of its own type
 # and of several kernels is the yardstick, in place of a tolerance; and the table above says how often the answer is
-# wrong. The idea may well have been used inside companies; we know of no description.
+# wrong. We know of no earlier description, and our search was short.
 #
 # ## What this shows and does not show
 #
@@ -396,9 +396,10 @@ for key, value in counts.items():
     glue(f"page-69-{key}", f"{int(value):,}", display=False)
 shown_there = faults[(faults.dtype == "float32") & faults["found drift"]].token_ratio.median()
 glue("page-69-fault-floors", f"{float(f'{shown_there:.1g}'):,.0f}", display=False)
-finer = torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps
+medians = {key: (one.table.floor / one.table["size"]).median() for key, one in types.items()}
+finer = medians["bfloat16"] / medians["float32"]
 words = {"name": name, "corpus": corpora.describe(corpus), "large-verdict": large.verdict.sentence}
-for key, value in (words | {"finer": f"{finer:,.0f}"}).items():
+for key, value in (words | {"finer": f"{float(f'{finer:.1g}'):,.0f}"}).items():
     glue(f"page-69-{key}", value, display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
