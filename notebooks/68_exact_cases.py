@@ -442,4 +442,4 @@ ledger.record(
 # **One thing to try.** Replace `attention` above by your own, or leave out one factor: `scale`, a bias, the logarithm
 # of the weights. Which cases notice?
 #
-# **Next:** {doc}`../book/evidence`.
+# **Next:** {doc}`69_rounding_or_bug`, whether two computations of one network differ by rounding or by a bug.
