@@ -253,7 +253,7 @@ def _mask(site, size):
     _hiding(site, hides)
 
 
-@fault("window off by one", "all but one token", "3/4", "1/2", half="attention")
+@fault("window off by one", "all but one token", "three quarters", "one half", half="attention")
 def _window(site, size):
     distance, hides = _distance(site)
     window = (site.tokens - 1, 3 * site.tokens // 4, site.tokens // 2)[size]
@@ -370,7 +370,7 @@ def _bias(site, size):
     _without(site.part("up").bias, size)
 
 
-@fault("missing rows of a weight", "one", "1/8", "half", half="mlp")
+@fault("missing rows of a weight", "one", "one eighth", "half", half="mlp")
 def _shard(site, size):
     weight = site.rows("up")
     weight[: (1, len(weight) // 8, len(weight) // 2)[size]] = 0
