@@ -298,7 +298,7 @@ def _settings_of_faults():
 )
 @table(
     "drift-power",
-    "faults planted in a layer of three small models: what `lipnb drift` says, and what usual comparisons see",
+    "faults planted in a layer of three small models: what `lipnb drift` and usual comparisons see",
     over=lambda: _units([name for name in MODELS if name != SLOW]),
     size=lambda dtype: {"float16": 3, "float32": 6}.get(dtype, 10),
     settings=_settings_of_faults,
@@ -351,7 +351,7 @@ def _settings(models=MODELS, text=TEXT):
 )
 @table(
     "drift-clean",
-    "clean runs by other kernels and in other company: local errors in floors, verdicts, usual comparisons",
+    "clean runs by other kernels and in other batches: local errors in floors, verdicts",
     over=lambda: [
         (name, dtype, run)
         for name, family in MODELS.items()
@@ -361,7 +361,7 @@ def _settings(models=MODELS, text=TEXT):
         if (name, dtype) != (SLOW, "float16") or run in ("sdpa", "sums in two parts")
     ],
     size=lambda model: 45 if model == SLOW else 100,
-    settings=_settings,
+    settings=lambda: _settings(),
 )
 def clean_rows(model, dtype, run):
     """Rows of a clean run: for each window alone, each part of the network, and the run as a whole."""
