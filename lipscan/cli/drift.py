@@ -26,6 +26,8 @@ carried to the end by the layers' Jacobians, which tells how much each contribut
 MODEL is a name that lipnb knows (minilm, gpt2-mini, smollm2), a name on the Hugging Face hub, or a folder with
 config.json and model.safetensors. No code of a model is ever run.
 
+The exit code is 0 for "rounding" and "cannot tell", 1 for "not rounding" or an error, which is said in a sentence.
+
 A verdict and a table are printed; the folder given by --out gets
   report.html    verdict, plots and table; one file, opens offline
   drift.csv      one row for each layer, attention, MLP, the embedding and the logits
@@ -41,7 +43,8 @@ the file of --dump and --against, in safetensors format (b sequences of n tokens
   attention.l        (b, n, d): what attention of layer l adds to the stream; optional, for l = 0 ... L - 1
   mlp.l              (b, n, d): what the MLP of layer l adds to it; optional; both tell in which half a fault is
   logits             (b, n, vocabulary); optional
-All but the ids in one type, the one in which the other program computed. In Python:
+All but the ids in one type, the one in which the other program computed. Sequences of one length, without padding: the
+reference attends to every token. In Python:
   safetensors.torch.save_file({"input_ids": ids, "hidden_states.0": x, ...}, "mine.safetensors")
 The ids of reference.safetensors are there to be read by the other program, so that both see the same text.
 """

@@ -260,7 +260,7 @@ def _joined(rows, dtype):
         "floor_low": min(spread),
         "floor_high": max(spread),
         "ratio": error / floor if floor else 0.0,
-        "token_ratio": rows.token_ratio.median(),
+        "token_ratio": rows.token_ratio.max(),  # a fault may touch the text of one window only
         "token_worst": rows.token_worst.max(),
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
         "signed_noise": _share(error, rows.absolute.sum()),

@@ -151,6 +151,11 @@ def _check_header(path, slices):
                 f"{name} holds {half}.{beyond[0]}, but has {count - 1} layers, from 0 to {count - 2}: number the "
                 f"halves by their layer."
             )
+    for half, twin in (("attention", "mlp"), ("mlp", "attention")):
+        if alone := sorted(numbers[half] - numbers[twin]):
+            raise ValueError(
+                f"{name} holds {half}.{alone[0]} without {twin}.{alone[0]}: give both halves of a layer, or neither."
+            )
     wanted = slices["hidden_states.0"].get_shape()
     floats = slices["hidden_states.0"].get_dtype()
     for key, one in slices.items():

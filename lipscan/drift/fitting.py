@@ -26,7 +26,11 @@ def check_shapes(model: Any, other: States) -> None:
             f"states of {name} are {width} wide, and those of {model.name} {model.width}: they are not one model."
         )
     most = vocabulary(model.module)
-    if most is not None and (other.ids.min() < 0 or other.ids.max() >= most):
+    if other.ids.min() < 0:
+        raise ValueError(
+            f"input_ids of {name} hold {int(other.ids.min())}: give the ids of tokens, without marks of padding."
+        )
+    if most is not None and other.ids.max() >= most:
         raise ValueError(
             f"input_ids of {name} reach {int(other.ids.max())}, and the vocabulary of {model.name} ends at {most - 1}: "
             "they are of another tokenizer."

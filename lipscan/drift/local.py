@@ -82,7 +82,8 @@ def local_errors(
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
-    late = {layer: other.hidden[layer + 1] - fed[1].hidden[layer + 1] for layer in halves} if halves else {}
+    after = fed[1]
+    late = {} if after is None else {layer: other.hidden[layer + 1] - after.hidden[layer + 1] for layer in halves}
     return Errors([*rows.values()], streams, late, fed[0].experts)
 
 

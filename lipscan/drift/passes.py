@@ -69,7 +69,7 @@ def network_of(model: Any) -> Network:
         except ValueError:  # it has no logits
             whole = model.module
         return Network(whole, model.module, model.architecture)
-    kind = getattr(getattr(model, "config", None), "model_type", None)
+    kind = getattr(getattr(model, "config", None), "model_type", "")
     architecture = ARCHITECTURES.get(kind)
     if architecture is None or architecture.parts or architecture.reads != "input_ids":
         raise ValueError(

@@ -83,9 +83,11 @@ def drift(
     if output is not None and Path(output).is_file():
         raise FileExistsError(f"{output} is a file: name a folder.")
     settings: dict[str, Any] = {"worst": worst, "seed": seed}
-    if _is_file(against):
+    if isinstance(against, str | os.PathLike) and _is_file(against):
         other, model = read(against), _loaded(model)
-        dtype = type_of(other) if dtype is None else dtype
+        if dtype is None:
+            _check_type(other)
+            dtype = type_of(other)
         settings |= {"against": Path(against).name, "sha256": _digest(other)}
     else:
         second = None if against is None else _loaded(against)
@@ -95,6 +97,7 @@ def drift(
         other = _of_model(model if second is None else second, model, ids, dtype)
         settings |= {"sha256": _digest(other)}
     bench = Bench(model, dtype, other, worst=worst, seed=seed)
+    settings |= {"reference": _weights(model)}
     about = {"model": model.name, "windows": len(other.ids), "length": other.ids.shape[1], **settings}
     about["dtype"] = str(dtype).removeprefix("torch.")
     if output is None:
@@ -198,6 +201,35 @@ def _of_model(second, model, ids, dtype):
 
 
 def _digest(other: States) -> str:
-    """SHA-256 of the token ids and the last hidden states, which tells two dumps of one name apart."""
-    parts = (other.ids, other.hidden[0], other.hidden[-1])
-    return hashlib.sha256(b"".join(part.double().numpy().tobytes() for part in parts)).hexdigest()
+    """SHA-256 of token ids and all states, which tells two dumps of one name apart."""
+    halves = [half[layer] for half in (other.attention, other.mlp) for layer in sorted(half)]
+    return _sha256([other.ids, *other.hidden, *halves, *([] if other.logits is None else [other.logits])])
+
+
+def _weights(model: Model) -> str:
+    """SHA-256 of the weights of a model."""
+    return _sha256([one.detach() for _, one in sorted(model.module.state_dict().items())])
+
+
+def _sha256(tensors) -> str:
+    found = hashlib.sha256()
+    for one in tensors:
+        found.update(f"{one.dtype}{tuple(one.shape)}".encode())
+        found.update(
+            one.cpu().contiguous().view(torch.uint8).numpy().tobytes() if one.ndim else str(one.item()).encode()
+        )
+    return found.hexdigest()
+
+
+def _check_type(other: States) -> None:
+    """Refuse states of a low type that are stored in a wider one, whose floor is far below theirs."""
+    name = other.about.get("file", "the other")
+    if other.dtype not in (torch.float32, torch.float64):
+        return
+    for low in (torch.bfloat16, torch.float16):
+        if all(torch.equal(state, state.to(low).to(state.dtype)) for state in other.hidden[1:]):
+            held = str(low).removeprefix("torch.")
+            raise ValueError(
+                f"the states of {name} are {held} numbers stored in {str(other.dtype).removeprefix('torch.')}: say "
+                f"--dtype {held} if they were computed in it, or write them before they are rounded."
+            )

@@ -103,13 +103,13 @@ def run_of(network: Network, ids: Tensor, by: str = "eager", name: str = "") -> 
     """States of a network whose halves are known, one sequence after the other."""
     parts = [one_pass(network, one[None], by) for one in ids]
     hidden = [torch.cat(one).cpu() for one in zip(*(part.hidden for part in parts), strict=True)]
-    halves = [
+    attention, mlp = (
         {layer: torch.cat([getattr(part, half)[layer] for part in parts]).cpu() for layer in getattr(parts[0], half)}
         for half in ("attention", "mlp")
-    ]
+    )
     logits = None if parts[0].logits is None else torch.cat([part.logits for part in parts]).cpu()
     about = {"model": name, "dtype": str(network.dtype).removeprefix("torch.")}
-    return States(ids.cpu(), hidden, *halves, logits, about)
+    return States(ids.cpu(), hidden, attention, mlp, logits, about)
 
 
 def one_pass(network: Network, ids: Tensor, by: str = "eager", **given: Any) -> Pass:

@@ -208,6 +208,8 @@ REFUSALS = [  # id, call, word
     ("an overflow of float16", lambda at: dumped(at, lambda all: {
         key: spoilt(torch.inf)(one.half()) if key == "mlp.0" else one if key == "input_ids" else one.half()
         for key, one in all.items()}), "65,504"),
+    ("one half of a layer", lambda at: dumped(at, lambda all: [all.pop("attention.1")] and None), "both halves"),
+    ("marks of padding", lambda at: dumped(at, put("input_ids", lambda ids: -ids)), "marks of padding"),
     ("ids of another tokenizer", lambda at: dumped(at, put("input_ids", lambda ids: ids + 65)), "another tokenizer"),
     ("states of other tokens", lambda at: dumped(at, put("input_ids", lambda ids: (ids + 30) % 60)), "other tokens"),
     ("states after the norm", lambda at: dumped(at, normed(at)), "after the final norm"),

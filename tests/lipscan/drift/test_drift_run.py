@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lipscan import drift, models
 from lipscan.drift.comparison import Bench
@@ -77,3 +78,44 @@ def test_default_folders_are_named_for_both_sides(tmp_path):
     assert str(folder_of("org/name", "bfloat16", None)) == "drift-org-name-bfloat16"
     assert str(folder_of("minilm", None, "a/mine.safetensors")) == "drift-minilm-against-mine"
     assert str(folder_of(str(tmp_path), "float32", "../b c")) == f"drift-{tmp_path.name}-against-b-c"
+
+
+def test_a_file_written_again_or_other_weights_are_measured_again(families, tmp_path, counted):
+    """Only states in the middle or halves change, and the ends and the name of the file stay."""
+    model, ids, folder = models.load(families / "gpt2"), torch.tensor([[2, 7, 5, 6, 9, 3, 22, 21]]), tmp_path / "out"
+    path = drift.dump(model, ids, tmp_path / "mine.safetensors")
+    held = load_file(path)
+    save_file(held | {"mlp.1": -held["mlp.1"]}, path)
+    assert drift.drift(model, against=path, output=folder, progress=False).verdict.kind == "bug"
+    save_file(held, path)
+    assert drift.drift(model, against=path, output=folder, progress=False).verdict.kind == "rounding"
+    model.module.h[1].mlp.c_proj.weight.data *= 1.5
+    assert drift.drift(model, against=path, output=folder, progress=False).verdict.kind == "bug"
+    assert counted == [0, 0, 0]
+
+
+def test_a_fault_in_one_window_of_three_is_a_fault(families):
+    model, draw = models.load(families / "gpt2"), torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 40, (3, 8), generator=draw)
+    own, weight = drift.states(model, ids, torch.bfloat16), model.module.h[1].mlp.c_proj.weight
+    kept = weight.detach().clone()
+    weight.data += 0.05 * weight.std() * torch.randn(weight.shape, generator=draw)
+    other = drift.states(model, ids, torch.bfloat16)
+    weight.data = kept
+    for place, state in enumerate(own.hidden):
+        state[1] = other.hidden[place][1]
+    for half in ("attention", "mlp"):
+        for layer, state in getattr(own, half).items():
+            state[1] = getattr(other, half)[layer][1]
+    found = drift.compare(model, own, progress=False)
+    assert (found.verdict.kind, found.verdict.layer, found.verdict.part) == ("bug", 1, "mlp")
+
+
+def test_states_of_a_low_type_in_a_wider_one_are_told(families, tmp_path):
+    model, ids = models.load(families / "gpt2"), torch.tensor([[2, 7, 5, 6, 9, 3, 22, 21]])
+    path = drift.dump(model, ids, tmp_path / "low.safetensors", dtype=torch.bfloat16)
+    held = {key: one.float() if one.is_floating_point() else one for key, one in load_file(path).items()}
+    save_file(held, path)
+    with pytest.raises(ValueError, match="bfloat16 numbers stored in float32: say --dtype bfloat16"):
+        drift.drift(model, against=path, progress=False)
+    assert drift.drift(model, against=path, dtype="bfloat16", progress=False).verdict.kind == "rounding"
