@@ -10,9 +10,9 @@
 # # Why the square root of n (Theorem 3.3)
 #
 # How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At
-# most of order $\sqrt n\, R^2$, says the theory. Some inputs reach $\sqrt n$ as long as $n$ is at most exponential in
-# $R^2$, and near that number $\sqrt n\, R^2$, too. One picture explains the $\sqrt n$. Many tokens attend to one; when it moves by 1, **all their
-# outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$.
+# most of order $\sqrt n\, R^2$, says the theory; some inputs reach $\sqrt n$ as long as $n$ is at most exponential in
+# $R^2$, and near that number $\sqrt n\, R^2$, too. One picture explains the $\sqrt n$. Many tokens attend to one; when
+# it moves by 1, **all their outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$.
 
 # %% tags=["parameters", "remove-input"]
 R = 2.0  # radius of the ball

@@ -15,13 +15,6 @@
 # and {glue:text}`page-66-over-text-mini:.0f` times in gpt2-mini. A proved upper {term}`bound` is at most
 # {glue:text}`page-66-largest:.2f` times the constant found: within that factor the {term}`Lipschitz constant on a ball`
 # of each of these heads is known ({numref}`fig-66-heads`).
-#
-# Heads are without their output matrix, inputs have {glue:text}`page-66-length` tokens. The median room of the bound is
-# {glue:text}`page-66-median:.2f`. For the {glue:text}`page-66-gpt2-heads` heads of GPT-2, over all inputs of as many
-# tokens that their {term}`layer normalisation` can make, it is {glue:text}`page-66-gpt2-median:.2f`, and at most
-# {glue:text}`page-66-gpt2-largest:.2f`. The constant at {term}`two clusters`, the input of the paper, is smaller than
-# that of the worst input found, in the median by a factor of {glue:text}`page-66-over-heuristic-minilm:.0f` in MiniLM
-# and {glue:text}`page-66-over-heuristic-mini:.0f` in gpt2-mini.
 
 # %% tags=["parameters"]
 seed = 0
@@ -63,6 +56,15 @@ figures.worst_inputs.between({names[name]: rows for name, rows in heads.groupby(
 plt.show()
 
 # %% [markdown]
+# ## In numbers
+#
+# Heads are without their output matrix, inputs have {glue:text}`page-66-length` tokens. The median room of the bound is
+# {glue:text}`page-66-median:.2f`. For the {glue:text}`page-66-gpt2-heads` heads of GPT-2, over all inputs of as many
+# tokens that their {term}`layer normalisation` can make, it is {glue:text}`page-66-gpt2-median:.2f`, and at most
+# {glue:text}`page-66-gpt2-largest:.2f`. The constant at {term}`two clusters`, the input of the paper, is smaller than
+# that of the worst input found, in the median by a factor of {glue:text}`page-66-over-heuristic-minilm:.0f` in MiniLM
+# and {glue:text}`page-66-over-heuristic-mini:.0f` in gpt2-mini.
+#
 # ## By hand: no eigenvalue is needed
 #
 # The paper's adversarial tokens follow a real eigenvector of $A$, and a rotation of the plane has none. A fork needs

@@ -13,8 +13,8 @@
 # {term}`local Lipschitz constant` say which layers bear that rounding? In general it does not: in SmolLM2, with one
 # layer at a time rounded to {glue:text}`page-72-bits:d` bits, its rank correlation with the change of the predictions is
 # {glue:text}`page-72-keys:.2f` for keys, which is chance, and {glue:text}`page-72-values:.2f` for values, the wrong
-# sign. The index of the layer does nearly the same by itself. What ranks the layers is how much the residual stream changes in
-# relation to itself ({numref}`fig-72-ranks`), and that has to be measured with the rounding on.
+# sign. The index of the layer does nearly the same by itself. What ranks the layers is how much the residual stream
+# changes in relation to itself ({numref}`fig-72-ranks`), and that has to be measured with the rounding on.
 
 # %% tags=["parameters"]
 bits = 3
