@@ -1,7 +1,6 @@
 """The ledger: every page's verdicts gathered, checked against the list of statements, shown and stored."""
 
 import html
-import json
 import re
 from collections import Counter
 from dataclasses import fields
@@ -11,9 +10,9 @@ import nbformat
 from lab import ledger
 from lab.ledger import DEPENDS, FAILS, HOLDS, MIME, REFUTED, SEEN, UNCHECKED, UNDECIDED
 from lab.pages.sources import rows as list_rows
-from lab.pages.sources import sources, write_if_changed
+from lab.pages.sources import sources
 
-LISTED, STORED = "lab/statements.csv", "data/results/ledger.json"
+LISTED = "lab/statements.csv"
 MARK = "<!-- the ledger -->"
 COUNT = re.compile(r"\{ledger\}`([^`:]+):?([^`]*)`")
 ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNDECIDED, UNCHECKED)  # the first decides
@@ -28,7 +27,6 @@ MEANING = (
     "the range: the row says how. *Holds* is not a proof: no case that was tried is against it. *Not decided*: the "
     "test could not tell, such as one of three seeds. Every verdict is computed on the page it links to."
 )
-SAME = 1e-2  # ratios found by ascent differ slightly between processors
 
 
 def listed(root):
@@ -103,35 +101,6 @@ def gaps(row):
         yield "does not say how hard it was tried"
     if row["kind"] in ("upper", "lower") and row.get("spread") == 0 and row["worst_ratio"] == 1:
         yield "is no test: every ratio is 1"
-
-
-def same(stored, rows):
-    """Whether the stored ledger agrees, with ratios up to `SAME`."""
-    measured = ("worst_ratio", "median_ratio", "spread", "counter_example")
-
-    def words(row):
-        return {key: value for key, value in row.items() if key not in measured}
-
-    def close(a, b):
-        return a == b if a is None or b is None else abs(a - b) <= SAME * max(abs(a), abs(b))
-
-    return len(stored) == len(rows) and all(
-        words(old) == words(new) and all(close(old.get(key), new.get(key)) for key in ("worst_ratio", "median_ratio"))
-        for old, new in zip(stored, rows, strict=True)
-    )
-
-
-def read_stored(root):
-    """The stored ledger, or None."""
-    path = root / STORED
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def store(root, rows):
-    """Write the ledger unless the stored one agrees."""
-    if rows and not same(read_stored(root) or [], rows):
-        text = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
-        write_if_changed(root / STORED, text.encode())
 
 
 def worst(row):

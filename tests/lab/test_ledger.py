@@ -5,13 +5,14 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import jsonschema
 import nbformat
 import numpy as np
 import pytest
 import torch
 
 from lab import ledger
-from lab.pages import layout, verdicts
+from lab.pages import claims, layout, verdicts
 
 ROOT = Path(__file__).parents[2]
 
@@ -237,23 +238,49 @@ def test_a_statement_is_judged_by_its_own_forms_and_one_that_fails_is_enough(row
         ({"page": "02_second"}, False),
     ],
 )
-def test_a_stored_ledger_is_the_same_up_to_a_percent(change, is_same):
-    assert verdicts.same([row(page="01_first")], [row(page="01_first") | change]) is is_same
-    assert not verdicts.same([row()], [row(), row("a.two")])
+def test_stored_claims_are_the_same_up_to_a_percent(book, change, is_same):
+    root, page = book
+    page("01_first"), page("02_second")
+    stored, made = (claims.claims(root, [row(page="01_first") | more]) for more in ({}, change))
+    assert claims.same(stored, made) is is_same and not claims.same(None, made)
+    assert not claims.same(stored, claims.claims(root, [row(page="01_first"), row("a.two", page="01_first")]))
 
 
-def test_the_ledger_is_written_only_when_it_says_something_else(book):
-    root, _ = book
-    path = root / verdicts.STORED
-    assert verdicts.read_stored(root) is None
-    verdicts.store(root, [])
-    assert not path.exists()
-    verdicts.store(root, [row()])
-    assert verdicts.read_stored(root) == [row()]
-    verdicts.store(root, [row(worst_ratio=0.501)])
-    assert verdicts.read_stored(root) == [row()]
-    verdicts.store(root, [row(worst_ratio=0.6)])
-    assert verdicts.read_stored(root) == [row(worst_ratio=0.6)]
+def test_the_claims_are_written_only_when_they_say_something_else(book):
+    root, page = book
+    page("01_first")
+
+    def kept():
+        return claims.read_stored(root)["statements"][0]["forms"][0]["worst_ratio"]
+
+    claims.store(root, [])
+    assert claims.read_stored(root) is None
+    for ratio, written in ((0.5, 0.5), (0.501, 0.5), (0.6, 0.6)):
+        claims.store(root, [row(page="01_first", worst_ratio=ratio)])
+        assert kept() == written
+
+
+def test_the_claims_are_those_of_the_ledger_and_fit_their_schema():
+    """Each statement has its verdict, each form stands there once with the line of code that decides and its page."""
+    schema = json.loads((ROOT / claims.SCHEMA).read_text(encoding="utf-8"))
+    stored, rows = claims.read_stored(ROOT), verdicts.gather(ROOT, ROOT / "notebooks")
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    assert [error.message for error in validator.iter_errors(stored)] == []
+    assert claims.same(stored, claims.claims(ROOT, rows))
+    mine = verdicts.by_statement(ROOT, rows)
+    assert [(one["id"], one["verdict"]) for one in stored["statements"]] == [
+        (id, verdicts.verdict_of(forms)) for id, forms in mine.items()
+    ]
+    forms = [form for one in stored["statements"] for form in one["forms"]]
+    assert [form["form"] for form in forms] == [row["form"] for forms in mine.values() for row in forms]
+    for form in forms:
+        name, line = form["code"].split("#L")
+        assert (ROOT / name).read_text().splitlines()[int(line) - 1].lstrip().startswith("ledger.record(")
+        assert form["page"].partition("#")[0] == name.replace(".py", ".html")
+    broken = json.loads(json.dumps(stored))
+    broken["statements"][0]["forms"][0]["verdict"] = "proved"
+    assert not validator.is_valid(broken)
 
 
 def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
@@ -267,18 +294,18 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
     (root / "notebooks").mkdir()
     (root / "_build" / "notebooks" / "01_first.py").rename(root / "notebooks" / "01_first.py")
     assert layout.stage(root, root / "_build" / "notebooks", root / "_build" / "source") == 0
-    assert verdicts.read_stored(root) is None
+    assert claims.read_stored(root) is None
     unrun = root / "notebooks" / "02_unrun.py"
     unrun.write_text("# %% [markdown]\n# # A <page>\n")
     with pytest.raises(ValueError, match="not run yet: 1, the first 02_unrun.*make notebooks"):
         layout.pair(root)
-    assert verdicts.read_stored(root) is None and not (root / "notebooks" / "01_first.ipynb").exists()
+    assert claims.read_stored(root) is None and not (root / "notebooks" / "01_first.ipynb").exists()
     unrun.unlink()
     assert layout.pair(root) == 0
-    assert len(verdicts.read_stored(root)) == 2
-    (root / verdicts.STORED).unlink()
+    assert len(claims.read_stored(root)["statements"]) == 2
+    (root / claims.STORED).unlink()
     assert layout.stage(root, root / "notebooks", root / "_build" / "source") == 0
-    assert len(verdicts.read_stored(root)) == 2
+    assert len(claims.read_stored(root)["statements"]) == 2
 
 
 def test_prose_has_its_counts_from_the_ledger(book):
