@@ -11,32 +11,36 @@
 #
 # {term}`Attention` replaces each {term}`token` by a weighted mean of all tokens. Push the tokens a little, and the
 # outputs move. This book is about one number: **the largest factor by which attention amplifies a small push**. For
-# the two tokens of {numref}`fig-01-push` it is {glue:text}`two-constant:.2f`.
+# the two tokens of {numref}`fig-01-push`, made in these lines, it is {glue:text}`two-constant:.2f`.
 
-# %% tags=["parameters", "remove-input"]
+# %% tags=["parameters"]
 radius = 1.2  # the tokens lie in the ball of this radius
 copies = 99  # of the second token, in the last section
 pushes = 1000  # random ones
 seed = 0
 
+# %%
+import torch
+
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+
+A, V = -torch.eye(2).double(), torch.eye(2).double()  # A = -I: a token looks for its opposite
+head = Attention.from_matrices(A, V)
+x = radius * torch.tensor([[-1.0, 0.0], [0.8, 0.6]]).double()
+J = AttentionJacobian(head, x).dense()  # 4 by 4: two tokens, two coordinates
+
 # %% tags=["remove-input"]
 import matplotlib.pyplot as plt
 import seaborn as sns
-import torch
 from myst_nb import glue
 
 from lab import figures
-from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.worst_case import gaussian
 
 figures.house_style()
 normal = gaussian(torch.Generator().manual_seed(seed))
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-push", "caption": "Left: two tokens, whom they attend to (grey), and the worst push of both (orange), of length 1/2 in all. Right: the outputs (squares), each nearly where the *other* token stands, because that is what it attends to; the inputs are faint behind. The outputs move {glue:text}`two-constant:.2f` times as far as the tokens. Moves are drawn to first order."}, "image": {"alt": "Two tokens far apart in the plane, each with a grey arrow of attention to the other and an orange arrow for its push; beside them the two outputs, each next to the faint place of the other token, with longer orange arrows."}}
-A, V = -torch.eye(2).double(), torch.eye(2).double()  # A = -I: a token looks for its opposite
-head = Attention.from_matrices(A, V)
-x = radius * torch.tensor([[-1.0, 0.0], [0.8, 0.6]]).double()
-J = AttentionJacobian(head, x).dense()  # 4 by 4: two tokens, two coordinates
 push = 0.5 * torch.linalg.svd(J).Vh[0].reshape(2, 2)  # the worst one
 outputs, moved = head(x), (J @ push.flatten()).reshape(2, 2)
 figures.objects.tokens_and_attention(x, head, moved=x + push, outputs=(outputs, outputs + moved))
@@ -92,8 +96,8 @@ print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(h
 #
 # ## A random push sees little
 #
-# Could we push at random and take the largest factor? With two tokens, nearly. But put {glue:text}`two-copies` tokens
-# where the second one stands, and push every token in a random direction of its own.
+# Could we push at random and take the largest factor? With two tokens, nearly. Now put {glue:text}`two-copies` copies
+# where the second token stands, and push each of the hundred tokens at random.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-random", "caption": "Amplification of {glue:text}`two-pushes:,d` random pushes (bars) and the constant (line). With two tokens random pushes come close to it; with a hundred they do not."}, "image": {"alt": "Two histograms of amplification. With two tokens the bars reach the vertical line of the constant; with a hundred tokens they stand far to its left."}}
@@ -132,8 +136,8 @@ plt.show()
 # - The number belongs to *one input*. The next page asks how large it can be over all inputs in a ball.
 # - It is about small pushes and does not say how far a large one carries.
 #
-# **One thing to try.** Set `A = torch.eye(2).double()` in the cell of {numref}`fig-01-push`: now each token prefers
-# what resembles it. Is the constant of the hundred tokens still larger than that of two?
+# **One thing to try.** Set `A = torch.eye(2).double()` in the second cell of this page: now each token prefers what
+# resembles it. Is the constant of the hundred tokens still larger than that of two?
 #
 # :::{dropdown} The answer
 # No: it falls to {glue:text}`crowd-alike:.2f`, while that of the two tokens stays at {glue:text}`two-alike:.2f`. The
