@@ -10,52 +10,27 @@
 # # Why the square root of n (Theorem 3.3)
 #
 # How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At
-# most of order $\sqrt n\, R^2$, says the theory, and some inputs reach $\sqrt n$. One picture explains it: many tokens
-# attend to one; when that one moves by 1, **all their outputs move by about 1 each**. In the Frobenius norm that is a
-# move of $\sqrt n$. It lasts until the text is exponentially long.
-
-# %% tags=["parameters"]
-R = 2.0  # radius of the ball
-lengths = [10, 100, 1000, 10_000, 100_000]
-drawn = 10  # tokens in the picture
-
-# %%
-import torch
-
-from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
-from lipnb.worst_case import tight_input
-
-A, V = -torch.eye(2).double(), torch.eye(2).double()  # a token attends to its opposite
-head = Attention.from_matrices(A, V)
-x = tight_input(A, drawn, R)  # one token at -R u, all others at R u
+# most of order $\sqrt n\, R^2$, says the theory, and some inputs reach $\sqrt n$. Many tokens attend to one; when it
+# moves by 1, **all their outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$. The growth
+# lasts until $n$ is exponential in $R^2$.
 
 # %% tags=["remove-input"]
-import math
-
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 from myst_nb import glue
 from scipy.optimize import brentq, minimize_scalar
 
 from lab import figures
 from lab.experiments import moving
+from lipnb import AttentionJacobian
 
 figures.house_style()
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-fan", "caption": "One arrow in, nine out. The blue token stands alone; nine others stand together elsewhere (not drawn) and give it nearly all of their attention (grey). Push it, and each of their nine outputs (green), which lie in one place and are drawn apart, follows."}, "image": {"alt": "A fan: one point on the left with an orange arrow, lines from it to nine squares on the right, and an orange arrow of the same length at each square."}}
-J = AttentionJacobian(head, x).dense()
-lone = torch.zeros_like(x)
-lone[0] = -x[0] / R  # the lone token alone is pushed, by 1
-each = (J @ lone.flatten()).reshape(drawn, 2)[1:]  # how the outputs of the others move
-figures.objects.fan(head.probabilities(x)[0, 1:, 0][:12], 1.0, each.norm(dim=1)[:12])
-plt.show()
-
 # %% [markdown]
-# Now move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large
-# with $R$ fixed, and watch the weight that the crowd still gives to the lone token.
+# Move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large with
+# $R$ fixed, and watch how far the outputs of the crowd still move.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Move the sliders: two clusters of $n$ tokens at radius $R$. The number next to a cluster says how far each of its tokens moves. The constant (blue) rises like $\\sqrt n$, overshoots if $R^2 > \\frac12$, peaks, and falls back towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Two clusters of $n$ tokens at radius $R$, under the worst push. The number next to a cluster says how far each of its tokens moves. The constant (blue) rises like $\\sqrt n$, overshoots if $R^2 > \\frac12$, peaks, and falls back towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
 
@@ -75,10 +50,26 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 # $$\begin{aligned} &p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon \\
 #   &\quad = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon , \end{aligned}$$
 #
-# and the constant is at least $p\,(1 + 2R^2(1-p)) \sqrt{n - 1}$. The table checks this formula.
+# and the constant is at least $p\,(1 + 2R^2(1-p)) \sqrt{n - 1}$. These lines check the formula.
 
+# %% tags=["parameters"]
+R = 2.0  # radius of the ball
+lengths = [10, 100, 1000, 10_000, 100_000]
+drawn = 10  # tokens in the picture of the front page
 
 # %%
+import math
+
+import pandas as pd
+import torch
+
+from lipnb import Attention, bounds, local_lipschitz
+from lipnb.worst_case import tight_input
+
+A, V = -torch.eye(2).double(), torch.eye(2).double()
+head = Attention.from_matrices(A, V)
+
+
 def constant(n, R):
     """Local constant of two clusters: tokens in one place are one token with a weight."""
     weights = torch.tensor([1, n - 1]).double() / n
@@ -95,6 +86,15 @@ table["bound"] = [bounds.general_upper(A, V, n, R) for n in lengths]
 # %% tags=["remove-input"]
 names = {"n": "tokens n", "p": "weight p of the lone token", "formula": "formula", "constant": "local constant"}
 figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
+
+# %% tags=["remove-cell"] mystnb={"figure": {"name": "fig-02-fan", "caption": "One arrow in, nine out. The blue token stands alone; nine others stand together elsewhere (not drawn) and give it nearly all of their attention (grey). Push it, and each of their nine outputs (green), which lie in one place and are drawn apart, follows."}, "image": {"alt": "A fan: one point on the left with an orange arrow, lines from it to nine squares on the right, and an orange arrow of the same length at each square."}}
+x = tight_input(A, drawn, R)  # one token at -R u, all others at R u
+J = AttentionJacobian(head, x).dense()
+lone = torch.zeros_like(x)
+lone[0] = -x[0] / R  # the lone token alone is pushed, by 1
+each = (J @ lone.flatten()).reshape(drawn, 2)[1:]  # how the outputs of the others move
+figures.objects.fan(head.probabilities(x)[0, 1:, 0][:12], 1.0, each.norm(dim=1)[:12])
+plt.show()
 
 # %% [markdown]
 # ## The theorem
@@ -124,9 +124,11 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 #
 # In this *bound* the key term is the largest for large $n$ and $t$: it brings the $R^2$, and the theorem says about
 # $2\sqrt3\, \norm V_2\, t \sqrt n$. At a given *input* another term can matter more. At two clusters with $p$ near 1
-# the votes are settled, so the key term is nearly zero, and the constant comes from the value term. At $n$ equal tokens
-# all weights are $1/n$ whoever moves. Only the value term is left, and the constant is just $\norm V_2$, at every
-# length.
+# the votes are settled: the key term is nearly zero, and the constant comes from the value term.
+#
+# **When $n$ tokens are equal**, every weight is $1/n$, and to first order it does not matter whom a token chooses: key
+# and query terms vanish, for every head. Only the value term is left, which averages the pushes, and the constant is
+# $\norm V_2$ at every length.
 #
 # A sharper argument gives $1/\sqrt2$ instead of $2\sqrt3$, about five times less, and some heads attain that
 # ({doc}`21_general_bound`).
@@ -212,7 +214,7 @@ plt.show()
 # - With a {term}`mask` a token sees only earlier ones. Theorem 3.3 holds ({doc}`31_masked_bound`), and a lone token that
 #   stands first is still seen by all; but a column may sum to $e^{2t} (1 + \log n)$.
 #
-# **One thing to try.** Set `R = 1.0` in the first cell: which of the five lengths still keep half of $\sqrt n$?
+# **One thing to try.** Set `R = 1.0` in the first cell of code: which of the five lengths still keep half of $\sqrt n$?
 #
 # :::{dropdown} The answer
 # Only $n = 10$, where the constant is {glue:text}`root-small:.1f`. The votes are even at $1 + e^2$, between eight and

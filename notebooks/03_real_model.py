@@ -12,41 +12,46 @@
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? We take layer
 # {glue:text}`three-layer` of MiniLM (`sentence-transformers/all-MiniLM-L6-v2`), a small BERT without a {term}`mask`,
 # and one sentence of *Alice's Adventures in Wonderland*. A random push of the tokens shrinks; the worst push at this
-# text grows; at the worst *input* found it grows about a hundred times more ({numref}`fig-03-axis`).
+# text grows; the worst push at the worst *input* found grows about a hundred times more ({numref}`fig-03-axis`).
 
 # %% tags=["parameters"]
 layer, head = 3, 3
 length = 32  # tokens in the window
-starts, rounds = 12, 60  # random pushes, and how often each is pulled
+starts, rounds = 12, 60  # of the power iteration
 seed = 0
 texts = ["alice", "python_reference"]  # the first that is available is used
+
+# %%
+import torch
+
+from lipnb import corpora, local_lipschitz, models
+
+model = models.load("minilm")
+text = corpora.available(*texts)
+story = corpora.read(text)
+story = story[max(story.find("Alice was"), 0) :]  # without the title page
+first, last = models.special_tokens(model)  # [CLS] and [SEP], as in training
+within = model.token_ids(story)[: length - len(first) - len(last)].tolist()
+tokens = torch.tensor([[*first, *within, *last]])
 
 # %% tags=["remove-input"]
 import math
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import torch
 from myst_nb import glue
 from scipy import stats
 
 from lab import figures, results
 from lab.experiments.worst_inputs import one_head
 from lab.statistics import growth
-from lipnb import AttentionJacobian, bounds, certify, corpora, local_lipschitz, models, singular_pair
+from lipnb import AttentionJacobian, bounds, certify, singular_pair
 from lipnb.worst_case import gaussian, on_ball
 
 figures.house_style()
 normal = gaussian(torch.Generator().manual_seed(seed))
-text = corpora.available(*texts)
-story = corpora.read(text)
-story = story[max(story.find("Alice was"), 0) :]  # without the title page
-model = models.load("minilm")
-first, last = models.special_tokens(model)  # [CLS] and [SEP], as in training
-within = model.token_ids(story)[: length - len(first) - len(last)].tolist()
-tokens = torch.tensor([[*first, *within, *last]])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-axis", "caption": "One head (above) and its whole layer of {glue:text}`three-heads` heads (below), at {glue:text}`three-length` tokens. Dots are attained, bars are proved for *every* input in the ball whose radius is the longest token of this text. The truth for the worst input lies between the last dot and the first bar."}, "image": {"alt": "Two rows on one logarithmic axis. In each, dots for a random push, this text and the worst input found go from left to right, over three decades, and then two bars, our bound and that of Theorem 3.3."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-axis", "caption": "One head (above) and its whole layer of {glue:text}`three-heads` heads (below), at {glue:text}`three-length` tokens. Dots are attained; bars are proved for *every* input in the ball whose radius is the longest token of this text. So the constant at the worst input lies between the last dot and the first bar."}, "image": {"alt": "Two rows on one logarithmic axis. In each, dots for a random push, this text and the worst input found go from left to right, over three decades, and then two bars, our bound and that of Theorem 3.3."}}
 attention = model.attention(layer).to(dtype=torch.float64)
 x = model.activations(tokens, layer)[0].double()
 n, R = len(x), x.norm(dim=1).max().item()  # the ball of the longest token
@@ -77,7 +82,7 @@ plt.show()
 # The output of a layer is the sum over its heads, each times its part $W$ of the output projection. So {term}`bounds
 # <bound>` add up: bound each head, multiply by $\norm W_2$, and add. That is how Theorem 3.3 gets
 # {glue:text}`three-stated:,.0f` in the lower row. What is worst for one head is not the worst for another; *our bound*
-# treats all heads together, and is smaller ({doc}`26_multi_head`).
+# treats all heads together and is smaller ({doc}`26_multi_head`).
 #
 # ## The constant at one text
 #
@@ -85,10 +90,7 @@ plt.show()
 # the constant there, of all heads with biases and output projection.
 
 # %%
-from lipnb import local_lipschitz, models
-
-model = models.load("minilm")
-x = model.activations(tokens, layer)[0]  # tokens: the sentence, (1, 32); x: what attention receives, one row a token
+x = model.activations(tokens, layer)[0]  # one row for each token
 attention = model.attention(layer)
 lip = local_lipschitz(attention, x)
 print(f"at least {lip.value:.4f}, attained by a push")
@@ -129,8 +131,8 @@ figures.token_line.TokenLine(words, share, moved)
 
 # %% [markdown]
 # Yes: `[CLS]`, the token that every text of MiniLM begins with, carries {glue:text}`three-carries:.0%` of the push, and
-# *all* outputs move, by {glue:text}`three-least-move:.1f` to {glue:text}`three-most-move:.1f`. It is the fan of the
-# last page: over all heads and tokens it gets {glue:text}`three-popular:.0%` of the attention.
+# *all* outputs move, by {glue:text}`three-least-move:.1f` to {glue:text}`three-most-move:.1f`. It is the lone token of
+# the last page: on average over heads and tokens it gets {glue:text}`three-popular:.0%` of the attention.
 #
 # ## How the worst push is found
 #
@@ -154,10 +156,10 @@ reached = (gains > 0.99 * lip.value.item()).int().argmax(0)  # rounds until a pu
 # %% [markdown]
 # ## How the constant grows
 #
-# So far one length. {numref}`fig-03-growth` has four or eight {term}`windows <window>` of *Alice* at each length, from
-# random places of the book ({doc}`41_real_text`).
+# So far the text had one length. {numref}`fig-03-growth` has four or eight {term}`windows <window>` of *Alice* at each
+# length, from random places of the book ({doc}`41_real_text`).
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-growth", "caption": "Local constants on Alice: one mark for each window, and lines through their means. Dotted lines have the slope $\\frac12$ of $\\sqrt n$. The star is the sentence measured above. The random GPT-2 (layer 6 of the model's 124M size, masked) is a model that the paper uses."}, "image": {"alt": "Marks and a line through their means against the number of tokens, for three layers, each with a dotted line that rises more steeply. Those of MiniLM's layer 3 rise; those of its layer 0 stay nearly level; those of the random GPT-2 lie far below and rise a little. A star lies among the marks of layer 3."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-growth", "caption": "Local constants on Alice: one mark for each window, and lines through their means. At each line stand its slope and the 95 % interval; dotted lines have the slope $\\frac12$ of $\\sqrt n$. The star is the sentence measured above. The random GPT-2 (the 124M size, masked; here its layer 6) is a model that the paper uses."}, "image": {"alt": "Marks and a line through their means against the number of tokens, for three layers, each with a dotted line that rises more steeply. Those of MiniLM's layer 3 rise; those of its layer 0 stay nearly level; those of the random GPT-2 lie far below and rise a little. A star lies among the marks of layer 3."}}
 longest, laws = 128, []  # MiniLM's training texts had no more tokens
 series = {
     "MiniLM, layer 0": ("atlas-minilm", "pretrained", 0, "C0", "o"),
@@ -174,9 +176,10 @@ for name, (table, weights, place, colour, marker) in series.items():
     ax.plot(kept.length, kept.lipschitz, marker, color=colour, ms=4, alpha=0.5, mew=0)
     ax.plot(means, color=colour, lw=2)
     ax.plot(means.index, means.iloc[0] * (means.index / means.index[0]) ** 0.5, color=colour, ls=":", lw=1.3)
-    ax.annotate(name, (longest, means[longest]), (6, 0), textcoords="offset points", color=colour, va="center")
+    words = f"{name}\n{law.slope:.2f} ({law.interval[0]:.2f} to {law.interval[1]:.2f})"
+    ax.annotate(words, (longest, means[longest]), (6, 0), textcoords="offset points", color=colour, va="center")
 ax.plot(n, lip.value.item(), "*", color="black", ms=11, zorder=5)
-ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(7, 3 * longest))
+ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(7, 4 * longest))
 ax.set_xticks(means.index, means.index)
 ax.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], [0.2, 0.5, 1, 2, 5, 10, 20])
 ax.minorticks_off()
@@ -185,12 +188,11 @@ plt.show()
 # %% tags=["remove-input"]
 laws = pd.DataFrame(laws).set_index("name")
 flat, deep, random = (laws.loc[name] for name in series)
-figures.table(laws, {"name": "layer", "slope": "slope", "low": "95 % interval from", "high": "to"}, digits=2)
 
 # %% [markdown]
-# The slope is that of a line through the means of the logarithms: the {term}`exponent` of a {term}`power law`, if there
-# is one. Intervals are over the choice of windows. Layer 0 hardly grows. Layer 3 grows with the exponent
-# {glue:text}`three-deep:.2f`, more slowly than $\sqrt n$ and close to the $n^{1/4}$ that the paper reports: the next
+# If the constant follows a {term}`power law`, the slope on log-log axes is its {term}`exponent`. The interval says how
+# far another draw of windows of this book could move it. Layer 0 hardly grows. Layer 3 grows with the exponent
+# {glue:text}`three-deep:.2f`, more slowly than $\sqrt n$ and close to the $n^{1/4}$ that the paper reports. The next
 # page asks whether that is a law.
 #
 # ## What this shows and does not show
@@ -201,7 +203,8 @@ figures.table(laws, {"name": "layer", "slope": "slope", "low": "95 % interval fr
 #   ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the normalisation around it.
 #
-# **One thing to try.** Set `layer = 0`: is the constant of this sentence larger or smaller than that of layer 3?
+# **One thing to try.** Set `layer = 0` in the first cell: is the constant of this sentence larger or smaller than in
+# layer 3?
 #
 # :::{dropdown} The answer
 # Smaller: {glue:text}`three-layer-zero:.1f`. In the first layer attention is spread more evenly: no token gets as much
