@@ -176,7 +176,7 @@ for name, (table, weights, place, colour, marker) in series.items():
     ax.plot(kept.length, kept.lipschitz, marker, color=colour, ms=4, alpha=0.5, mew=0)
     ax.plot(means, color=colour, lw=2)
     ax.plot(means.index, means.iloc[0] * (means.index / means.index[0]) ** 0.5, color=colour, ls=":", lw=1.3)
-    words = f"{name}\n{law.slope:.2f} ({law.interval[0]:.2f} to {law.interval[1]:.2f})"
+    words = f"{name}\n{law.slope:.2g} ({law.interval[0]:.2g} to {law.interval[1]:.2g})"
     ax.annotate(words, (longest, means[longest]), (6, 0), textcoords="offset points", color=colour, va="center")
 ax.plot(n, lip.value.item(), "*", color="black", ms=11, zorder=5)
 ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(7, 4 * longest))
