@@ -154,19 +154,21 @@ plt.show()
 # ## Why the square root must end: the crowd outvotes the one
 #
 # In the table the constant grows with $n$, and then falls. Without a {term}`mask` it cannot go on growing, for *any*
-# input, and two lines say why.
+# input: no token gets more than $e^{2t}$ times the vote of another, so a large enough crowd always wins.
 #
+# :::::{dropdown} The two lines
 # 1. All scores lie between $-t$ and $t$, so no token gets more than $e^{2t}$ times the vote of another. Hence **no
 #    column of the attention matrix sums to more than $e^{2t}$**, however many tokens there are.
 # 2. The $\sqrt n$ above was the root of the largest column sum. Put $e^{t}$ in its place: the constant is at most
 #    $\norm V_2\, (t + (1 + 2t)\, e^t)$, **without $n$**.
+# :::::
 #
 # So there are three regimes ({numref}`fig-02-regimes`). While $n$ is far below $e^{2R^2}$, everybody follows the one:
 # $\sqrt n$. Near it the votes are close and a small push swings them: for $R^2 \ge \frac12$ the constant rises to
 # $(1 + 2R^2)^2 / (8R^2)$ times $\sqrt n$. Beyond, many weak votes outweigh the strong one, and the constant falls back
 # to $\norm V_2$.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: white while they give the lone token more than nine tenths of their attention, grey down to one tenth, white beyond. The horizontal line is a bound for *all* inputs of *any* length in the ball, finer than that of the two lines ({doc}`29_exact_rate`). The peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: in the grey band the crowd gives the lone token between nine tenths and one tenth of its attention. The horizontal line is a bound for *all* inputs of *any* length in the ball; the peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
 gamma = bounds.mean_field_rate(A).lower  # the exact rate of this A
 end, ceiling = 1 + math.exp(2 * gamma * R**2), bounds.mean_field_upper_exact(A, V, R)
 n = np.unique(np.geomspace(2, 3e6 * end, 80).round())
@@ -195,9 +197,8 @@ ax.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# For $R = 2$ the votes are even at {glue:text}`root-end:,.0f` tokens. The constant peaks near
-# {glue:text}`root-top:,.0f` tokens, at {glue:text}`root-top-constant:.0f`; no input of any length exceeds
-# {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
+# The votes are even at {glue:text}`root-end:,.0f` tokens. The constant peaks near {glue:text}`root-top:,.0f`, at
+# {glue:text}`root-top-constant:.0f`; no input of any length exceeds {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
 #
 # **For any head** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, up to a power of $t$, where
 #
@@ -211,8 +212,8 @@ plt.show()
 #
 # - The $\sqrt n$ is real, up to a length **exponential in $R^2$**, at inputs built for the purpose. Text need not look
 #   like them; the next page measures text.
-# - With a {term}`mask` a token sees only earlier ones. Theorem 3.3 holds ({doc}`31_masked_bound`), and a lone token that
-#   stands first is still seen by all; but a column may sum to $e^{2t} (1 + \log n)$.
+# - With a {term}`mask` Theorem 3.3 holds, too ({doc}`31_masked_bound`); the limit without $n$ is another question
+#   ({doc}`32_masked_mean_field`).
 #
 # **One thing to try.** Set `R = 1.0` in the first cell of code: which of the five lengths still keep half of $\sqrt n$?
 #

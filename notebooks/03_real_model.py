@@ -51,7 +51,7 @@ from lipnb.worst_case import gaussian, on_ball
 figures.house_style()
 normal = gaussian(torch.Generator().manual_seed(seed))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-axis", "caption": "One head (above) and its whole layer of {glue:text}`three-heads` heads (below), at {glue:text}`three-length` tokens. Dots are attained; bars are proved for *every* input in the ball whose radius is the longest token of this text. So the constant at the worst input lies between the last dot and the first bar."}, "image": {"alt": "Two rows on one logarithmic axis. In each, dots for a random push, this text and the worst input found go from left to right, over three decades, and then two bars, our bound and that of Theorem 3.3."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-axis", "caption": "One head (above) and its whole layer of {glue:text}`three-heads` heads (below), at {glue:text}`three-length` tokens. Dots are attained; bars are proved for *every* input in the ball whose radius is the longest token of this text. So the constant at the worst input lies between the last dot and the first bar. *Our bound* treats all heads together; Theorem 3.3 for a layer adds up bounds on its heads."}, "image": {"alt": "Two rows on one logarithmic axis. In each, dots for a random push, this text and the worst input found go from left to right, over three decades, and then two bars, our bound and that of Theorem 3.3."}}
 attention = model.attention(layer).to(dtype=torch.float64)
 x = model.activations(tokens, layer)[0].double()
 n, R = len(x), x.norm(dim=1).max().item()  # the ball of the longest token
@@ -73,8 +73,7 @@ figures.worst_inputs.one_axis(rows)
 plt.show()
 
 # %% [markdown]
-# ## What the bounds need
-#
+# :::::{dropdown} What the bounds need, and how Theorem 3.3 gets its number for a layer
 # For one head: the number $n$ of tokens, the norm $R$ of the longest one, and the norms $\norm V_2$ and $\norm A_2$. A
 # bias of the queries adds to $t$; other biases change no derivative. Here $R$ is {glue:text}`three-radius:.1f` and $t$ is
 # {glue:text}`three-t:.0f`, so the length where $\sqrt n$ must end is beyond any text.
@@ -83,6 +82,7 @@ plt.show()
 # <bound>` add up: bound each head, multiply by $\norm W_2$, and add. That is how Theorem 3.3 gets
 # {glue:text}`three-stated:,.0f` in the lower row. What is worst for one head is not the worst for another; *our bound*
 # treats all heads together and is smaller ({doc}`26_multi_head`).
+# :::::
 #
 # ## The constant at one text
 #
@@ -190,8 +190,8 @@ laws = pd.DataFrame(laws).set_index("name")
 flat, deep, random = (laws.loc[name] for name in series)
 
 # %% [markdown]
-# If the constant follows a {term}`power law`, the slope on log-log axes is its {term}`exponent`. The interval says how
-# far another draw of windows of this book could move it. Layer 0 hardly grows. Layer 3 grows with the exponent
+# The slope on log-log axes is the {term}`exponent` of a {term}`power law`, if there is one. The interval covers the choice of
+# windows. Layer 0 hardly grows. Layer 3 grows with the exponent
 # {glue:text}`three-deep:.2f`, more slowly than $\sqrt n$ and close to the $n^{1/4}$ that the paper reports. The next
 # page asks whether that is a law.
 #

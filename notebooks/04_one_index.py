@@ -75,8 +75,8 @@ def power_iteration(f, x, index):
 #
 # ## 2. Uniform attention tells them apart
 #
-# Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The two quantities grow
-# differently.
+# Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The constant stays level, and the
+# reported quantity grows like $n^{1/4}$.
 
 # %% tags=["hide-input"]
 A, V = torch.zeros(d, d).double(), normal(d, d)  # A = 0: uniform attention
@@ -87,7 +87,7 @@ table = pd.DataFrame({"n": lengths})
 table["defined"] = [power_iteration(uniform, x, index=1) for x in inputs]
 table["released"] = [power_iteration(uniform, x, index=0) for x in inputs]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
+# %% tags=["hide-cell"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
 ax = plt.subplots(figsize=(6.0, 3.4))[1]
 looks = {"defined": ("constant", "C0", "o"), "released": ("reported", "C1", "s")}
 for name, (words, colour, marker) in looks.items():
@@ -120,23 +120,28 @@ plt.show()
 # $$\begin{aligned} \norm{D_X f}_2 &= \norm V_2 , \\ \rho_X(f) &= n^{1/4}\, \abs{V^\top V m}^{1/2} . \end{aligned}$$
 # :::
 #
+# :::::{dropdown} Proof for the constant
 # *The constant.* All weights are $\frac1n$, so every output is $V m$. A push of length 1 moves the mean by at most
 # $1/\sqrt n$, when all tokens move alike. Then $n$ outputs move by $V$ times that, which is $\sqrt n$ times as much in
 # all. The two factors $\sqrt n$ cancel, and $\norm V_2$ is left.
+# :::::
 #
 # *What the code reports.* Each of the $n$ blocks of $J^\top f(X)$ is $V^\top V m$. Their Frobenius norm is
 # $\sqrt n\, \abs{V^\top V m}$, and the final square root turns $\sqrt n$ into $n^{1/4}$.
 #
-# So the reported number is neither an upper nor a lower {term}`bound` on the constant. It is $0$ for $m = 0$ and grows
-# with $V^\top V m$ without limit, while the constant does not depend on $m$. For *any* layer with a constant of at most
+# :::::{dropdown} Not a bound, and how fast it can grow
+# The reported number is $0$ for $m = 0$ and grows with $V^\top V m$ without limit, while the constant does not depend on
+# $m$. For *any* layer with a constant of at most
 # $L$ and outputs of norm at most $M$, it grows at most like $n^{1/4}$:
 #
 # $$\rho_X(f)^2 \le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M .$$
 #
-# If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$ in the end. {numref}`fig-04-movable` shows it
-# for random heads. At uniform attention the reported quantity has the exponent $\frac14$, and the constant is level. As
-# attention gets sharper, both get steeper; from a {term}`logit range` of {glue:text}`four-sharp` on, the reported
-# exponent is above $\frac14$ by its interval.
+# If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$ in the end. For random heads the reported
+# exponent is above $\frac14$ by its interval from a {term}`logit range` of {glue:text}`four-sharp` on.
+# :::::
+#
+# So the reported number is neither an upper nor a lower {term}`bound` on the constant. {numref}`fig-04-movable` has
+# both for random heads: as attention gets sharper, both get steeper.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-movable", "caption": "From uniform attention (logit range 0) to sharp attention. Left: both quantities for {glue:text}`four-draws` draws of a head and its tokens, with $\\norm V_2 = 1$ and a mean of length 1. Right: the exponents fitted to all draws, with 95 % intervals, the chosen one outlined; dotted, $\\frac14$."}, "image": {"alt": "On the left both quantities against the number of tokens; on the right their exponents with intervals, as attention goes from uniform to sharp; dotted, one quarter."}}
 sharp = moving.from_uniform_to_sharp([4, 8, 16, 32, 64], [0, 4, 8, 16, 32, 64], draws=draws)
@@ -149,7 +154,7 @@ figures.movable.released(sharp)
 # {term}`windows <window>`, in {glue:text}`four-layers` trained layers and in a random GPT-2, which the paper uses. In
 # {numref}`fig-04-honest` each layer is one mark.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark for each layer, attention alone. Inside a grey band an exponent is within 0.1 of $\\frac14$; on the thin line both exponents agree. MiniLM (orange) lies mostly in the upright band: its constant grows about like $n^{1/4}$, the released quantity faster. The random GPT-2 (black) lies far to the left: its constant hardly grows, and the index makes the rate. The other layers are spread out."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the released quantity upwards, with an upright and a level grey band around one quarter. Most orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark for each layer, attention alone. Inside a grey band an exponent is within 0.1 of $\\frac14$; on the thin line both exponents agree. MiniLM's constant grows about like $n^{1/4}$, its released quantity faster. The constant of the random GPT-2 hardly grows. The other layers are spread out."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the released quantity upwards, with an upright and a level grey band around one quarter. Most orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
 stored = layer_growth.stored()
 stored = stored[stored.corpus == stored.groupby("map").corpus.transform("first")]  # the first text, or picture
 stored = layer_growth.main_range(stored)  # to 512 tokens, MiniLM to the 128 of its training
@@ -238,25 +243,17 @@ for _ in range(3):
 print(found)
 
 # %% [markdown]
-# ::::{grid} 1 1 2 2
-# :gutter: 2
+# `lipnb scan FOLDER --text my.txt --lengths 8,32,128` measures every layer, with certificates, bounds and random weights
+# to compare with ({doc}`05_scan_your_model` reads its report; {doc}`../book/read_and_run` installs it).
 #
-# :::{grid-item-card} The one command
-# `lipnb scan FOLDER --text my.txt --lengths 8,32,128`
-#
-# measures every layer, with certificates, bounds and random weights to compare with
-# ({doc}`05_scan_your_model` reads its report; {doc}`../book/read_and_run` installs it).
-# :::
-#
-# :::{grid-item-card} Four rules
+# :::{dropdown} Four rules for a measurement
 # 1. Take the *tangent*, not the output.
 # 2. Start several times; keep the largest.
 # 3. Measure several windows at each length, none longer than the model's training texts. Give the interval.
 # 4. Claim nothing about the worst input: that needs a search and a bound ({doc}`66_worst_inputs`).
 # :::
-# ::::
 #
-# **One thing to try.** In the folded cell above {numref}`fig-04-uniform`, set `A = -torch.eye(d).double()`: attention is
+# **One thing to try.** In the first folded cell of section 2 set `A = -torch.eye(d).double()`: attention is
 # no longer uniform, yet neither line changes its slope. What in `inputs` keeps them?
 #
 # :::{dropdown} The answer
@@ -267,6 +264,7 @@ print(found)
 #
 # ## Nine questions
 #
+# :::::{dropdown} All nine, each with its answer
 # :::{dropdown} 1. What is the local Lipschitz constant, and why does a random push not show it?
 # The largest factor by which a small push is amplified: the top singular value of the Jacobian. A random push is nearly
 # orthogonal to any one direction among very many.
@@ -315,6 +313,7 @@ print(found)
 # Record what its attention receives on your text; iterate $J^\top J$ from several starts, by the tangent; several
 # windows at each length within that of training; report a slope with its interval. Or `lipnb scan`.
 # :::
+# :::::
 
 # %% tags=["remove-input"]
 random = drawn[["slope", "released"]].median()
