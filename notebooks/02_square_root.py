@@ -27,10 +27,12 @@ from lipnb import AttentionJacobian
 figures.house_style()
 
 # %% [markdown]
-# Move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large with
-# $R$ fixed, and watch how far the outputs of the crowd still move.
+# ## Move it yourself
+#
+# These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large, and watch how far the
+# outputs of the crowd still move.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Two clusters of $n$ tokens at radius $R$, under the worst push. The number next to a cluster says how far each of its tokens moves. The constant (blue) rises like $\\sqrt n$, overshoots if $R^2 > \\frac12$, peaks, and falls back towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Two clusters under the worst push. The constant (blue) rises like $\\sqrt n$, overshoots for large $R$, peaks, and falls back towards 1, in part beyond the lengths shown."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
 
@@ -205,8 +207,7 @@ plt.show()
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #
 # is the **exact rate**: half the largest gap between the best score that a token can give and the score that it gives
-# itself. Here it is 1. {doc}`29_exact_rate` proves it; the paper's inputs follow an eigenvector of $A$, and their rate
-# can be smaller ({doc}`22_tightness`).
+# itself ({doc}`29_exact_rate`). Here it is 1.
 #
 # ## What this shows and does not show
 #

@@ -199,8 +199,7 @@ flat, deep, random = (laws.loc[name] for name in series)
 #
 # - A slope describes one layer, one text and one range of lengths. On windows longer than the texts of MiniLM's
 #   training, the constant of layer 0 jumps to more than twice its value ({doc}`43_why_it_grows`).
-# - Text is far from the worst input. Tokens built against a head reach the rate $\sqrt n$
-#   ({doc}`42_adversarial_inputs`).
+# - Tokens built against a head reach the rate $\sqrt n$ ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the normalisation around it.
 #
 # **One thing to try.** Set `layer = 0` in the first cell: is the constant of this sentence larger or smaller than in
