@@ -29,7 +29,7 @@ figures.house_style()
 # %% [markdown]
 # ## Move it yourself
 #
-# These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large, and watch how far the
+# These are {term}`two clusters`: one token alone, all others in one place. First make the crowd large, and watch how far the
 # outputs of the crowd still move.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Two clusters under the worst push. The constant (blue) rises like $\\sqrt n$, overshoots for large $R$, peaks, and falls back towards 1, in part beyond the lengths shown."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
@@ -155,7 +155,7 @@ plt.show()
 #
 # ## Why the square root must end: the crowd outvotes the one
 #
-# In the table the constant grows with $n$, and then falls. Without a {term}`mask` it cannot go on growing, for *any*
+# In the table the constant first grows and then falls. Without a {term}`mask` it cannot go on growing, for *any*
 # input: no token gets more than $e^{2t}$ times the vote of another, so a large enough crowd always wins.
 #
 # :::::{dropdown} The two lines
