@@ -17,7 +17,7 @@
 # every $t$ that we tried. For one given $A$ the exponent is the same as without a mask ({prf:ref}`masked-rate`), but the
 # mask can cost a power of $t$ ({prf:ref}`masked-order`).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 measures_count = 50  # random masked measures for the transport check
 lengths = [2, 10, 100, 1000]  # of the averaging operator
 tokens, step = 2000, 0.02  # two clusters, each weight e^step times the one before
@@ -94,10 +94,10 @@ plt.show()
 # ## The smallest case: two tokens, no logits
 #
 # Put $A = 0$ and $V = 1$. The first token stays, the second becomes the average of both. The reconstructed bound is 1.
-# But the {term}`Jacobian` has the norm $\varphi/\sqrt 2$, with the golden ratio $\varphi$. We move the two tokens along
-# its top direction and compare distances.
+# But the {term}`Jacobian` with rows $(1, 0)$ and $(\frac12, \frac12)$ has the norm $\varphi/\sqrt 2$, with the golden
+# ratio $\varphi$. We move the two tokens along its top direction and compare distances.
 
-# %%
+# %% tags=["hide-input"]
 two = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)  # the Jacobian
 f = Attention.from_matrices(0 * two[:1, :1], two[:1, :1], masked=True)
 x, s = torch.tensor([[0.2], [-0.4]], dtype=torch.float64), torch.tensor([0.0, 1.0])
@@ -195,10 +195,12 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # :::
 #
 # Only boxes near a best point have an $E_c$ near $e^{2 \gamma^* R^2}$; that is why both orders are below $t^{1 + r/2}$
-# by a power of $t$. The distance in the last condition is along the right singular vectors with $\sigma_j > 0$. The
-# bound has no $\log n$, although column sums have: for $A = 0$ the first column sums to $1 + \frac12 + \dots + \frac1n$.
+# by a power of $t$. The distance in the last condition is along the right singular vectors with $\sigma_j > 0$.
 #
 # ::::{dropdown} In the code, with a query bias, and for values or keys alone
+# The bound has no $\log n$, although column sums have: for $A = 0$ the first column sums to
+# $1 + \frac12 + \dots + \frac1n$.
+#
 # `bounds.masked_mean_field_upper_exact` bounds the sum in closed form, whatever $A$, and has at most the first of the
 # two orders; then it takes the smaller of both theorems. Values alone may be bounded by either: by $2 \tau$, or with
 # $w = 1$ in {prf:ref}`masked-mean-field-bound`. Keys alone may not: there $w - 1$ is what keys add to values, and
@@ -226,7 +228,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # In one dimension $t^{5/4} e^{t/8}$ is also the order of the bound of {prf:ref}`masked-rate`, whose $\tau$ is at most
 # $\big((6 + \frac1t) \sqrt{\pi t} + 4\big)^{1/2}\, e^{1/2 + t/8}$. So there the order is exact, and the mask costs
-# $t^{1/4}$. Up to this power the boxes are needed: no bound $C e^{\gamma^* R^2}$ holds for $\norm P_2$.
+# $t^{1/4}$.
 #
 # ## Measured: the map, the distance, Lemma 4.2
 #
@@ -318,18 +320,16 @@ figures.table(checks, {"what": "what", "cases": "cases", "error": "largest relat
 # %% [markdown]
 # ## Measured: averages over the past
 #
-# With $A = 0$ and $V = I$ token $i$ becomes the average of the first $i$ tokens: the Cesàro operator. The same
-# happens for *every* $A$ where all tokens are equal, since then $P_{ij} = 1/i$. Its norm in $d_2$ is exact
-# ({numref}`fig-32-averages`), and our solver on masked attention agrees with it to {glue:text}`solver_off`. In $d_1$ the
-# norm is the largest column sum, $1 + \frac12 + \dots + \frac1n$. For other $p$ a power iteration approaches it from
-# below.
+# With $A = 0$ and $V = I$ token $i$ becomes the average of the first $i$ tokens ({numref}`fig-32-averages`). The same
+# happens for *every* $A$ where all tokens are equal. In $d_2$ the norm of this operator is exact, and our solver on
+# masked attention agrees with it to {glue:text}`solver_off`. In $d_1$ it is the largest column sum,
+# $1 + \frac12 + \dots + \frac1n$. For other $p$ a power iteration approaches it from below.
 
 # %% [markdown]
 # ## Measured: both forms against hard inputs
 #
-# We search for hard inputs in three ways: by {term}`gradient ascent` over six tokens of the unit ball with even weights;
-# with random weights at the inputs found; and with a thousand equal tokens, where the map is averaging. The bounds
-# for $p = \infty$ are checked too.
+# We search for hard inputs by {term}`gradient ascent` over six tokens of the unit ball with even weights, and with random
+# weights at the inputs found. We also take a thousand equal tokens, where the map is averaging.
 
 # %% tags=["hide-input"]
 hard, eye = [], torch.eye(2, dtype=torch.float64)
@@ -376,15 +376,14 @@ worst["equal tokens"] = averages.norm[1000]
 most = worst[["found", "equal tokens"]].max(axis=1)
 for form in ("reconstructed", "corrected", "older"):
     worst["worst / " + form] = most / worst[form]
-shown = ["t", "found", "equal tokens", "reconstructed", "corrected", "worst / reconstructed"]
-names = {name: name for name in shown} | {"t": "logit range t", "worst / reconstructed": "largest / reconstructed"}
+shown = ["t", "found", "equal tokens", "reconstructed", "corrected"]
+names = {name: name for name in shown} | {"t": "logit range t"}
 figures.table(worst.reset_index()[shown], names, digits={"t": 2}, bold=worst["worst / reconstructed"].to_numpy() > 1)
 
 # %% [markdown]
 # In the rows in bold the reconstructed form fails. One {term}`sequence` comes close to the lower bound of the theorem:
 # tokens $1, -1, 1, -1, \dots$ with {term}`token weights` that grow geometrically, so that the averages reach far into
-# the past. We take the share of the weight at $1$ and the sign of $A$ that give the largest lower bound: one half and
-# $+$ for small $t$; for large $t$ a share that falls with $t$, and $-$.
+# the past. We take the share of the weight at $1$ and the sign of $A$ that give the largest lower bound.
 
 # %% tags=["hide-input"]
 x = torch.ones(tokens, 1, dtype=torch.float64)
@@ -449,9 +448,8 @@ plt.show()
 # the mask. At $t = 3$ they approach {glue:text}`masked_three:.0f` with a mask, in $d_2$; without a mask no measure can
 # exceed {glue:text}`free_three:.0f` ({doc}`29_exact_rate`).
 #
-# Random measures stay below the corrected bound too. We draw {glue:text}`measures_drawn:,.0f`, of one to eight tokens
-# in one to three dimensions, with even and very uneven weights and $t$ from 0 to 30. The largest constant is
-# {glue:text}`random_worst:.2f` of the bound.
+# Random measures stay below the corrected bound too: of {glue:text}`measures_drawn:,.0f`, with one to eight tokens, even
+# and very uneven weights and $t$ from 0 to 30, the largest constant is {glue:text}`random_worst:.2f` of the bound.
 
 # %% tags=["hide-input"]
 glue("apart", float(np.ceil(100 * (curve.ours / curve.lower).max()) / 100), display=False)
@@ -527,8 +525,8 @@ figures.table(rates, headings, digits=3)
 #
 # The proof of {prf:ref}`masked-order` puts a light token first, at the point that later rows look for. Then comes a row
 # of tokens that are all nearly a best $x$. A step towards the light token costs a row little of its attention to that
-# token, but takes it away from the others. We evaluate this measure for $A = 1$, and the same idea for a quarter turn in
-# the plane: tokens on a short arc, and a light one a quarter turn ahead.
+# token, but takes it away from the others. We evaluate this measure for $A = 1$, and a similar one for a quarter turn:
+# tokens on a short arc, and a light one a quarter turn ahead.
 
 
 # %% tags=["hide-input"]
@@ -581,6 +579,11 @@ for t in (16, 36, 100, 300, 1000, 2500):
     upper = bounds.masked_mean_field_upper_exact(one, one, t**0.5)
     orders.append((t, values / np.exp(t / 8), values / stated, full / (t * stated), upper / (t * stated)))
 orders = pd.DataFrame(orders, columns=["t", "values", "values / stated", "constant", "upper"])
+glue("line_factor", float((orders.upper / orders.constant).max()), display=False)
+at = mask_costs.set_index("t")
+glue("mask_16", float(at[160][16]), display=False)
+glue("mask_200", float(at[160][200]), display=False)
+glue("boxes_from", float(at.index[at["values"] > 2].min()), display=False)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-mask-costs", "caption": "What the mask costs next to the rate. Above, a quarter turn: the masked constant, divided by an upper bound for all measures without a mask. No measure without a mask lies above the line at 1; with a mask and many tokens the excess grows with $t$. Below, $A = 1$: the norm of the term of the values at the measure of {prf:ref}`masked-order`, in units of $e^{\\gamma^* R^2}$, its bound without a mask. It grows like $t^{1/4}$."}, "image": {"alt": "Two panels against t. Above, three curves for 21, 41 and 161 tokens rise above the line at 1; with few tokens the curve turns down again, with 161 it reaches about 2.7 at t equal to 400. Below, log-log, measured dots lie on a line of slope one quarter that crosses 1, above a dashed line of the same slope and far below another one."}}
 ax, below = figures.panels(1, rows=2, width=6.4, height=3.5)
@@ -609,17 +612,9 @@ plt.show()
 # %% [markdown]
 # For a quarter turn and 161 tokens the masked constant is {glue:text}`mask_16:.2f` times the bound without a mask at
 # $t = 16$, and {glue:text}`mask_200:.2f` times at $t = 200$. From $t =$ {glue:text}`boxes_from:.0f` on the values alone
-# exceed $2 e^{\gamma^* R^2}$, which {prf:ref}`masked-rate` would give without its boxes. The upper bound with a mask is
-# still hundreds of times larger: in two dimensions its power of $t$ is higher than in the examples, and we do not know
-# which is right. On a line, where the powers agree, it is at most {glue:text}`line_factor:.0f` times the constant at the
-# measure of the proof, at every $t$ tried.
-
-# %% tags=["hide-input"]
-glue("line_factor", float((orders.upper / orders.constant).max()), display=False)
-at = mask_costs.set_index("t")
-glue("mask_16", float(at[160][16]), display=False)
-glue("mask_200", float(at[160][200]), display=False)
-glue("boxes_from", float(at.index[at["values"] > 2].min()), display=False)
+# exceed $2 e^{\gamma^* R^2}$, so the boxes of {prf:ref}`masked-rate` are needed. The upper bound with a mask is still
+# hundreds of times larger: in two dimensions its power of $t$ is higher than in the examples, and we do not know which
+# is right. On a line the powers agree; there it is at most {glue:text}`line_factor:.0f` times the measured constant.
 
 # %% [markdown]
 # On random sequences we also test the two steps of the proof (Section D.2). The slope of $\Gamma_{\bar\mu}(s, \cdot)$ is
@@ -916,14 +911,12 @@ ledger.record(
 #
 # - The reconstructed form of Theorem 4.4 is false for small $t$. We have the theorem without its formula: if it reads
 #   otherwise, this page says nothing against it.
-# - The corrected bound is proved above, for every law of positions and any weights.
+# - The corrected bound is proved, for every law of positions and any weights. The sequences that come close have two
+#   thousand tokens and very uneven weights. For one given $A$ the constant can be far below.
 # - For $t$ between {glue:text}`fails_below:.4f` and {glue:text}`settled:.4f` the reconstructed form is open in $d_2$.
-# - The sequences that come close have two thousand tokens and very uneven weights. For one given $A$, such as a
-#   positive multiple of $I$, the constant can be far below that bound.
 # - In one dimension and for $A > 0$ the mask costs exactly $t^{1/4}$, up to a constant. In higher dimension we know
 #   that it can cost as much. Whether it can cost more is open.
-# - At real radii $t$ is in the hundreds ({doc}`23_mean_field`), and there none of these bounds is of practical use
-#   for a layer.
+# - At real radii $t$ is in the hundreds ({doc}`23_mean_field`), where none of these bounds is of practical use.
 #
 # **One thing to try.** Give the first position half of all the weight. Does the norm of averaging come down to 1?
 #
