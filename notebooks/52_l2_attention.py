@@ -11,11 +11,11 @@
 #
 # If a {term}`token` attends to tokens *near* it, with the same matrix for queries and keys, then {term}`attention` has
 # a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space: far tokens get almost no weight, and a
-# token keeps some for itself. The paper's {term}`bound` in the maximum norm, as we reconstruct it, holds. Its Euclidean
-# bound fails with the square of $\norm{W_Q}_2$, as we reconstruct it, and holds with the fourth power. Both conditions
-# are needed: with another matrix for the keys, or for tokens that may not attend to themselves, the constant can grow
-# like the square of the size of the tokens ({numref}`fig-52-growth`). Divided by its bound such attention can be
-# inverted, but then it does little ({numref}`fig-52-inversion`).
+# token keeps some for itself. The published {term}`bound` in the maximum norm, as we reconstruct it, holds; the
+# Euclidean bound fails with the square of $\norm{W_Q}_2$ and holds with the fourth power. Both conditions are needed:
+# with another matrix for the keys, or for tokens that may not attend to themselves, the constant can grow like the
+# square of the size of the tokens ({numref}`fig-52-growth`). Divided by its bound such attention can be inverted, but
+# then it does little ({numref}`fig-52-inversion`).
 
 # %% tags=["parameters", "hide-input"]
 table_name = "l2-bounds"
@@ -649,9 +649,11 @@ block_error = (found.x - x).flatten(1).norm(dim=1)
 glue("inv-left", float(left), display=False)
 
 # %% [markdown]
-# **A whole block.** `ContractiveFeedForward` makes the feed-forward part contractive: it divides both matrices by their
-# norms in every forward pass. PyTorch's `spectral_norm` divides by an estimate that is not above the
-# {term}`spectral norm`: after a jump of the weights it leaves a norm of {glue:text}`inv-left:.3f`.
+# ::::{dropdown} A whole block
+# `ContractiveFeedForward` makes the feed-forward part contractive: it divides both matrices by their norms in every
+# forward pass. PyTorch's `spectral_norm` divides by an estimate that is not above the {term}`spectral norm`: after a
+# jump of the weights it leaves a norm of {glue:text}`inv-left:.3f`.
+# ::::
 
 # %% tags=["hide-input"]
 known = curves[(curves.layer != "dot product") & (curves.error > 1e-13) & (curves.k > 0)]
@@ -725,8 +727,8 @@ ledger.record(
 # - {doc}`54_l2_tightness` asks how close the bound in the maximum norm comes. The Euclidean bound is far from tight for
 #   many tokens ({doc}`58_euclidean_growth`), and with several heads all such bounds lose by multiplying norms.
 # - No inverse of the table failed, before or after training, in either norm. In exact arithmetic that is a theorem;
-#   rounding is counted with four epsilons an evaluation. Where dot products come back, no bound over all inputs could
-#   have told us so. Sizes and factors are our reconstruction; the paper's inputs and training are not known to us.
+#   rounding is counted with four epsilons an evaluation. Sizes and factors are our reconstruction; we do not know the
+#   inputs and the training of the paper.
 #
 # **One thing to try.** In the downloaded notebook, evaluate `l2_by_mask(x, power=1.5)`, between the squared distance and
 # the plain distance. Is there still a kink?

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # The constant in width one (Kim, Figure 2)
 #
-# How tight is the {term}`bound` of {doc}`52_l2_attention`? In the simplest case we know: it is too high by less than 2.
-# That case is one head of {term}`L2 attention` of width one, with weights 1, an odd number $N$ of
-# {term}`tokens <token>` and the maximum norm. There the constant is exactly $1 + 4 \lambda$ with
+# The {term}`bound` of {prf:ref}`l2-constants` in the maximum norm is nearly tight in the simplest case: it is too high by
+# less than 2. That case is one head of {term}`L2 attention` of width one, with weights 1 and an odd number $N$ of
+# {term}`tokens <token>`. There the constant is exactly $1 + 4 \lambda$ with
 # $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$, where $W_0$ inverts $x e^x$ on positive numbers, and we can write down an
 # input that attains it.
 
