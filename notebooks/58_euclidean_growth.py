@@ -362,9 +362,8 @@ for d in (1, 2, 4, 9, 16):
         checks.append(largest_row(n, u) / dense - 1)
     ratios = [largest_row(n, u) / two_sides(n) for n in (101, 1e6 + 1, 1e300 + 1)]
     rows.append((d, *ratios, 1 + d**0.5))
-norms = pd.DataFrame(rows, columns=["d", "N = 101", "1e6", "1e300", "1 + sqrt d"])
-names = {"d": "width d", "1e6": "N = 10^6 + 1", "1 + sqrt d": "limit, 1 + √d"}
-figures.table(norms.drop(columns="1e300").rename(columns=names), digits=4)
+norms = pd.DataFrame(rows, columns=["d", "N = 101", "1e6", "1e300", "limit"])
+figures.table(norms.drop(columns="1e300").rename(columns={"d": "width d", "1e6": "N = 10^6 + 1"}), digits=4)
 
 # %% [markdown]
 # In width one the limit is 2, and the ratio is below 2 at every odd $N$. There the constant in the maximum norm is
@@ -408,7 +407,7 @@ assert (star_table.constant >= star_table.formula * (1 - 1e-4)).all()
 assert (star_table.constant <= star_table.bound).all()
 assert order["star / rate"].between(leading, 0.17).all()
 assert np.abs(checks).max() < 1e-9 and max(in_width) < 1
-assert (norms["1e300"] / norms["1 + sqrt d"] - 1).abs().max() < 2e-3
+assert (norms["1e300"] / norms["limit"] - 1).abs().max() < 2e-3
 every = np.unique(np.concatenate([np.arange(3, 2003, 2), np.geomspace(3, 1e15, 3001) // 2 * 2 + 1]))
 below_two = np.array([in_width_one(n) for n in every])
 assert (below_two < 2).all() and (np.diff(below_two) > -1e-12).all()  # a limit, from below
