@@ -341,7 +341,7 @@ figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 #
 # Part 1 is in the text of the paper; parts 2 and 3 are our reconstruction.
 #
-# We compare the Jacobian of two tokens in the plane, with every bias, to automatic differentiation. Then we take random
+# For two tokens in the plane, with every bias, we compare the Jacobian with automatic differentiation. Then we take random
 # maps, masked or not, with query biases of very different size. On further maps {term}`gradient ascent` maximises the
 # constant over the unit ball.
 

@@ -441,8 +441,8 @@ plt.show()
 
 # %% [markdown]
 # The corrected bound cannot be improved much: at every $t$ tried, from {glue:text}`curve_from:g` to
-# {glue:text}`curve_to:g`, {term}`two clusters` reach more than {glue:text}`nearest:.0%` of it. They also show the cost of
-# the mask. At $t = 3$ they approach {glue:text}`masked_three:.0f` with a mask, in $d_2$; without a mask no measure can
+# {glue:text}`curve_to:g`, {term}`two clusters` give a lower bound of more than {glue:text}`nearest:.0%` of it. They also
+# show the cost of the mask. At $t = 3$ they approach {glue:text}`masked_three:.0f` with a mask, in $d_2$; without a mask no measure can
 # exceed {glue:text}`free_three:.0f` ({doc}`29_exact_rate`).
 #
 # Random measures stay below the corrected bound too: of {glue:text}`measures_drawn:,.0f`, with one to eight tokens, even
@@ -522,7 +522,7 @@ figures.table(rates, headings, digits=3)
 #
 # The proof of {prf:ref}`masked-order` puts a light token first, at the point that later rows look for. Then comes a row
 # of tokens that are all nearly a best $x$. A step towards the light token costs a row little of its attention to that
-# token, but takes it away from the others. We evaluate this measure for $A = 1$, and a similar one for a quarter turn:
+# token, but it leaves the others behind: they are no longer the best for each other. We evaluate this measure for $A = 1$, and a similar one for a quarter turn:
 # tokens on a short arc, and a light one a quarter turn ahead.
 
 
