@@ -141,8 +141,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # with $w(q) = 1 + 2t \max(1 - 2q, 2\rho - 1)$ and $1 + 2t \rho^2 = \sqrt{1 + t^2}$.
 # :::
 #
-# The first line is `bounds.masked_mean_field_upper_sharp`. An older, weaker form, $(1 + 2t)\, e^{2t}$ for the last two
-# factors, is `bounds.masked_mean_field_upper`. A query bias $b_Q$ adds $\abs{K^\top b_Q} R / \sqrt k$ to $t$; heads add
+# The first line is `bounds.masked_mean_field_upper_sharp`. A query bias $b_Q$ adds $\abs{K^\top b_Q} R / \sqrt k$ to $t$; heads add
 # up. The proof does not cover a sliding window, which also hides the early tokens.
 #
 # The formula of the paper's theorem is lost, but its text says that the proof follows the same computations as without
@@ -198,6 +197,9 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # by a power of $t$. The distance in the last condition is along the right singular vectors with $\sigma_j > 0$.
 #
 # ::::{dropdown} In the code, with a query bias, and for values or keys alone
+# `bounds.masked_mean_field_upper` is an older, weaker form of {prf:ref}`masked-mean-field-bound`, with
+# $(1 + 2t)\, e^{2t}$ for the last two factors.
+#
 # The bound has no $\log n$, although column sums have: for $A = 0$ the first column sums to
 # $1 + \frac12 + \dots + \frac1n$.
 #
@@ -416,7 +418,7 @@ glue("fails_below", float(np.floor(1e4 * limit) / 1e4), display=False)
 glue("settled", float(np.ceil(1e4 * settled) / 1e4), display=False)
 glue("beyond", float(beyond), display=False)
 glue("nearest", float(np.floor(100 * (curve.lower / curve.ours).min()) / 100), display=False)
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-both-forms", "caption": "Constants in $d_2$, divided by the corrected bound. In the orange range two clusters exceed the reconstructed form: it fails. Right of the grey strip it is above the corrected bound, so it holds. In the strip it is open: no input that we found there, or further right, has more than {glue:text}`beyond:.2f` of it. The corrected bound is at most {glue:text}`apart:.2f` times the lower bound."}, "image": {"alt": "Constants in the distance d_2 over the corrected bound, against the logit range, log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below. The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-both-forms", "caption": "Constants in $d_2$, divided by the corrected bound. In the orange range two clusters exceed the reconstructed form: it fails. Right of the grey strip it is above the corrected bound, so it holds. In the strip it is open: beyond the orange range nothing found exceeds {glue:text}`beyond:.2f` of it."}, "image": {"alt": "Constants in the distance d_2 over the corrected bound, against the logit range, log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below. The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards."}}
 ax = figures.panels(1, width=6.4, height=4)[0]
 t, one = curve.t, curve.ours
 ax.axhline(1, color="#009e73")
@@ -449,7 +451,6 @@ plt.show()
 # and very uneven weights and $t$ from 0 to 30, the largest constant is {glue:text}`random_worst:.2f` of the bound.
 
 # %% tags=["hide-input"]
-glue("apart", float(np.ceil(100 * (curve.ours / curve.lower).max()) / 100), display=False)
 glue("masked_three", float(worst_share(3.0)[0]), display=False)
 glue("free_three", float(np.ceil(bounds.mean_field_upper_exact(-3 * eye, eye, 1.0))), display=False)
 shares = []
@@ -910,8 +911,8 @@ ledger.record(
 # - The corrected bound is proved, for every law of positions and any weights. The sequences that come close have two
 #   thousand tokens and very uneven weights. For one given $A$ the constant can be far below.
 # - For $t$ between {glue:text}`fails_below:.4f` and {glue:text}`settled:.4f` the reconstructed form is open in $d_2$.
-# - In one dimension and for $A > 0$ the mask costs exactly $t^{1/4}$, up to a constant. In higher dimension we know
-#   that it can cost as much. Whether it can cost more is open.
+# - In one dimension and for $A > 0$ the mask costs exactly $t^{1/4}$, up to a constant. In higher dimension it can cost
+#   as much; whether it can cost more is open.
 # - At real radii $t$ is in the hundreds ({doc}`23_mean_field`), where none of these bounds is of practical use.
 #
 # **One thing to try.** Give the first position half of all the weight. Does the norm of averaging come down to 1?

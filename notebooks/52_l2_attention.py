@@ -93,7 +93,7 @@ print(f"bound with e = 2: {bounds.printed_l2_upper(four, unit, None, 2):.4f}")
 print(f"bound with e = 4: {bounds.l2_upper(four, unit, None, 2):.4f}")
 
 # %% [markdown]
-# Over all distances of two tokens the constant is {glue:text}`l2-scan:.4f` $W_Q^2$ (the scan of the figure). The bound
+# Over all distances of two tokens the constant is {glue:text}`l2-scan:.4f` $W_Q^2$. The bound
 # with $e = 2$ fails from $W_Q =$ {glue:text}`l2-fails:.2f` on.
 #
 # ## The statement
@@ -723,7 +723,7 @@ ledger.record(
 # - {term}`L2 attention` is Lipschitz in both norms, by a short proof. We did not see the paper's formula, so what fails
 #   is our reconstruction with exponent 2.
 # - Tied matrices and the own token are both needed. {doc}`56_language_model` measures how large the constant of untied
-#   matrices is on text. About weights without the square the page proves nothing.
+#   matrices is on text.
 # - {doc}`54_l2_tightness` asks how close the bound in the maximum norm comes. The Euclidean bound is far from tight for
 #   many tokens ({doc}`58_euclidean_growth`), and with several heads all such bounds lose by multiplying norms.
 # - No inverse of the table failed, before or after training, in either norm. In exact arithmetic that is a theorem;
