@@ -42,6 +42,7 @@ import pandas as pd
 from myst_nb import glue
 
 from lab import figures, results
+from lab.figures.scans import first
 from lab.figures.tables import number
 from lipnb import scan
 from lipnb.models import ARCHITECTURES
@@ -239,7 +240,7 @@ for table in (found.table, *stored.values()):
     assert (proved.certified_lower <= proved.lipschitz * (1 + 1e-4)).all()
     assert (proved.certified >= proved.lipschitz * (1 - 1e-4)).all()
 for name in large:
-    mine, drawn = first_window(stored[name]), figures.scans.first(stored[name])
+    mine, drawn = first_window(stored[name]), first(stored[name])
     assert (mine[mine.length == drawn.length.iloc[0]].lipschitz.to_numpy() == drawn.lipschitz.to_numpy()).all()
     closest = np.log10(drawn.certified) < drawn.filter(like="log10_").min(axis=1)
     assert closest.all(), "the certified bound is the nearest"
