@@ -101,6 +101,7 @@ glue("families", len(ARCHITECTURES), display=False)
 # | `over shuffled` | the constant, divided by that on the same tokens in random order | near 1, the order of the tokens matters little |
 # | `closest formula` | the closest bound in closed form, divided by the constant | usually far above 1: such a bound holds for other inputs too |
 #
+# <!-- typed: an example -->
 # **What "proved below × 2.4" means.** The upper bound that we proved at this input, rounding included, is 2.4 times the
 # measured constant. The truth is between. In layer {glue:text}`live_layer:d` the factor is
 # {glue:text}`live_over:.2f`. It belongs to the first window, which alone has a proof unless you ask for more: there the

@@ -205,6 +205,6 @@ print("✓ no constant exceeds a bound of this page")
 # - {prf:ref}`scan-rotary` does not cover biases. {prf:ref}`scan-in-use` covers those of queries and keys, through $a$ and
 #   $c$.
 #
-# **One thing to try.** Set the frequency in the code cell to 0.1 instead of 1: how near do the two constants come?
+# **One thing to try.** Set the frequency in the code cell to a tenth: how near do the two constants come?
 #
 # **Next:** {doc}`41_real_text`, the constant on real text, length by length.
