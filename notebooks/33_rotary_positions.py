@@ -48,7 +48,8 @@ at_input, on_ball = bounds.rotary_terms(turned, x), bounds.rotary_upper(turned, 
 least = bounds.ball_upper(turned, 2, radius)
 print(f"without rotation {local_lipschitz(head, x).value:.4f}")
 print(f"with rotation {by_hand:.4f}, by the solver {measured:.4f}")
-print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `ball_upper` {least:.4f} there")
+print(f"bound at this input {at_input:.4f}")
+print(f"bounds on its ball {on_ball:.4f}, by `ball_upper` {least:.4f}")
 
 # %% [markdown]
 # ## Rotary positions

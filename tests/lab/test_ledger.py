@@ -317,6 +317,14 @@ def test_prose_has_its_counts_from_the_ledger(book):
     assert filled == f"{len(verdicts.listed(root))} 2 1 0 1,200 {{ledger}}`none`"
 
 
+def test_each_mark_of_prose_gives_way_to_its_part(book):
+    root, page = book
+    page("01_first", row("a.one"))
+    rows = gathered(root)
+    text = f"{verdicts.COUNTS}\n{verdicts.EVERY}"
+    assert verdicts.filled(root, rows, text) == section(root, rows) != text
+
+
 def test_the_section_counts_statements_and_shows_counter_examples(book):
     root, page = book
     ours = row("a.one", "corrected", variant=True, seen="ours")
