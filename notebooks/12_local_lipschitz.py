@@ -365,10 +365,11 @@ figures.table(
 # <!-- typed: standard errors of a share of 1/2 and of 1/10 in 200 -->
 # The bound is nearly tight: stopped at the worst step, it fails as often as it may, up to the sampling error of 200
 # starts (0.035 and 0.021). A run that chooses its own stop did not fail here: it also waits until the value has
-# settled. A failure at the default, one in a million, is too rare to be counted here. Of
+# settled. At the default, one failure in a million is too rare to count here. Of
 # {glue:text}`70_solver_speed.ipynb::solver-each:,d` random maps and windows of text, the stop without a certificate left
-# {glue:text}`70_solver_speed.ipynb::solver-fooled:d` wrong by more than $10^{-4}$, one of them by {glue:text}`70_solver_speed.ipynb::solver-worst:.0f` %; with a
-# certificate none was ({ref}`how fast, and how often wrong <solver-measured>`).
+# {glue:text}`70_solver_speed.ipynb::solver-fooled:d` wrong by more than $10^{-4}$, one of them by
+# {glue:text}`70_solver_speed.ipynb::solver-worst:.0f` %. With a certificate none was wrong
+# ({ref}`how fast, and how often wrong <solver-measured>`).
 #
 # ## One call, several routes
 #
