@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, ledger, results
+from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, corpora, differentiable_lipschitz, local_lipschitz, models, spectral
 
 figures.house_style()
@@ -365,10 +365,11 @@ figures.table(
 # <!-- typed: standard errors of a share of 1/2 and of 1/10 in 200 -->
 # The bound is nearly tight: stopped at the worst step, it fails as often as it may, up to the sampling error of 200
 # starts (0.035 and 0.021). A run that chooses its own stop did not fail here: it also waits until the value has
-# settled. A failure at the default, one in a million, is too rare to be counted here. Of
-# {glue:text}`solver-each:,d` random maps and windows of text, the stop without a certificate left
-# {glue:text}`solver-fooled` wrong by more than $10^{-4}$, one of them by {glue:text}`solver-worst:.0f` %; with a
-# certificate none was ({ref}`how fast, and how often wrong <solver-measured>`).
+# settled. At the default, one failure in a million is too rare to count here. Of
+# {glue:text}`70_solver_speed.ipynb::solver-each:,d` random maps and windows of text, the stop without a certificate left
+# {glue:text}`70_solver_speed.ipynb::solver-fooled:d` wrong by more than $10^{-4}$, one of them by
+# {glue:text}`70_solver_speed.ipynb::solver-worst:.0f` %. With a certificate none was wrong
+# ({ref}`how fast, and how often wrong <solver-measured>`).
 #
 # ## One call, several routes
 #
@@ -442,114 +443,6 @@ figures.table(steps_taken.rename_axis("steps").reset_index(), names=headings, di
 # %% [markdown]
 # After ten steps the constant is {glue:text}`page-12-alone:.2f` without the penalty and
 # {glue:text}`page-12-penalised:.2f` with it. The penalty holds at these inputs alone; it bounds nothing elsewhere.
-
-# %% tags=["hide-input"]
-# stored measurements of speed and errors, most of which the page on the solver shows
-names = ("shares", "workload", "misconvergence", "near-degenerate", "compare", "limit", "long", "particles", "products")
-bench = {name: results.load(f"bench-{name}") for name in names}
-shares = bench["shares"].pivot_table(index="layer", columns="step", values="seconds", aggfunc="sum", sort=False)
-shares.loc["sum"] = shares.sum()
-steps = list(shares.columns)  # released, closed form, Lanczos, batch
-factors = (shares.shift(axis=1) / shares)[steps[1:]].assign(all=shares[steps[0]] / shares[steps[-1]])
-products = bench["shares"].pivot_table(index="layer", columns="step", values="products", sort=False)
-told = {f"{layer}-{step}": value for layer, row in factors.iterrows() for step, value in row.items()}
-told |= {f"{layer}-{step}-products": products.loc[layer, step] for layer in products.index for step in steps[::3]}
-told |= {"least": factors["all"].min(), "most": factors["all"].max()}
-stops, near, speed = bench["misconvergence"], bench["near-degenerate"], bench["workload"]
-trained = speed[speed.layer.isin(products.index)].groupby("method").seconds.sum()
-told |= {"wall": trained["released, tangent fed back"] / trained["certified 0.99"]}
-sure, coverage = near[near.confidence > 0.99], stops[stops.kind.str.startswith("cov")]
-asked = stops[~stops.kind.str.startswith("cov")].groupby("mode").agg({"inputs": "sum", "missed": "sum", "error": "max"})
-told |= {"worst": 100 * asked.error["estimate"], "widest": sure.widest_open.max()}
-
-# %% tags=["hide-input"]
-limit = bench["limit"][bench["limit"]["mode"] == "certified 0.99"]
-told |= {"needed": limit.needed.mean(), "taken": limit.products.mean()}
-by_length = limit.groupby("length").ratio.mean()
-told |= {"above": by_length.loc[98:].mean(), "small": by_length.loc[4]}
-peers = bench["compare"].pivot_table(index="method", columns=["layer", "length"], values="ratio")
-behind = peers.loc["certified 0.99"] / peers.loc["scipy eigsh, closed form"]
-told |= {"eigleast": behind.min(), "eigmost": behind.max()}
-cloud = bench["particles"].query("part == 'product' and n == 10000").set_index("route").seconds
-told |= {name: cloud[name] / cloud.separable for name in ("tiled", "keops")}
-streamed = bench["long"].set_index(["length", "asked"])
-told |= {"cached": streamed.megabytes[2048, "cached"], "streamed": streamed.megabytes[2048, "streamed"]}
-told |= {"slower": streamed.seconds[2048, "streamed"] / streamed.seconds[2048, "cached"]}
-for key, value in told.items():
-    glue(f"solver-{key.replace(':', '').replace(' ', '-')}", float(value), display=False)
-
-# %% tags=["hide-input"]
-ours_sure = speed[speed.method.isin(["certified 0.99", "certified 1-1e-6"])]
-theirs = speed[speed.method == "released, tangent fed back"]
-at_random = theirs.layer.str.startswith("gpt2r")
-told = {"certified": ours_sure["count"].sum(), "wrong": theirs[~at_random].missed.sum()}
-told |= {"tried": theirs[~at_random]["count"].sum(), "gpt2": theirs[at_random]["count"].sum()}
-told |= {"fooled": asked.missed["estimate"], "each": asked.inputs["estimate"]}
-told |= {"failed": coverage.above_upper.sum(), "coverage": coverage.inputs.sum(), "sure": sure.runs.sum()}
-told |= {"open": (sure.runs - sure.converged).sum(), "closed": sure.converged.sum()}
-for key, value in told.items():
-    glue(f"solver-{key}", int(value), display=False)
-
-# %% tags=["hide-input"]
-# the same on a GPU, measured once
-gpu, there = results.load("bench-device"), results.provenance("bench-device")["settings"]
-routes, cases, timed = (gpu[gpu.part == part] for part in ("route", "certificate", "speed"))
-exact = routes[(routes.precision == "float64") & (routes.method != "power")]
-single = routes[(routes.precision == "float32") & (routes.method != "power")]
-of_attention = cases[~cases.case.str.contains(",")]
-callables = cases[cases.case.str.startswith("callable")]
-brackets = cases[cases.case.str.startswith("certify")]
-windows_of = timed[timed["count"] > 1]
-spent_on = windows_of.groupby("method").seconds.sum()
-on_both = windows_of.pivot_table(index=["case", "length"], columns="method", values="seconds")
-gained = on_both["certified 0.99, CPU"] / on_both["certified 0.99"]
-of_one = timed[timed["count"] == 1].groupby(["length", "method"]).seconds.sum()
-released = "released, tangent fed back"
-told = {name: spent_on[released] / spent_on[method] for name, method in (
-    ("estimate", "estimate"), ("certified", "certified 0.99"), ("alone", "certified 0.99, one at a time"))}  # fmt: skip
-told |= {"over-by": of_attention[of_attention.over > 0].error.max()}
-told |= {"least": gained.min(), "most": gained.max(), "error": exact.error.max(), "error-single": single.error.max()}
-told |= {name: of_one[4096, released] / of_one[4096, f"certified 0.99, {name}"] for name in ("cached", "streamed")}
-told |= {"certify": of_one[10, "certify, CPU"] / of_one[10, "certify"], "scan": gpu[gpu.part == "scan"].error.max()}
-step = gpu[(gpu.part == "step") & (gpu.method == "cached")]
-told |= {"kernels": step.kernels.item()}
-for key, value in told.items():
-    glue(f"solver-gpu-{key}", float(value), display=False)
-settings_tried = of_attention.method.nunique()
-
-# %% tags=["hide-input"]
-told = {"inputs": of_attention.inputs.sum() // settings_tried, "settings": settings_tried}
-told |= {"over": of_attention.over.sum() // settings_tried}
-told |= {"refused": callables.refused.sum(), "answered": callables.inputs.sum() - callables.refused.sum()}
-told |= {
-    "brackets": brackets.inputs.sum(),
-    "threads": there["processor"]["threads"],
-    "kinds": of_attention.case.nunique(),
-}
-for key, value in told.items():
-    glue(f"solver-gpu-{key}", int(value), display=False)
-glue("solver-gpu-name", there["device"], display=False)
-
-# %% tags=["hide-input", "nbval-check-output"]
-assert step[["reads", "waits", "sent"]].values.tolist() == [[1, 1, 0]]
-assert not cases.wrong.any() and not of_attention[["missed", "unconverged", "refused"]].any(axis=None)
-assert (callables[callables.method == "allow_tf32"].refused == callables[callables.method == "allow_tf32"].inputs).all()
-assert not callables[callables.method == "float32"][["missed", "unconverged", "refused"]].any(axis=None)
-assert exact.error.max() < 1e-11 and single.error.max() < 3e-5 and (gpu[gpu.part == "step"].sent == 0).all()
-assert of_attention.groupby(["case", "error"]).size().mod(settings_tried).eq(0).all(), "the same under every setting"
-assert (gpu[gpu.part == "step"][["reads", "waits"]] == 1).all(axis=None)
-assert settings_tried == 5 and gained.idxmin()[1] == 10 and gained.idxmax() == ("twin:3", 98)
-print(f"✓ on a GPU: 0 of {of_attention.inputs.sum():.0f} upper bounds below the truth; one wait in a step")
-
-# %% tags=["hide-input", "nbval-check-output"]
-assert ours_sure.missed.sum() == 0 and not ours_sure.above_upper.any() and bench["shares"].error[3::4].max() < 1e-4
-assert theirs[at_random].missed.sum() == theirs[at_random]["count"].sum(), "the absolute rule fails on a random GPT-2"
-assert asked.missed.drop("estimate").sum() == 0 and coverage.above_upper.sum() <= coverage.inputs.sum() / 2
-assert not sure[["violated", "violated_open"]].any(axis=None)
-assert (sure[sure.converged < sure.runs].kind == "float32 alone").all()
-assert (limit.needed <= limit.products + 1e-9).all() and (limit.products - limit.needed).mean() < 0.1
-assert (streamed.difference < 1e-5).all() and streamed.index.get_level_values("length").max() == 16384
-print(f"✓ stored: 0 of {ours_sure['count'].sum()} certified answers wrong, 0 of {sure.converged.sum()} bounds violated")
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(torch.maximum(together, apart), dense, rtol=1e-12)

@@ -917,4 +917,4 @@ ledger.record(
 #
 # **One thing to try.** Give the first position half of all the weight. Does the norm of averaging come down to 1?
 #
-# **Next:** {doc}`41_real_text`, the constant on real text, length by length.
+# **Next:** {doc}`33_rotary_positions`, bounds for heads that rotate queries and keys.

@@ -419,4 +419,4 @@ ledger.record(
 # **One thing to try.** Scale the tokens of the trained layer, `splitting(f, 3 * tokens)`: does moving copies apart ever
 # do more than moving whole tokens?
 #
-# **Next:** {doc}`../book/solver`, how the constant is computed.
+# **Next:** {doc}`62_certified_bracket`, which encloses the constant of one input with proof.

@@ -13,7 +13,7 @@ from lab.pages.sources import rows as list_rows
 from lab.pages.sources import sources
 
 LISTED = "lab/statements.csv"
-MARK = "<!-- the ledger -->"
+COUNTS, EVERY = "<!-- the counts of verdicts -->", "<!-- every verdict -->"  # marks of prose pages
 COUNT = re.compile(r"\{ledger\}`([^`:]+):?([^`]*)`")
 ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNDECIDED, UNCHECKED)  # the first decides
 LOST = ORDER[:3]
@@ -64,7 +64,7 @@ def by_statement(root, rows):
 
 
 def filled(root, rows, text):
-    """A prose page with the ledger in place of its mark, and counts of it in place of ``{ledger}`key:format```.
+    """A prose page with parts of the ledger in place of their marks, and counts in place of ``{ledger}`key:format```.
 
     A key is ``statements``, ``forms``, a verdict (counts statements with it), or the id of a statement (the largest
     number of cases on which one of its forms was tried).
@@ -74,7 +74,9 @@ def filled(root, rows, text):
     counts = {"statements": len(mine), "forms": len(rows)} | {verdict: own[verdict] for verdict in ORDER}
     counts |= {id: max((row["cases"] for row in rows), default=0) for id, rows in mine.items()}
     text = COUNT.sub(lambda mark: format(counts[mark[1]], mark[2]) if mark[1] in counts else mark[0], text)
-    return text.replace(MARK, section(root, rows)) if MARK in text else text
+    for mark, part in ((COUNTS, counts_section), (EVERY, every_section)):
+        text = text.replace(mark, part(root, rows)) if mark in text else text
+    return text
 
 
 def complaints(root, rows):
@@ -138,7 +140,7 @@ def table(head, rows):
 
 
 def counted(root, rows):
-    """Counts from which the words and tables of the page of evidence are made.
+    """Counts from which the words and tables of the page on evidence are made.
 
     Statements by verdict and paper: {(verdict, source): count}. Rows by verdict and by how the form is known, and by
     verdict and by how hard it was tried: {(verdict, seen): count}, {(verdict, effort): count}.
@@ -193,8 +195,8 @@ def line(root, row):
     return f'<tr id="row-{name}"{data}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def section(root, rows):
-    """The ledger as Markdown: counts, and all rows in a table that our script filters."""
+def counts_section(root, rows):
+    """The counts of the ledger as Markdown: words and three tables."""
     by_paper, by_seen, by_effort = counted(root, rows)
     total = {verdict: sum(count for (other, _), count in by_paper.items() if other == verdict) for verdict in ORDER}
     said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
@@ -203,9 +205,6 @@ def section(root, rows):
     measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
     if measured < total[ORDER[0]]:  # one claim may appear in several places of a paper
         said += f"; the **{total[ORDER[0]]}** refuted rest on **{measured}** counter-example{'s' * (measured > 1)}"
-    lost = [row for row in rows if row["verdict"] in LOST]
-    variants = sum(row["variant"] for row in lost)
-    head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
     return "\n".join(
         [
             f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}",
@@ -217,27 +216,33 @@ def section(root, rows):
                 lambda source: f"{{cite:t}}`{source}`",
             ),
             "",
-            f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
-            "and by how hard it was tried:",
+            f"These verdicts rest on **{len(rows)}** forms of the statements. The next two tables count forms: by how "
+            "we know the form, and by how hard we tried it.",
             "",
             *crossed(by_seen, "forms known from", SEEN),
             "",
             *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get),
-            "",
-            "## Every form",
-            "",
-            f"**{len(lost)}** forms do not hold, or only under one reading; **{variants}** of them are *variants* "
-            "of a statement (in italics): tighter, corrected, with fewer hypotheses, or of other models and inputs. "
-            "*Worst* is measured over stated, the largest for an upper bound, the smallest for a lower one, and in "
-            "brackets the median; for an identity it is the largest relative error. Small print: the counter-example, "
-            "or on what the form was tested. The last column leads to the verdict on its page.",
+        ]
+    )
+
+
+def every_section(root, rows):
+    """All rows of the ledger as Markdown, in a table that our script filters."""
+    lost = [row for row in rows if row["verdict"] in LOST]
+    variants = sum(row["variant"] for row in lost)
+    head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
+    return "\n".join(
+        [
+            f"**{len(lost)}** forms do not hold, or hold only under one reading. **{variants}** of them are *variants* "
+            "of a statement, printed in italics: tighter, corrected, with fewer hypotheses, or about other models and "
+            "inputs.",
             "",
             "`````{raw} html",
             '<table class="verdicts ledger"><thead><tr>' + "".join(f"<th>{name}</th>" for name in head),
             "</tr></thead><tbody>",
             *(line(root, row) for row in rows),
             "</tbody></table>",
-            '<script src="../_static/evidence.js"></script>',
+            '<script src="../_static/verdicts.js"></script>',
             "`````",
         ]
     )

@@ -21,6 +21,7 @@ from lab import figures, results
 from lab.cli import main
 from lab.experiments.l2_tightness import largest_row
 from lipnb import bounds
+from lipscan.scanning.summary import first_window
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -128,6 +129,15 @@ def test_no_mark_lies_outside_its_axes(name):
             for values, (low, high) in zip(xy.T, (sorted(ax.get_xlim()), sorted(ax.get_ylim())), strict=True):
                 seen = np.isfinite(xy).all(axis=1)
                 assert ((low <= values) & (values <= high) | ~seen).all(), ax.get_title()
+
+
+def test_the_figures_of_a_scan_show_its_first_windows():
+    table = results.load("scan-dinov2-small")
+    rows = figures.scans.first(table)
+    expected = first_window(table).query("length == @rows.length[0]")
+    for column in ("layer", "window", "lipschitz", "low", "high", "certified"):
+        assert rows[column].tolist() == expected[column].tolist()
+    assert (rows.low < rows.high).any()
 
 
 def test_live_measurements_join_in():

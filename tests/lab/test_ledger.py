@@ -317,11 +317,19 @@ def test_prose_has_its_counts_from_the_ledger(book):
     assert filled == f"{len(verdicts.listed(root))} 2 1 0 1,200 {{ledger}}`none`"
 
 
+def test_each_mark_of_prose_gives_way_to_its_part(book):
+    root, page = book
+    page("01_first", row("a.one"))
+    rows = gathered(root)
+    text = f"{verdicts.COUNTS}\n{verdicts.EVERY}"
+    assert verdicts.filled(root, rows, text) == section(root, rows) != text
+
+
 def test_the_section_counts_statements_and_shows_counter_examples(book):
     root, page = book
     ours = row("a.one", "corrected", variant=True, seen="ours")
     page("01_first", row("a.one", verdict="refuted"), ours, row("a.two", verdict="refuted"))
-    text = verdicts.section(root, gathered(root))
+    text = section(root, gathered(root))
     assert "the **2** refuted rest on **1** counter-example." in text
     assert "| {cite:t}`paper` | 2 | 0 | 0 | 0 " in text and "| ours | 0 | 0 | 0 | 1 " in text
     refuted, corrected, _ = table_lines(text)
@@ -330,6 +338,11 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     assert "<i>corrected</i><br><small>tests</small>" in corrected and "0.5 (0.25)" in corrected
     name = ledger.anchor("a.one", "as stated")
     assert f'<tr id="row-{name}"' in refuted and f'01_first.html#verdict-{name}">A &lt;page&gt;</a>' in refuted
+
+
+def section(root, rows):
+    """Both parts of the ledger, as the pages on evidence and on every verdict show them."""
+    return f"{verdicts.counts_section(root, rows)}\n{verdicts.every_section(root, rows)}"
 
 
 def table_lines(text):
@@ -343,14 +356,14 @@ def test_a_row_is_found_from_its_page_and_back():
     table = ledger.record(row).table()
     name = ledger.anchor(ID, "as <stated>")
     assert name.startswith("castin-thm-3-3-") and re.fullmatch(r"[a-z0-9-]+", name)
-    assert f'<tr id="verdict-{name}">' in table and f'href="../book/evidence.html#row-{name}"' in table
+    assert f'<tr id="verdict-{name}">' in table and f'href="../book/verdicts.html#row-{name}"' in table
     assert len({name, ledger.anchor(ID, "other"), ledger.anchor(OTHER, "as <stated>")}) == 3
 
 
 def test_the_words_of_a_form_cannot_break_the_table(book):
     root, page = book
     page("01_first", row("a.one", "|x| < 1 & y"), row("a.two", seen="ours", grounds="<script>"))
-    text = verdicts.section(root, gathered(root))
+    text = section(root, gathered(root))
     assert "|x| &lt; 1 &amp; y" in text and "&lt;script&gt;" in text and "<small><script>" not in text
 
 
@@ -375,10 +388,10 @@ def test_the_words_the_counts_and_the_table_of_the_section_are_of_one_making(boo
     others = [{"verdict": verdict} for verdict in ("refuted", "fails", "depends", "not decided", "not checkable here")]
     for change in ({}, *others, {"id": "a.two"}, {"variant": True}, {"seen": "ours"}, {"effort": "proved"}):
         page("01_first", *first)
-        before = verdicts.section(root, gathered(root))
+        before = section(root, gathered(root))
         page("01_first", row(**{"id": "a.one"} | change), *first[1:])
         rows = gathered(root)
-        text = verdicts.section(root, rows)
+        text = section(root, rows)
         assert (text == before) is (change == {})
         said, (statements, seen, effort) = numbers(text)
         assert said[0] == 2 == sum(said[1:]) and statements[:-1] == said[1:7]
