@@ -6,6 +6,8 @@ C0 is a trained model on its text, C3 shuffled text, C6 random weights.
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.style import named_among_marks
+
 __all__ = ["mechanism", "slopes", "two_quantities"]
 
 MAPS = "os^DvPX*h"  # markers of the models, in the order of the table
@@ -86,8 +88,8 @@ def mechanism(rates, close, along):
     maps = list(dict.fromkeys(rates["map"]))
     if len(maps) > len(MAPS):
         raise ValueError(f"at most {len(MAPS)} models have a marker of their own, and these are {len(maps)}.")
-    size = (4.3 * len(along), 4.6)
-    figure, axes = plt.subplots(1, len(along), figsize=size, sharex=True, sharey=True, layout="constrained")
+    size = (6.2, 4.2 * len(along))
+    figure, axes = plt.subplots(len(along), 1, figsize=size, sharex=True, sharey=True, layout="constrained")
     drawn = rates[[*along, "slope"]]
     ends = np.array([min(0.0, drawn.min().min()) - 0.03, max(0.5, drawn.max().max()) + 0.03])
     for ax, (column, label) in zip(np.atleast_1d(axes), along.items(), strict=True):
@@ -96,9 +98,9 @@ def mechanism(rates, close, along):
         for place, (name, marker) in enumerate(zip(maps, MAPS, strict=False)):
             some = rates[rates["map"] == name]
             ax.plot(some[column], some.slope, marker, color=f"C{place}", ms=6, alpha=0.8, mew=0, label=name)
-        ax.set(xlabel=label, xlim=ends)
-    np.atleast_1d(axes)[0].set_ylabel("slope of the constant")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+        ax.set(xlabel=label, xlim=ends, ylabel="slope of the constant")
+        ax.tick_params(labelbottom=True)
+        named_among_marks(ax)
     return figure
 
 
@@ -123,27 +125,9 @@ def two_quantities(rates, claimed, close):
     for span in (ax.axvspan, ax.axhspan):
         span(claimed - close, claimed + close, color="0.5", alpha=0.15, lw=0)
     ax.plot(ends, ends, color="0.4", lw=1)
-    taken = rates[["slope", "released"]].to_numpy()
     for place, (name, some) in enumerate(rates.groupby("map", sort=False)):
         look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name, "color": f"C{place}" if place < 7 else "0.25"}
         ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], **look)
-        (x, y), side, taken = _free(some[["slope", "released"]].to_numpy(), name, taken, ends)
-        said = {"xytext": (6 * side, 0), "textcoords": "offset points", "ha": "left" if side > 0 else "right"}
-        ax.annotate(name, (x, y), va="center", fontsize=9, fontweight="bold", color=look["color"], **said)
     ax.set(xlabel="slope of the constant, as defined", ylabel="slope of the released quantity", xlim=ends, ylim=ends)
+    named_among_marks(ax)
     return figure
-
-
-def _free(marks, name, taken, ends):
-    """The mark next to which a name covers the fewest places taken, the side of it, and the places taken then."""
-    unit, found = np.ptp(ends), []
-    for at in marks:
-        for side in (1, -1):
-            across = at[0] + side * unit * (0.015 + 0.017 * len(name) * np.linspace(0, 1, 12))
-            gaps = abs(taken[:, None] - np.stack([across, np.full(12, at[1])], axis=1))
-            hidden = ((gaps < (0.012 * unit, 0.022 * unit)).all(-1)).any(1).sum()
-            outside = not ends[0] < across[-1] < ends[1]
-            crowd = (np.abs(taken - at).sum(1) < 0.1 * unit).sum()
-            found.append((outside, hidden, crowd, *at, side, across))
-    *_, x, y, side, across = min(found, key=lambda one: one[:3])
-    return (x, y), side, np.concatenate([taken, np.stack([across, np.full(12, y)], axis=1)])

@@ -1,6 +1,7 @@
 """Shared parts of the book's figures: the style, panels side by side, and a count of marks."""
 
 import sys
+from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from lipscan.scanning.figures import STYLE
 
-__all__ = ["house_style", "named_at_the_end", "panels", "points"]
+__all__ = ["house_style", "named_among_marks", "named_at_the_end", "panels", "points"]
 
 
 def house_style():
@@ -41,6 +42,27 @@ def named_at_the_end(ax, apart):
     for which, place in zip(order, places, strict=True):
         line, away = lines[which], (4, place - own[which])
         ax.annotate(line.get_label(), (1, ends[which][1]), away, color=line.get_color(), annotation_clip=False, **look)
+
+
+def named_among_marks(ax):
+    """Write the label of every series of `ax` next to one of its marks, where the name covers the fewest others."""
+    series = [line for line in ax.lines if not line.get_label().startswith("_")]
+    to_unit = (ax.transData - ax.transAxes).transform
+    marks = [to_unit(line.get_xydata()) for line in series]
+    taken, wide = np.concatenate(marks), 0.0172 * 6.2 / ax.figure.get_figwidth()
+    for line, own in zip(series, marks, strict=True):
+        found = []
+        for (at, place), side in product(zip(own, line.get_xydata().tolist(), strict=True), (1, -1)):
+            across = at[0] + side * (0.015 + wide * len(line.get_label()) * np.linspace(0, 1, 12))
+            name = np.stack([across, np.full(12, at[1])], axis=1)
+            hidden = (abs(taken[:, None] - name) < (0.012, 0.022)).all(-1).any(1).sum()
+            crowd = (np.abs(taken - at).sum(1) < 0.1).sum()
+            found.append((not 0 < across[-1] < 1, hidden, crowd, place, side, name))
+        *_, place, side, name = min(found, key=lambda one: one[:3])
+        taken = np.concatenate([taken, name])
+        said = {"xytext": (6 * side, 0), "textcoords": "offset points", "ha": "left" if side > 0 else "right"}
+        look = {"color": line.get_color(), "fontsize": 9, "fontweight": "bold", "va": "center"}
+        ax.annotate(line.get_label(), place, **said, **look)
 
 
 def points(drawn):
