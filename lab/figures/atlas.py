@@ -29,37 +29,39 @@ def slopes(table, claimed=0.25):
     Figure
         `lab.figures.points` of it is the number of rows.
     """
-    maps = list(dict.fromkeys(table["map"]))
-    figure, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
-    first, ticks = 0.0, []
-    for name in maps:
-        some = table[table["map"] == name]
-        count = some.layer.max() + 1
-        for case, (colour, marker) in LOOKS.items():
-            rows = some[some.case == case]
-            place = first + rows.layer
-            if case == "as read":
-                error = [rows.slope - rows.low, rows.high - rows.slope]
-                ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
-            else:
-                ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
-        drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns alternate between two heights
-        ticks.append((first + (count - 1) / 2, f"{drop}{name}\n{count} layers"))
-        first += count + 2
-        ax.axvline(first - 1.5, color="0.85", lw=0.8)
-    for exponent, label, style in ((0.0, "0", "-"), (claimed, "1/4", "--"), (0.5, "1/2", ":")):
-        ax.axhline(exponent, color="0.4", ls=style, lw=1)
-        ax.annotate(label, (first - 1.2, exponent), va="center", color="0.3", annotation_clip=False)
-    ax.set(xlim=(-1.2, first - 1.5), ylabel="slope in log-log axes")
-    ax.set_xticks(*zip(*ticks, strict=True))
-    ax.tick_params(axis="x", length=0)
+    layers = table.groupby("map", sort=False).layer.max() + 1
+    row_of = (layers.cumsum() - layers / 2 > layers.sum() * 0.6).astype(int)
+    size = (6.6, 3.1 * (row_of.max() + 1))
+    figure, axes = plt.subplots(row_of.max() + 1, 1, figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for row, ax in enumerate(axes.flat):
+        first, ticks = 0.0, []
+        for name in row_of.index[row_of == row]:
+            some = table[table["map"] == name]
+            for case, (colour, marker) in LOOKS.items():
+                rows = some[some.case == case]
+                place = first + rows.layer
+                if case == "as read":
+                    error = [rows.slope - rows.low, rows.high - rows.slope]
+                    ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
+                else:
+                    ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
+            drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns alternate between two heights
+            ticks.append((first + (layers[name] - 1) / 2, f"{drop}{name}\n{layers[name]} layers"))
+            first += layers[name] + 2
+            ax.axvline(first - 1.5, color="0.85", lw=0.8)
+        for exponent, label, style in ((0.0, "0", "-"), (claimed, "1/4", "--"), (0.5, "1/2", ":")):
+            ax.axhline(exponent, color="0.4", ls=style, lw=1)
+            ax.annotate(label, (first - 1.2, exponent), va="center", color="0.3", annotation_clip=False)
+        ax.set(xlim=(-1.2, first - 1.5), ylabel="slope in log-log axes")
+        ax.set_xticks(*zip(*ticks, strict=True))
+        ax.tick_params(axis="x", length=0, labelsize=9)
     shown = [case for case in LOOKS if (table.case == case).any()]
     handles = [
         plt.Line2D([], [], color=colour, marker=marker, ls="", mfc=colour if case == "as read" else "none")
         for case, (colour, marker) in LOOKS.items()
         if case in shown
     ]
-    ax.legend(handles, shown, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes[0, 0].legend(handles, shown, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 

@@ -54,27 +54,28 @@ def losses(table):
     curves, ends, _ = _runs(table, "depth")
     bigram, deepest = _frequencies(table, "bigram"), ends.layers.max()
     mean = ends.groupby(["layers", "attention"]).nats.mean().unstack()
-    left, right = panels(2, width=4.3, height=3.7)
+    above, below = panels(1, rows=2, width=6.4, height=3.3)
     for shift, (kind, colour) in zip((-0.09, -0.03, 0.03, 0.09), KINDS.items(), strict=True):
         rows = ends[ends.attention == kind]
-        left.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
-        left.plot(mean.index + shift, mean[kind], color=colour, lw=1.2, label=kind)
+        above.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
+        above.plot(mean.index + shift, mean[kind], color=colour, lw=1.2, label=kind)
         rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
         middle = rows.groupby("step").validation_loss.agg(["mean", "min", "max"])
-        right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
-        right.plot(middle.index, middle["mean"], color=colour, lw=1.2)
-    _controls(left, ends)
-    for kind, (_, colour, _) in WITHOUT.items():
-        rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
-        right.plot(rows.groupby("step").validation_loss.mean(), color=colour, ls="-." if kind == "none" else ":")
-    for ax in (left, right):
+        below.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
+        below.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
+    _controls(above, ends)
+    for kind, (label, colour, _) in WITHOUT.items():
+        rows = curves[(curves.attention == kind) & (curves.layers == deepest)].groupby("step").validation_loss.mean()
+        below.plot(rows, color=colour, ls="-." if kind == "none" else ":", label=label)
+    above.set(xlabel="layers", ylabel="test loss, nats per character")
+    above.set_xticks(list(mean.index))
+    below.set(xlabel="steps", ylabel="validation loss, nats", title=f"{deepest} layers")
+    for ax in (above, below):
         ax.axhline(bigram, color="0.3", ls=":", lw=1)
-    left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
-    left.legend(loc="center right", bbox_to_anchor=(1, 0.45), ncols=2, fontsize=8.5, columnspacing=1)
-    left.set(xlabel="layers", ylabel="nats per character", title="test loss")
-    left.set_xticks(list(mean.index))
-    right.set(xlabel="steps", title=f"validation loss, {deepest} layers")
-    return left.figure
+        said = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "va": "top", "fontsize": 9}
+        ax.annotate("the preceding character", (0.5, bigram), (0, -2), color="0.3", **said)
+        named_at_the_end(ax, apart=11)
+    return above.figure
 
 
 @figure(
@@ -97,17 +98,20 @@ def constants(table):
     """
     layers = _runs(table, "depth")[2]
     deepest = layers.layers.max()
-    figure, ax = plt.subplots(figsize=(6.6, 3.9))
-    for shift, (kind, colour) in zip((-0.15, -0.05, 0.05, 0.15), KINDS.items(), strict=True):
+    figure, ax = plt.subplots(figsize=(6.6, 4.2))
+    for shift, mark, (kind, colour) in zip((-0.15, -0.05, 0.05, 0.15), "os^D", KINDS.items(), strict=True):
         rows = layers[(layers.layers == deepest) & (layers.attention == kind)].groupby("layer")
         middle, low, high = rows.lipschitz.median(), rows.lowest.min(), rows.highest.max()
         place = middle.index + shift
-        ax.errorbar(place, middle, [middle - low, high - middle], fmt="o", label=kind, color=colour)
+        ax.vlines(place, low, high, color=colour)
+        ax.plot(place, middle, mark, ms=5, label=kind, color=colour)
         if kind in ("l2-tied", "contractive"):
-            ax.plot(place, rows.bound.median(), "_", ms=14, mew=2.5, color=colour)
+            ax.plot(place, rows.bound.median(), "_", ms=14, mew=2.5, color=colour, label=f"{kind}, bound")
     ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant")
     ax.set_xticks(range(1, deepest + 1))
-    figure.legend(loc="outside upper center", ncols=4, columnspacing=1, handletextpad=0.2)
+    ax.set_yticks([0.01, 0.1, 1, 10, 100, 1000], ["0.01", "0.1", "1", "10", "100", "1,000"])
+    ax.minorticks_off()
+    named_at_the_end(ax, apart=11)
     return figure
 
 
