@@ -100,9 +100,8 @@ figures.table(shown, names=headings)
 # %% [markdown]
 # At each length the {term}`windows <window>` of a text lie at random places, without overlap, and are drawn again for
 # every length. They carry the special tokens of their model. So an interval says how well a slope is known *for that
-# text*. (Windows of DINOv2 are crops of one picture: its intervals say less.) MiniLM was trained on at most 128 tokens;
-# unless we say otherwise, it is measured up to there, the others up to 512. SmolLM2 is in 4 bits, as shipped. Choose a
-# model and a layer:
+# text*. (Windows of DINOv2 are crops of one picture: its intervals say less.) MiniLM was trained on at most 128 tokens, so
+# its main range ends there. SmolLM2 is in 4 bits, as shipped. Choose a model and a layer:
 
 # %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. All lengths are fitted. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
 figures.movable.growth(own[(own.corpus == own["map"].map(first_texts)) & (own.model != "gpt2")])
@@ -137,7 +136,7 @@ figures.table(apart, names=headings, bold=apart.exponent.str.startswith("1/4"))
 # which they are not, the 95 % interval of their mean would be {glue:text}`quarter-from:.2f` to
 # {glue:text}`quarter-to:.2f`. This agrees with 1/4 within a wide error, and does not confirm it.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the mean exponents over other choices of layers and lengths", "code_prompt_hide": "Hide the mean exponents"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the mean exponents over other choices of layers and lengths", "code_prompt_hide": "Hide the mean exponents"}
 means = averages()
 figures.table(means, names={"over": "mean over", "mean": "mean exponent"}, digits=2)
 
@@ -146,8 +145,7 @@ figures.table(means, names={"over": "mean over", "mean": "mean exponent"}, digit
 # ## All counts
 #
 # A layer is *near* if its slope is within {glue:text}`growth-closeness:.1f` of 1/4, a tolerance of ours. In brackets are
-# the middle 95 % of the counts over windows drawn again: too narrow where a length has few windows, and known up to one
-# layer. The next column counts whole 95 % intervals: *inside* the band $1/4 \pm 0.1$, *outside* it, or *undecided*. The
+# the middle 95 % of the counts over windows drawn again, too narrow where a length has few windows. The next column counts whole 95 % intervals: *inside* the band $1/4 \pm 0.1$, *outside* it, or *undecided*. The
 # last column counts the {term}`released quantity` instead of the constant. *Attention alone* is the map of the claim. The
 # *sub-layer* adds the residual connection and the norm: on BERT the released code measures that.
 
@@ -174,7 +172,7 @@ few = [
 main_counts = shown.set_index("key").loc[few].reset_index()
 figures.table(main_counts, names=headings, bold=main_counts.key == "all-main")
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show all counts", "code_prompt_hide": "Hide all counts"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all counts", "code_prompt_hide": "Hide all counts"}
 figures.table(shown[~shown.key.isin(few)], names=headings)
 
 # %% [markdown]
@@ -193,8 +191,7 @@ figures.table(shown[~shown.key.isin(few)], names=headings)
 # - **What the code measures on BERT.** Of the sub-layers with the norm last, the constant is near in
 #   {glue:text}`counts-last-128:.0f` up to 128 tokens and the released quantity in
 #   {glue:text}`counts-last-released-128:.0f`. Up to 512 tokens they are {glue:text}`counts-last-512:.0f` and
-#   {glue:text}`counts-last-released-512:.0f`. (Where the norm comes first, two windows a length leave most layers
-#   undecided.)
+#   {glue:text}`counts-last-released-512:.0f`.
 # - **The paper's lengths** are 2 to 98 tokens, for BERT on AG News 2 to 502. Ours begin at 4, with special tokens. From 4
 #   to 98 tokens {glue:text}`counts-paper-alice:.0f` layers of MiniLM are near on *Alice*, and
 #   {glue:text}`counts-paper-news:.0f` on AG News.
@@ -303,7 +300,7 @@ figures.table(moved, names=headings | {"beyond": f"more than {TOLERANCE}"}, digi
 # {glue:text}`positions-loss:.2f` nats a token, smoothed 4-grams {glue:text}`positions-ngram:.2f`), at windows from random
 # places.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the slopes of layers 3 and 4 by octaves, with 95 % intervals", "code_prompt_hide": "Hide the slopes by octaves"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the slopes of layers 3 and 4 by octaves, with 95 % intervals", "code_prompt_hide": "Hide the slopes by octaves"}
 of_mini = table[(table["map"] == "gpt2-mini") & (table.case == "as read")]
 titles = {"alice": "Alice", "ag_news": "AG News", "python_reference": "Python"}
 octaves = {}
@@ -662,7 +659,7 @@ ledger.record(
                  grounds=on_texts, counter_example=flatter),
 )  # fmt: skip
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the verdicts on Figures 4 to 6", "code_prompt_hide": "Hide these verdicts"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the verdicts on Figures 4 to 6", "code_prompt_hide": "Hide these verdicts"}
 ledger.record(*on_positions)
 
 # %% [markdown]

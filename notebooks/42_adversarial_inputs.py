@@ -229,7 +229,7 @@ numbers |= {
 for name, number in numbers.items():
     glue(name, float(number), display=False)
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the slopes and constants by model and inputs", "code_prompt_hide": "Hide the slopes and constants"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the slopes and constants by model and inputs", "code_prompt_hide": "Hide the slopes and constants"}
 lines = rates[rates.kind.isin(["clusters", "random", "fork"]) & (rates.model != "gpt2")]
 lines = lines.groupby([*panel_of, "kind"], sort=False).agg(
     low=("slope", "min"), middle=("slope", "median"), high=("slope", "max"), early=("early", "median"),
@@ -303,7 +303,7 @@ figures.table(pd.DataFrame(lines), names=headings)
 # $2 \gamma R^2$. In each map at least {glue:text}`share-least:.1%` of the heads are promised all positions of the model
 # if it is $2 \gamma R^2$, and at least {glue:text}`share-least-half:.1%` if it is $\gamma R^2$.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the factors and shares by model and radius", "code_prompt_hide": "Hide the factors and shares"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the factors and shares by model and radius", "code_prompt_hide": "Hide the factors and shares"}
 mine = windows[(windows.model == "minilm") & ~windows.masked]
 checked = []
 for row_of in mine.sample(rows_to_check, random_state=seed).itertuples():

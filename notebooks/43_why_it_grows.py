@@ -251,7 +251,7 @@ figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 # below {glue:text}`why-at-most:.2f`, and within {glue:text}`why-as-rival:.2f` of that of the norm of $P$, either way. This
 # was not blind: a first look at other windows of the same models had shown two errors of about the same size.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show all errors on these two models", "code_prompt_hide": "Hide the errors"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all errors on these two models", "code_prompt_hide": "Hide the errors"}
 unseen = layer_growth.stored("unseen-atlas-")
 unseen = with_terms(unseen[unseen.case == "as read"], results.load("unseen-head-terms"))
 fresh = layer_growth.rates(unseen, along=along[:4]).assign(mean=rates.slope.mean(), flat=0.0)
@@ -413,7 +413,7 @@ figures.named_at_the_end(axes[1], apart=11)
 plt.show()
 
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the slopes with intervals, layer by layer", "code_prompt_hide": "Hide the slopes with intervals"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the slopes with intervals, layer by layer", "code_prompt_hide": "Hide the slopes with intervals"}
 def rows_of(kind, layer, low=32):
     """Rows of one layer from `low` to 512 tokens."""
     return kinds[kind][(kinds[kind].layer == layer) & kinds[kind].length.between(low, 512)]

@@ -9,8 +9,8 @@
 # %% [markdown]
 # # What the released experiments measure
 #
-# **The released code, as we read it, returns another quantity than the constant.** {cite:t}`castin2024smooth` released
-# the code of their experiments; without it, this page could not exist. Where a call returns two values, the code keeps
+# **The released code, as we read it, returns another quantity than the constant.** Its authors
+# released it {cite}`castin2024smooth`; without that, this page could not exist. Where a call returns two values, the code keeps
 # the first instead of the second: it reports the {term}`released quantity` in place of the
 # {term}`local Lipschitz constant`. In a network with random weights, on random {term}`tokens <token>`, the constant grows
 # with {term}`exponent` {glue:text}`released-defined:.2f` in their number $n$, the released quantity with
@@ -310,7 +310,7 @@ change = local_lipschitz(f, ends[1]).value / local_lipschitz(f, ends[0]).value -
 effects["pieces"] = "MiniLM, 31 tokens, [CLS] in front: constant {:+.0%} to {:+.0%}."
 effects["pieces"] = effects["pieces"].format(change.min(), change.max())
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show every difference that we found, with its effect", "code_prompt_hide": "Hide the differences"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show every difference that we found, with its effect", "code_prompt_hide": "Hide the differences"}
 f = gpt2.attention(6)
 x = audit.received(gpt2, audit.random_ids(32, 5), 6, token_types=True)
 truth, hasty = local_lipschitz(f, x).value, text[text.loop_steps == 1]

@@ -82,7 +82,7 @@ plt.show()
 # step, without dropout or clipping, with {glue:text}`trained-seeds:d` seeds. The text, the Penn Treebank, is not part of this book, only numbers
 # measured on it.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the text, the sizes and the training", "code_prompt_hide": "Hide the sizes"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the text, the sizes and the training", "code_prompt_hide": "Hide the sizes"}
 first, valid, test = settings["characters"]
 print(f"text: {corpora.describe(settings['corpus'])}")
 print(f"characters: {first:,} to train on, {valid:,} and {test:,} held out")
@@ -218,7 +218,7 @@ figures.table(pd.DataFrame(rows), names=headings)
 #
 # One rate serves all kinds: in short runs with another seed it is the best of three for each kind, by validation loss.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the validation losses at three rates", "code_prompt_hide": "Hide the losses at three rates"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the validation losses at three rates", "code_prompt_hide": "Hide the losses at three rates"}
 scan = stored[(stored.part == "scan") & (stored.row == "evaluation")]
 scan = scan.drop_duplicates(["attention", "rate"], keep="last").pivot(
     index="attention", columns="rate", values="validation_loss"
@@ -232,7 +232,7 @@ figures.table(scan.loc[kinds].reset_index(), names=headings, digits=4)
 # Learned positions in place of sinusoids do not change the picture: in a run with two layers tied L2 then costs
 # {glue:text}`cost_learned:.2f` nats.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the test losses with learned positions", "code_prompt_hide": "Hide the test losses with learned positions"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the test losses with learned positions", "code_prompt_hide": "Hide the test losses with learned positions"}
 moved = stored[(stored.part == "positions") & (stored.row == "test")]
 moved = pd.concat([moved, ends[(ends.layers == 2) & (ends.seed == 0)]])
 moved = moved.pivot(index="attention", columns="positions", values="nats").loc[kinds].reset_index()
@@ -281,7 +281,7 @@ figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "s
 figures.training.constants(stored)
 plt.show()
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the constants layer by layer", "code_prompt_hide": "Hide the constants"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the constants layer by layer", "code_prompt_hide": "Hide the constants"}
 layers["used"] = layers.highest / layers.bound
 trained = layers[layers.layers == deepest].groupby(["attention", "layer"])
 trained = trained.agg(

@@ -235,7 +235,7 @@ figures.table(said, names=heads, bold=(best_loss < pairs).all(axis=1).to_numpy()
 # network without attention keeps. Tied L2 attention keeps it there, and contractive networks keep it at every depth. (At
 # {glue:text}`deepest` layers the network without attention loses it, too.)
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show how many seeds train at the rate 0.001, by depth", "code_prompt_hide": "Hide how many seeds train"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how many seeds train at the rate 0.001, by depth", "code_prompt_hide": "Hide how many seeds train"}
 by = ends.groupby(["layers", "attention"]).nats
 mean = by.mean().unstack().reindex(columns=shown)
 whole = by.agg(lambda nats: (nats < pairs).all()).unstack().reindex(columns=shown)

@@ -288,7 +288,7 @@ figures.table(together, bold=together.compared.str.contains("constant"))
 # out, since there the first order decides. Random orders of {glue:text}`page-63-layers:d` layers mostly lie within
 # ±{glue:text}`page-63-chance:.2f`.*
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the same for each model", "code_prompt_hide": "Hide the table of each model"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the same for each model", "code_prompt_hide": "Hide the table of each model"}
 alone = shown(["MiniLM", "gpt2-mini"]).reset_index()
 alone["compared"] += ", " + alone.pop("layers")
 figures.table(alone)
@@ -531,7 +531,7 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # {glue:text}`page-63-lirpa-version`, on nine random layers. Both bound the Frobenius norm of the output's change, when
 # all tokens together move by at most a given length in the Euclidean norm.
 
-# %% tags=["hide-input", "hide-output"] mystnb={"code_prompt_show": "Show the nine cases", "code_prompt_hide": "Hide the nine cases"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the nine cases", "code_prompt_hide": "Hide the nine cases"}
 beside = results.load("bench-nearby")
 beside["case"] = [f"{row.heads} × {row.width} × {row.tokens}" for row in beside.itertuples()]
 beside["ours"], beside["theirs"] = beside.bound / beside.attack, beside.lirpa / beside.attack
