@@ -323,6 +323,8 @@ fig, ax = plt.subplots(figsize=(6.2, 3.5))
 for (label, values), look in zip(live.items(), ("C0-", "C2-", "C0--"), strict=True):
     ax.plot(values, look, label=label)
 ax.set(yscale="log", xlabel="steps", ylabel="relative spread of tokens")
+ax.set_yticks([0.001, 0.01, 0.1, 1], ["0.001", "0.01", "0.1", "1"])
+ax.minorticks_off()
 figures.named_at_the_end(ax, apart=11)
 plt.show()
 

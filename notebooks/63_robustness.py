@@ -293,7 +293,7 @@ alone = shown(["MiniLM", "gpt2-mini"]).reset_index()
 alone["compared"] += ", " + alone.pop("layers")
 figures.table(alone)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-ranks", "caption": "Each mark is one window at one layer: the largest change found against what first order predicts. On the line they are equal. Left: vectors of one token norm follow the prediction across layers and mostly exceed it. Right: the worst word found stays far below it."}, "image": {"alt": "Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini, and a diagonal line. On the left, for vectors, the marks rise along the line, most of them above it. On the right, for one word, they scatter far below the line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-ranks", "caption": "Each mark is one window at one layer: the largest change found against what first order predicts. On the line they are equal. Above: vectors of one token norm follow the prediction across layers and mostly exceed it. Below: the worst word found stays far below it."}, "image": {"alt": "Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini, and a diagonal line. Above, for vectors, the marks rise along the line, most of them above it. Below, for one word, they scatter far below the line."}}
 figures.robustness.ranks(stored)
 plt.show()
 

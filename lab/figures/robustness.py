@@ -3,7 +3,7 @@
 import numpy as np
 
 from lab.figures.registry import figure
-from lab.figures.style import named_at_the_end, panels
+from lab.figures.style import named_among_marks, named_at_the_end, panels
 
 ATTACKS = (
     ("random", "random", "C6", "x", ":"),
@@ -77,7 +77,7 @@ def ranks(table, attacks=("vector 1", "word")):
     `table`: the stored ``one-word``. `attacks`: one for each panel, of `ATTACKED`.
     """
     titles = {name: f"vectors, {said} of a token norm" for name, said in ATTACKED.items()} | {"word": "one word"}
-    axes = panels(len(attacks), width=3.9, height=3.7)
+    axes = panels(1, rows=len(attacks), width=6, height=3.3)
     rows = worst(table).assign(first=lambda rows: rows.lipschitz * rows.epsilon)
     for ax, attack in zip(axes, attacks, strict=True):
         for model, name, colour, marker in (("minilm", "MiniLM", "C5", "o"), ("gpt2-mini", "gpt2-mini", "0.35", "s")):
@@ -86,10 +86,10 @@ def ranks(table, attacks=("vector 1", "word")):
         drawn = rows[rows.attack == attack]
         ends = np.array([drawn["first"].min(), drawn["first"].max()])
         ax.plot(ends, ends, color="0.5", lw=0.8)
-        ax.set(xscale="log", yscale="log", title=titles[attack], xlabel="constant × length of the change")
+        ax.set(xscale="log", yscale="log", title=titles[attack], ylabel="largest change found")
+        ax.set_xlabel("constant × length of the change")
         ax.set_xticks([20, 100, 500], ["20", "100", "500"])
         ax.set_yticks([5, 20, 100, 500], ["5", "20", "100", "500"])
         ax.minorticks_off()
-    axes[0].set_ylabel("largest change found")
-    axes[0].legend()
+        named_among_marks(ax)
     return axes[0].figure
