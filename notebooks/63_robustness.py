@@ -80,6 +80,7 @@ def grid_search(x, radius):
     return attacks.change(f, x, disc).max().item()
 
 
+# %% tags=["hide-input"]
 hand = []
 for relative in relative_radii:
     radius = (relative * token).item()
@@ -90,8 +91,6 @@ for relative in relative_radii:
     found["bound"] = nearby_upper(f, x, [radius]).best.item()
     hand.append(pd.Series(found) / (top.value * radius))
 hand = pd.DataFrame(hand).assign(relative=relative_radii)
-
-# %% tags=["hide-input"]
 heads = {"relative": "relative length", "grid search": "grid search", "singular": "singular vector"}
 heads |= {"aligned": "aligned", "pgd": "PGD", "bound": "upper bound"}
 figures.table(hand, names=heads, digits={"relative": 1})
@@ -284,9 +283,8 @@ together = shown(["both"]).reindex([(name, "both") for name in compared]).reset_
 figures.table(together, bold=together.compared.str.contains("constant"))
 
 # %% [markdown]
-# *Rank correlations across all layers of both models, and within layers, where only the text differs. One per cent is left
-# out, since there the first order decides. Random orders of {glue:text}`page-63-layers:d` layers mostly lie within
-# ±{glue:text}`page-63-chance:.2f`.*
+# *Rank correlations across all layers of both models, and within layers, where only the text differs. Random
+# orders of {glue:text}`page-63-layers:d` layers mostly lie within ±{glue:text}`page-63-chance:.2f`.*
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the same for each model", "code_prompt_hide": "Hide the table of each model"}
 alone = shown(["MiniLM", "gpt2-mini"]).reset_index()
@@ -559,8 +557,8 @@ assert short.ours.max() < 1.05
 # The bound of this page is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in
 # these nine cases, and at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f`
 # of what gradient ascent finds. It is made for attention; auto_LiRPA takes networks of many kinds and bounds every
-# coordinate of the output, of which we take the norm. We took the better of CROWN and intervals followed by CROWN;
-# version 0.7.1, which was not available to us, may be tighter.
+# coordinate of the output, of which we take the norm. (We took the better of CROWN and intervals followed by CROWN;
+# version 0.7.1 may be tighter.)
 #
 # **Next:** {doc}`65_regimes` says which {term}`bound` is the smallest at which length and {term}`radius`. An appendix,
 # {doc}`72_kv_rounding`, asks whether the constant says which layers bear a rounded cache.
