@@ -211,3 +211,15 @@ def test_the_atlas_draws_slopes_in_their_intervals_and_each_on_its_axis():
     assert np.allclose(bar[:, 1], [0.2, 0.5])
     both = figures.atlas.two_quantities(fitted, 0.25, 0.1).axes[0]
     assert both.lines[1].get_xydata().tolist() == [[0.3, 0.1]] and both.get_ylabel().endswith("released quantity")
+
+
+def test_names_at_the_ends_of_lines_keep_their_order_and_do_not_overlap():
+    ax = plt.subplots()[1]
+    for name, end in (("top", 2.0), ("low", 1.0), ("high", 1.01), ("_axis", 0.0)):
+        ax.plot([0, 1], [0, end], label=name)
+    figures.named_at_the_end(ax, apart=12)
+    ax.figure.canvas.draw()
+    boxes = {name.get_text(): name.get_window_extent() for name in ax.texts}
+    low, high, top = (boxes.pop(name) for name in ("low", "high", "top"))
+    assert low.y1 <= high.y0 and high.y1 <= top.y0 and min(low.x0, top.x0) > ax.bbox.x1 and not boxes
+    assert abs((top.y0 + top.y1) / 2 - ax.transData.transform((1, 2))[1]) < 2
