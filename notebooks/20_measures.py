@@ -231,7 +231,8 @@ plt.show()
 #
 # **Large moves.** For two points on a line, $A$ a number and $V = 1$, the clouds in $[-2, 2]$ can be searched on a
 # grid. On a line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted points over
-# $\sqrt 2$. By the theorem the supremum of the quotients is the largest norm of a Jacobian. For five numbers $A$ we take the largest
+# $\sqrt 2$. By the theorem the supremum of the quotients is the largest norm of a Jacobian. For five numbers $A$ we
+# take the largest
 # quotient over pairs of clouds on the grid and the largest quotient close to the cloud with the largest norm. The
 # larger of the two agrees with the largest norm to {glue:text}`page-20-global`, relatively; the far quotients are all
 # below it.
