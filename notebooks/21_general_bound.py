@@ -265,7 +265,7 @@ for ax, rows, name in zip(axes, (in_n, in_R), ("n", "R"), strict=True):
     ax.set_xlim(right=3.5 * rows[name].iloc[-1])
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.minorticks_off()
-axes[0].text(2.1, 3.75, "★ gradient ascent", fontsize=9, va="center")
+axes[0].text(2.1, 3.75, "★ ascent", fontsize=9, va="center")
 axes[0].set(title="R = 2", xlabel="tokens n")
 axes[1].set(title="n = 8", xlabel="radius R")
 plt.show()
@@ -609,8 +609,8 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 #
 # Form (b) needs $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ *and* $\abs{A^\top x_i} \le s$. Without the last
 # hypothesis, as the released code has it (without the factor $\sqrt3$), it fails. Take $A = a\, e_1 e_2^\top$, tokens
-# $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But $P_{ij} = \frac12$, $\Sigma_i A = A$, and the
-# norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which is above $\sqrt 6$ for all $a > 5/\sqrt6$: at
+# $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But $P_{ij} = \frac12$, $\Sigma_i A = A$,
+# and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which is above $\sqrt 6$ for all $a > 5/\sqrt6$: at
 # $a = 50$ it is {glue:text}`broken_50:.1f`. Random clouds do not show this failure, because it needs tokens that $A$
 # maps to nearly 0 and $A^\top$ does not.
 
