@@ -354,7 +354,7 @@ figures.table(
 # (`separable`). The number is the same, to the tolerance. A list of {term}`sequences <sequence>` of mixed lengths is
 # one call.
 
-# %%
+# %% tags=["hide-input"]
 x = model.activations(ids, layer)[0]
 plane = Attention.from_matrices(*torch.eye(2).double().expand(2, 2, 2))
 disc = torch.randn(1500, 2, generator=generator, dtype=torch.float64) / 2
@@ -365,8 +365,6 @@ ways = {
     "1500 particles": local_lipschitz(plane, disc),
     "1500 particles, memory=1": local_lipschitz(plane, disc, memory=1),
 }
-
-# %% tags=["hide-input"]
 told = pd.DataFrame({"call": ways.keys(), "route": [lip.route for lip in ways.values()]})
 told["numbers"] = [", ".join(f"{value:.5f}" for value in lip.value.flatten()) for lip in ways.values()]
 figures.table(told, names={"call": "call", "route": "lip.route", "numbers": "local Lipschitz constant"})

@@ -73,7 +73,7 @@ figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 
 # and the second by the opposite: $2t$ in all, which is $t \sqrt{\lambda_2}$ with the $\lambda_n$ of the theorem below.
 # The computed norm agrees.
 
-# %%
+# %% tags=["hide-input"]
 A, V = 5 * torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double(), torch.eye(2, dtype=torch.float64)  # t = 5
 x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)  # on the unit sphere, so R = 1
 P = (x @ A.T @ x.T).softmax(1)
@@ -85,8 +85,6 @@ key = torch.einsum("ij,ija,ic->iajc", P, gap, x @ A.T)
 value = torch.einsum("ij,ac->iajc", P, V)
 t, c = spectral_norm(A), P.sum(0).max().item()  # logit range, largest column sum
 terms = {"query": (query, t), "key": (key, t * c**0.5), "value": (value, c**0.5)}
-
-# %% tags=["hide-input"]
 by_hand = {n: (spectral_norm(M.reshape(4, 4)), b) for n, (M, b) in terms.items()}
 whole = spectral_norm((query + key + value).reshape(4, 4))
 ends = bounds.general_upper_exact(A, V, 2, 1), bounds.general_upper(A, V, 2, 1)
@@ -472,9 +470,6 @@ figures.table(worst[list(names)].replace("ascended", "gradient ascent"), names=n
 # times $\norm\varepsilon$, since it acts on each row alone.
 # :::
 # ::::
-#
-# *Width 2, in numbers.* In the plane we know only examples of the best factor. For 3, 4 and 10 tokens the best that we
-# found are {glue:text}`plane_3:.2f`, {glue:text}`plane_4:.2f` and {glue:text}`plane_10:.2f` of $\sqrt{\lambda_n}$.
 
 
 # %% tags=["hide-input"]
@@ -758,12 +753,12 @@ ledger.record(
 #
 # - The published bound, as reconstructed, holds at all inputs tried, and none of them reaches half of it. The tighter
 #   bounds are proved, not only tested, and the published bound follows from them.
-# - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can replace
-#   $\sqrt{\lambda_n}$ by less. A bound can still use the head's own $A$ and $V$, and can be smaller at moderate $t$.
-#   Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
-# - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$.
-#   In width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each
-#   side.
+# - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can improve
+#   on $\sqrt{\lambda_n}$. A bound that uses $A$ and $V$ themselves can be smaller at moderate $t$. Lengths beyond
+#   $e^{2t}$ need {doc}`29_exact_rate`.
+# - Three tokens or more need width 3. In width 2 the best factor is below $\sqrt{\lambda_n}$; for 3, 4 and 10 tokens we
+#   found {glue:text}`plane_3:.2f`, {glue:text}`plane_4:.2f` and {glue:text}`plane_10:.2f` of it. In width 1 it is at most
+#   1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each side.
 # - With a mask the bound holds, but its leading constant is not reached: the exact one is smaller
 #   ({prf:ref}`masked-leading`).
 # - The released code has the form that fails. We do not know whether Theorem C.3 reads so.
