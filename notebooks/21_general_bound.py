@@ -604,10 +604,10 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 #
 # Form (b) needs $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ *and* $\abs{A^\top x_i} \le s$. Without the last
 # hypothesis, as the released code has it (without the factor $\sqrt3$), it fails. Take $A = a\, e_1 e_2^\top$, tokens
-# $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But $P_{ij} = \frac12$, $\Sigma_i A = A$,
-# and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which is above $\sqrt 6$ for all $a > 5/\sqrt6$: at
-# $a = 50$ it is {glue:text}`broken_50:.1f`. Random clouds do not show this failure, because it needs tokens that $A$
-# maps to nearly 0 and $A^\top$ does not.
+# $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But $P_{ij} = \frac12$,
+# $\Sigma_i A = A$, and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which is above $\sqrt 6$ for
+# all $a > 5/\sqrt6$: at $a = 50$ it is {glue:text}`broken_50:.1f`. Random clouds do not show this failure, because it
+# needs tokens that $A$ maps to nearly 0 and $A^\top$ does not.
 
 
 # %% tags=["hide-input"]
@@ -757,8 +757,8 @@ ledger.record(
 #   on $\sqrt{\lambda_n}$. A bound that uses $A$ and $V$ themselves can be smaller at moderate $t$. Lengths beyond
 #   $e^{2t}$ need {doc}`29_exact_rate`.
 # - Three tokens or more need width 3. In width 2 the best factor is below $\sqrt{\lambda_n}$; for 3, 4 and 10 tokens we
-#   found {glue:text}`plane_3:.2f`, {glue:text}`plane_4:.2f` and {glue:text}`plane_10:.2f` of it. In width 1 it is at most
-#   1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each side.
+#   found {glue:text}`plane_3:.2f`, {glue:text}`plane_4:.2f` and {glue:text}`plane_10:.2f` of it. In width 1 it is at
+#   most 1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each side.
 # - With a mask the bound holds, but its leading constant is not reached: the exact one is smaller
 #   ({prf:ref}`masked-leading`).
 # - The released code has the form that fails. We do not know whether Theorem C.3 reads so.
