@@ -15,7 +15,7 @@
 # matrix products evaluate it. On {glue:text}`page-11-maps` random maps this closed form agrees with automatic
 # differentiation to {term}`rounding`. The theorems and the experiments of this book use this same code.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: it can be masked or not
 layer = 2
 head = 9
@@ -326,11 +326,7 @@ products = pd.DataFrame(rows, columns=["jvp", "vjp", "gram", "adjoint"])
 glue("page-11-maps", len(products), display=False)
 meaning = ["J ε against autograd", "Jᵀ w against autograd", "Jᵀ J u against autograd", "J and Jᵀ are transposes"]
 worst = pd.DataFrame({"meaning": meaning, "largest": products.max().tolist()})
-figures.table(
-    worst,
-    names={"meaning": "what is compared", "largest": "largest relative difference"},
-    digits=1,
-)
+figures.table(worst, names={"meaning": "what is compared", "largest": "largest relative difference"}, digits=1)
 
 # %% [markdown]
 # ::::{dropdown} Proof

@@ -15,7 +15,7 @@
 # from products with the Jacobian alone: {glue:text}`page-12-products` products for the layer below. It also gives an
 # upper {term}`bound`, and the user chooses how probable a failure of that bound may be.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"
 layer = 3
 length = 24  # tokens in the window
@@ -289,7 +289,7 @@ hard = hard.groupby(["gap", "along"], as_index=False).max().round({"gap": 4})
 natural, planted = hard[hard.along == 1], hard[hard.along < 1]
 stopped_at = planted[planted.gap == 0.1]["at the stop"].iloc[0]  # 1e-12 along
 glue("page-12-natural", ledger.written(natural["at the stop"].max(), 1), display=False)
-glue("page-12-stopped", stopped_at, display=False)
+glue("page-12-stopped", float(stopped_at), display=False)
 
 # %% [markdown]
 # ## The upper bound

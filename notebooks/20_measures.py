@@ -14,7 +14,7 @@
 # outputs of the two maps agree. Their {term}`local Lipschitz constants <local Lipschitz constant>` agree too, in the
 # {term}`Wasserstein distance` $W_2$ for clouds, as long as the points are distinct and their weights stay the same.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones
 step = 1e-7  # length of the perturbation, in W2
 seed = 0
@@ -68,7 +68,7 @@ plt.show()
 #
 # We take the tokens $0$ and $1$ with weights $\frac14$ and $\frac34$, and $A = V = 1$, and write out the Jacobian.
 
-# %%
+# %% tags=["hide-input"]
 x, a = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([0.25, 0.75]).double()
 one = torch.ones(1, 1).double()
 f = Attention.from_matrices(one, one)

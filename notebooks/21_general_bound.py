@@ -16,7 +16,7 @@
 # come that close, at the input of {numref}`fig-21-even-fork`. The published {term}`bound` (reconstructed) is at least
 # {glue:text}`too_high:.2f` times as large as ours on the balls that we drew.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 maps = 12  # random pairs A, V, each at three radii
 lengths = [2, 4, 8, 16, 32, 64, 128, 256, 512]
 radii = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16]

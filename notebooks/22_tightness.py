@@ -15,7 +15,7 @@
 # clusters along an eigenvector of $A$ the growth lasts up to the *promised length*, a number of tokens exponential in
 # $R^2$, and ends soon after ({numref}`fig-22-window`). Other inputs keep the rate for longer ({doc}`29_exact_rate`).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 radii = [1.0, 2.0, 3.0]  # in the figure
 fit_radii = [2.5, 3.0, 3.5]  # for the slope in n
 longest = 1e9  # tokens

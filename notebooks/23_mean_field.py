@@ -15,7 +15,7 @@
 # page tests the published bounds, and halves the {term}`exponent` of the upper bound ({doc}`29_exact_rate` has the true
 # exponent). At the radii of a trained layer none of these bounds is of practical use.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"
 length = 24  # tokens of the window that fixes the real radii
 random_cases = 300

@@ -15,7 +15,7 @@
 # an explicit rate; the attention of real tokens is far from it. With a tie the constant need not settle: a token at the
 # origin, between two others, never makes a choice, and the constant grows like $R^2$ ({numref}`fig-24-three`).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"
 layers = [0, 3, 5]
 length = 24
@@ -234,14 +234,15 @@ plt.show()
 
 # %% [markdown]
 # With three tokens and $d = 1$ the {term}`Jacobian` is three by three. At $R = 4$ the entry of the first token is
-# $\frac23 \cdot 16 + \frac13 = 11$, and no other entry exceeds 1 by more than $10^{-5}$:
+# $\frac23 \cdot 16 + \frac13 = 11$, and no other entry exceeds 1 by more than $10^{-5}$. The largest
+# singular value is {glue:text}`page-24-torn:.2f`, far above $\sqrt 3$.
 
-# %%
+# %% tags=["hide-input"]
 line = torch.ones(1, 1, dtype=torch.float64)
 x = quadratic_input(3, 4, [1.0])  # the tokens 0, 4, -4
 J = AttentionJacobian(Attention.from_matrices(line, line), x).dense()
 torn = torch.linalg.matrix_norm(J, 2).item()
-print(f"largest singular value {torn:.4f}, the square root of n {3**0.5:.4f}")
+glue("page-24-torn", torn, display=False)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-24-three", "caption": "Three tokens of norm 0, $R$ and $R$ with $R = 2$. The middle token attends to both sides equally; a small push makes it prefer one side, and its output moves by a multiple of the push that grows like $R^2$."}, "image": {"alt": "Two panels. Left, three tokens on a slanted line, the middle one with equal arrows to the two outer ones; it is pushed a little along the line. Right, its output moves much farther along the line, the other two outputs hardly."}}
 small = quadratic_input(3, 2, along)
@@ -301,7 +302,7 @@ figures.table(grown, names=names | {"limit": "(n − 1)/n"}, digits=6)
 # The relative distance from the limit, and the error of the exponent, come from the $\frac1n I$ of the block and fall
 # like $\frac1{(n-1) R^2}$. The hypothesis of {prf:ref}`large-radius` fails here, and the code refuses to name a limit:
 
-# %%
+# %% tags=["hide-input"]
 try:
     bounds.large_radius_limit(same, quadratic_input(5, 1, along))
 except ValueError as refusal:
@@ -539,13 +540,11 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - In the limit the constant depends on who chooses whom: the token with the most followers sets it, and it has at
-#   most $n$. The smallest gap sets the rate, and gaps can be tiny: an input close to a tie comes to its limit only at
-#   very large radii, after large constants. The rate is fitted on a finite range; the explicit bound is proved.
-# - With a tie the factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
-#   {term}`sequences <sequence>`.
-# - Ties are a thin set, but on a *ball* of radius $R$ the supremum does not depend on how thin a set is: the growth is
-#   real, and a token within $1/R$ of the origin is enough. So no bound of smaller order in $R$ than the bound of
-#   {doc}`21_general_bound` can hold there; {doc}`23_mean_field` has bounds for every length.
+#   most $n$. The smallest gap sets the rate; an input close to a tie comes to its limit only at very large radii, after
+#   large constants. The rate is fitted on a finite range; the explicit bound is proved.
+# - Ties are a thin set, but on a *ball* of radius $R$ the supremum does not depend on how thin a set is. So no bound of
+#   smaller order in $R$ than the bound of {doc}`21_general_bound` can hold there, even for three tokens.
+#   {doc}`23_mean_field` has bounds for every length.
 # - The growth is measured with $A = V = I$ alone. In general the same proof gives
 #   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all
 #   $A$ and $V$ other than 0, with a suitable $u$.
