@@ -117,7 +117,7 @@ def at_worst(table):
             ax.axhline(1, color="black", lw=1)
             ax.set(xscale="log", yscale="log", ylim=(0.7, WORST))
             fixed = f"t = {rows.t.iloc[0]:g}" if place == "n" else f"n = {rows.n.iloc[0]}"
-            ax.set_title(f"{'fork' if given == 'fork' else 'random tokens'}, {fixed}")
+            ax.set_title(f"{'fork' if given == 'fork' else 'random'}, {fixed}")
         axes[0].set_ylabel("bound / constant")
     for ax, place in zip(grid[-1], ("tokens n", "logit range t"), strict=True):
         ax.set_xlabel(place)
