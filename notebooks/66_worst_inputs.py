@@ -50,7 +50,7 @@ for table in tables:
     table["gain"] = table.ascended / table.fork
 heads, layers, gpt2, gpt2_layers = tables
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-heads", "caption": "Each trained head on {glue:text}`page-66-length` tokens, in the ball whose radius is the longest token of five {term}`windows <window>` of Alice. The worst input found is a {term}`fork`, to which {term}`gradient ascent` adds at most {glue:text}`page-66-added:.0f` %; it comes close to the proved bound. Text and the paper's {term}`two clusters` stay far below."}, "image": {"alt": "Two panels with a logarithmic axis, heads sorted by their largest constant. Text and two clusters lie lowest; far above both are the crosses of the worst inputs found, on or just below the line of the proved bound."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-heads", "caption": "Each trained head on {glue:text}`page-66-length` tokens, in the ball whose radius is the longest token of five {term}`windows <window>` of Alice. The worst input found is a {term}`fork`, to which {term}`gradient ascent` adds at most {glue:text}`page-66-added` %; it comes close to the proved bound. Text and the paper's {term}`two clusters` stay far below."}, "image": {"alt": "Two panels with a logarithmic axis, heads sorted by their largest constant. Text and two clusters lie lowest; far above both are the crosses of the worst inputs found, on or just below the line of the proved bound."}}
 length = int(heads.length.iloc[0])
 figures.worst_inputs.between({names[name]: rows for name, rows in heads.groupby("model", sort=False)})
 plt.show()
@@ -568,7 +568,7 @@ assert on_its_ball.value >= 0.98 * both.value and (gpt2.gain > 0.99).all()
 # %% tags=["hide-input"]
 both_heads = pd.concat([heads, gpt2])
 of_model = heads.groupby("model")[["over_text", "over_heuristic"]].median()
-spread = {"added": 100 * (heads.gain.max() - 1)}
+spread = {"added": math.ceil(100 * (heads.gain.max() - 1))}
 for short, name in (("minilm", "minilm"), ("mini", "gpt2-mini")):
     for column in of_model:
         spread[f"{column.replace('_', '-')}-{short}"] = of_model.loc[name, column]
