@@ -301,7 +301,7 @@ plt.show()
 # replace a small mass of one token by one of 64 tokens from another window of the same text, as the same layer sees
 # them.
 
-# %%
+# %% tags=["hide-input"]
 model = models.load(model_name, dtype=torch.float64)
 corpus = corpora.available(*texts)
 ids = model.token_ids(corpora.read(corpus))
@@ -412,7 +412,7 @@ ledger.record(
 # - MiniLM was measured on one window only. A masked layer has no splitting, because what a copy sees depends on where it
 #   stands.
 #
-# **One thing to try.** In the last cell above, write `splitting(f, 3 * tokens)`: does moving copies apart ever do more
-# than moving whole tokens?
+# **One thing to try.** In the folded cell of the trained layers, write `splitting(f, 3 * tokens)`: does moving copies
+# apart ever do more than moving whole tokens?
 #
 # **Next:** {doc}`../book/solver`, how the constant is computed.

@@ -156,9 +156,9 @@ figures.table(summary, names=headings, digits=4)
 # ## Every layer of MiniLM, closed form
 #
 # These are the three terms alone, with no column formed, on a {term}`window` of Python's language reference, with and
-# without the {term}`mask <mask (causal)>`, measured when this page runs.
+# without the {term}`mask <mask (causal)>`, measured when this page runs. The folded table has each term of each layer.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 live = []
 for masked in (False, True):
     for layer, f, x in brackets.inputs(model_name, masked, length):

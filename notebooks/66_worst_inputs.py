@@ -16,7 +16,7 @@
 # {glue:text}`page-66-largest:.2f` times the constant found, so the {term}`Lipschitz constant on a ball` of each of these
 # heads is known within that factor ({numref}`fig-66-heads`).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 seed = 0
 rows_to_check = 2  # stored rows measured again now
 layer, head = 2, 5  # whose worst input is drawn
@@ -60,15 +60,15 @@ plt.show()
 #
 # Heads are taken without their output matrix. *Room* is the upper bound over the largest constant found; the other
 # columns divide that constant by those of the text, of {term}`two clusters` (the paper's input) and of the fork from
-# which the ascent began. Each column has its own median and extremes: a row is not one head. Layers and GPT-2, for
+# which the ascent began. Each column has its own median and maximum: a row is not one head. Layers and GPT-2, for
 # which we have no text, are explained below.
 
 # %% tags=["hide-input"]
 ratio_names, of = ["room", "over_text", "over_heuristic", "gain"], ["model", "thing"]
 every = [heads.assign(thing="heads"), gpt2.assign(thing="heads", gain=np.nan), layers.assign(thing="layers")]
 every = pd.concat([*every, gpt2_layers.assign(thing="layers", gain=np.nan)])
-summary = every.groupby(of, sort=False)[ratio_names].quantile([0, 0.5, 1]).reset_index()
-summary["which"] = summary.level_2.map({0: "smallest", 0.5: "median", 1: "largest"}) + " of " + summary.thing
+summary = every.groupby(of, sort=False)[ratio_names].quantile([0.5, 1]).reset_index()
+summary["which"] = summary.level_2.map({0.5: "median", 1: "largest"}) + " of " + summary.thing
 summary["model"] = summary.model.map(names)
 shown = {"model": "model", "which": "ratio", "room": "room", "over_text": "over text"}
 figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "gain": "over its fork"})
@@ -302,7 +302,7 @@ assert (turned["constant of the fork"] <= turned.ball_upper).all()
 # constants can be too high. Our upper bounds are those of {doc}`21_general_bound`, with the keys and queries of the
 # next section.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-layers", "caption": "Whole layers, with all heads and the output matrix, in the balls of {numref}`fig-66-heads`; triangles are forks, where the ascent from them gained. The proved bound is up to {glue:text}`page-66-layer-room:.2f` times the constant of the worst input found, farther from it than for one head."}, "image": {"alt": "Two panels with a logarithmic axis, one column of marks for each layer of MiniLM and of gpt2-mini. Text and two clusters lie lowest, crosses of the worst inputs found ten to a thousand times higher, and the line of the proved bound above these. Triangles of forks lie just below some of the crosses."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-layers", "caption": "Whole layers, with all heads and the output matrix, in the balls of {numref}`fig-66-heads`; triangles are forks, where the ascent from them gained. The proved bound is up to {glue:text}`page-66-layer-room:.2f` times the constant found, more than for one head."}, "image": {"alt": "Two panels with a logarithmic axis, one column of marks for each layer of MiniLM and of gpt2-mini. Text and two clusters lie lowest, crosses of the worst inputs found ten to a thousand times higher, and the line of the proved bound above these. Triangles of forks lie just below some of the crosses."}}
 figures.worst_inputs.between({names[name]: rows for name, rows in layers.groupby("model", sort=False)}, thing="layers")
 plt.show()
 
@@ -333,6 +333,7 @@ figures.table(stars, digits=3)
 # %% [markdown]
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
+# ::::{dropdown} The theorem: keys and queries of several heads
 # :::{prf:theorem} Keys and queries of several heads
 # :label: pairs-of-tokens
 #
@@ -355,14 +356,14 @@ figures.table(stars, digits=3)
 # :::
 #
 # With one head, the first is $T / \sqrt2$, as before: this $\kappa$ is the $\kappa / \sqrt2$ of
-# {prf:ref}`layer-on-ball`. We compare the bound, `ball_upper`, with inputs found by gradient ascent, for random layers
-# whose heads read or write in different directions, or all in one.
+# {prf:ref}`layer-on-ball`. `ball_upper` needs these suprema from above. The first of $E_1$ and the second of $E_2$ have
+# two unit vectors each: they are at most the norm of a linear map of symmetric matrices, $Y \mapsto \sum_h M_h Y
+# M_h^\top / w_h$, and a positive definite $Y$ certifies that norm. The others are
+# {term}`spectral norms <spectral norm>` of heads side by side.
+# ::::
 #
-# :::{dropdown} How the suprema are bounded
-# `ball_upper` needs these suprema from above. The first of $E_1$ and the second of $E_2$ have two unit vectors each: they
-# are at most the norm of a linear map of symmetric matrices, $Y \mapsto \sum_h M_h Y M_h^\top / w_h$, and a positive
-# definite $Y$ certifies that norm. The others are {term}`spectral norms <spectral norm>` of heads side by side.
-# :::
+# We compare the bound, `ball_upper`, with inputs found by gradient ascent, for random layers whose heads read or write
+# in different directions, or all in one.
 
 # %% tags=["hide-input"]
 generator, below_layers = torch.Generator().manual_seed(seed), []
@@ -406,12 +407,11 @@ plt.show()
 # ## How far words come
 #
 # Can words reach such inputs? Not with our search ({numref}`fig-66-words`). At each step the gradient of the constant
-# with respect to the word embeddings proposes {glue:text}`page-66-tried` substitutions, and we keep the one that gives
-# the largest constant. After {glue:text}`page-66-changed` of {glue:text}`page-66-length` tokens of Alice have been
-# changed, the constant of a layer of MiniLM is {glue:text}`page-66-words-least:.1f` to
-# {glue:text}`page-66-words-most:.1f` times larger. On a logarithmic axis this is {glue:text}`page-66-share-least:.0%` to
-# {glue:text}`page-66-share-most:.0%` of the way from the text to the worst input found. One word repeated, like the
-# bulk of a fork, is a better start: with at most {glue:text}`page-66-few` words changed it comes
+# with respect to the word embeddings proposes {glue:text}`page-66-tried` substitutions, and we keep the best. After
+# {glue:text}`page-66-changed` of {glue:text}`page-66-length` tokens of Alice, the constant of a layer of MiniLM is
+# {glue:text}`page-66-words-least:.1f` to {glue:text}`page-66-words-most:.1f` times larger. On a logarithmic axis this is
+# {glue:text}`page-66-share-least:.0%` to {glue:text}`page-66-share-most:.0%` of the way to the worst input found. One
+# word repeated, like the bulk of a fork, is a better start: with at most {glue:text}`page-66-few` words changed it comes
 # {glue:text}`page-66-alike-least:.0%` to {glue:text}`page-66-alike-most:.0%` of the way.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-words", "caption": "Words against the worst input found. As many random words give {glue:text}`page-66-drawn-least:.1f` to {glue:text}`page-66-drawn-most:.1f` times the constant of the text. In {glue:text}`page-66-above` of {glue:text}`page-66-of-six` layers one word repeated, then a few words chosen, does best of the three."}, "image": {"alt": "Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of random words rise little with the number of changed words; a short curve of one repeated word lies above them, and a dashed line far above all."}}
@@ -450,9 +450,13 @@ if text == "alice":  # whose windows the stored rows are made of
 # The paper leaves small scaling factors, that is small radii, to future work. A fork needs the gap $(c - k \cdot v)\,
 # \sigma R^2$ between the logits of prongs and bulk to exceed $\log n$, so at small radii its constant grows more
 # slowly. We *measured* the radius at which it grows like $n^{1/4}$ from {glue:text}`page-66-length` to
-# {glue:text}`page-66-growing` tokens, half of the {term}`exponent` at large radii. The *prediction*: the stated bound has
-# the exponent $\frac14$ where $n e^{-gap} = \frac23$, with the geometric mean of the two lengths for $n$, and there the
-# best $c$ solves $c / (1 - c^2) = \sigma R^2 / 4$.
+# {glue:text}`page-66-growing` tokens, half of the {term}`exponent` at large radii. The *prediction* is the radius at which
+# the stated bound has that exponent.
+#
+# :::{dropdown} The prediction
+# The exponent of the stated bound is $\frac14$ where $n e^{-gap} = \frac23$, with the geometric mean of the two lengths
+# for $n$, and there the best $c$ solves $c / (1 - c^2) = \sigma R^2 / 4$.
+# :::
 
 
 # %% tags=["hide-input"]
@@ -621,18 +625,17 @@ ledger.record(
 #
 # - On the ball, the constant of a trained head is known up to the room in the table. No search shows that the input
 #   found is the worst; the upper bound limits what we missed.
-# - At finite $R$ the key term counts $V$ by its norm alone and does not use the direction of $c$ in $K$. We do not know
-#   whether $\log n$ can be smaller there, or what the constant is at few tokens, where the query term matters.
-# - The bound on the keys of a layer lets the heads choose their attention freely, which no input may realise. The
-#   suprema are certified, but not attained together.
-# - A ball holds more than a layer normalisation lets through. We searched the heads of MiniLM and gpt2-mini on their
-#   balls only; for one of them the smaller set is tried above.
+# - At finite $R$ the key term counts $V$ by its norm alone. We do not know whether $\log n$ can be smaller there, or what
+#   the constant is at few tokens, where the query term matters.
+# - The bound of a layer lets its heads choose their attention freely, which no input may realise.
+# - A ball holds more than a layer normalisation lets through. Except for one head above, we searched those of MiniLM and
+#   gpt2-mini on their balls only.
 # - No text that we tried comes near a worst input; whether one can is not settled. For GPT-2, where we measured no text
 #   and ran no ascent, the page gives an upper limit only.
 # - The radii at which the exponent halves are those of forks, without query biases; another input may keep the growth
 #   longer. The prediction is too high by {glue:text}`page-66-radius-least:.0%` to {glue:text}`page-66-radius-most:.0%`.
 #
-# **One thing to try.** Set `layer, head = 0, 2` in the first code cell: of MiniLM's first layer, this head has the
-# largest constant.
+# **One thing to try.** Set `layer, head = 0, 2` in the first code cell (folded): of MiniLM's first layer, this head has
+# the largest constant.
 #
 # **Next:** {doc}`67_every_bound`.

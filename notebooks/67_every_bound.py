@@ -44,6 +44,8 @@ figures.bounds_survey.at_text(text, layer=layer)
 plt.show()
 
 # %% [markdown]
+# ## One layer, one text
+#
 # At {glue:text}`page-67-length` {term}`tokens <token>` of text the constant of this layer is
 # {glue:text}`page-67-truth:.0f`. Theorem 3.3, the bound of Yudin et al. and our form of Theorem C.3 are
 # {glue:text}`page-67-low:,.0f` to {glue:text}`page-67-high:,.0f` times too high there. The two bounds for all
@@ -115,13 +117,13 @@ shown(["dot-product attention", "rotary attention"], ["one input", "limit"])
 shown(["dot-product attention", "rotary attention"], ["ball"])
 
 # %% [markdown]
-# Last, other kinds of attention, and the parts of a layer:
+# The third, folded table has other kinds of attention and the parts of a layer.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of], [""])
 
 # %% [markdown]
-# Three formulas, emphasised, are exceeded:
+# Three formulas, emphasised in the tables, are exceeded:
 #
 # - The bound of the released code of {cite:t}`castin2024smooth` takes $\abs{A x_i}$ for the slope of the query term too
 #   ({doc}`21_general_bound`).
