@@ -155,8 +155,8 @@ figures.table(summary, names=headings, digits=4)
 # %% [markdown]
 # ## Every layer of MiniLM, closed form
 #
-# These are the three terms alone, with no column formed, on a {term}`window` of Python's language reference, with and
-# without the {term}`mask <mask (causal)>`, measured when this page runs. The folded table has each term of each layer.
+# The folded table has the three terms alone, with no column formed, of every layer on a {term}`window` of Python's
+# language reference, with and without the {term}`mask <mask (causal)>`. They are measured when this page runs.
 
 # %% tags=["hide-input", "hide-output"]
 live = []
