@@ -370,6 +370,8 @@ far = "a small mass sent far: the quotient of exact transport"
 small = "the theorem on far splitting, at the best z of one measure"
 tried = {"seen": "reconstructed", "effort": "structured"}
 proved = {"seen": "ours", "effort": "proved"}
+
+# %% tags=["hide-input"]
 ledger.record(
     ledger.depends(definition, readings, uncertain, seen="reconstructed"),
     ledger.equal(definition, criterion, errors, within=1e-12, grounds=copied, **proved),

@@ -42,6 +42,8 @@ from lipnb.worst_case import bulk_directions, climb, fork_input, forks, on_ball
 from lipnb.worst_case.attacks import singular
 
 figures.house_style()
+
+# %% tags=["hide-input"]
 names = {"minilm": "MiniLM", "gpt2-mini": "gpt2-mini, masked", GPT2: "GPT-2, masked"}
 tables = [results.load(f"worst-{name}") for name in ("inputs", "layers", "gpt2", "gpt2-layers")]
 for table in tables:
@@ -603,6 +605,8 @@ given = {"seen": "ours", "effort": "proved", "grounds": "forks of turned heads, 
 pairs = {"seen": "ours", "effort": "proved", "grounds": f"{len(below_layers)} random layers, ascended"}
 radius = {"seen": "ours", "effort": "structured", "grounds": "six heads of MiniLM, constants at forks", "within": 0.1}
 poor = f"adds a factor of at most {heads.gain.max():.2f} to a fork, median {heads.gain.median():.4f}"
+
+# %% tags=["hide-input"]
 ledger.record(
     ledger.lower(heuristic, "a rougher input is found at every head", heads.over_heuristic, **rougher),
     ledger.upper(
