@@ -370,6 +370,11 @@ far = "a small mass sent far: the quotient of exact transport"
 small = "the theorem on far splitting, at the best z of one measure"
 tried = {"seen": "reconstructed", "effort": "structured"}
 proved = {"seen": "ours", "effort": "proved"}
+criterion_only = "one head: by the criterion, region by region; what singles out the maps that split is open"
+by_layer = "measured, not proved: local slopes differ from layer to layer and from model to model"
+part_way = "measured, not proved: real words moved towards the worst inputs of features come part of the way"
+left_open = [("open-maps", "heads", criterion_only), ("open-rate", "on text", by_layer)]
+left_open.append(("open-attacks", "how far words come", part_way))
 
 # %% tags=["hide-input"]
 ledger.record(
@@ -380,24 +385,7 @@ ledger.record(
     ledger.upper(figure, none, attract, grounds=three, **tried),
     ledger.depends(question, readings, two, seen="reconstructed", cases=len(rise)),
     ledger.equal(question, far, small_error, within=1e-3, grounds=small, **proved),
-    ledger.undecided(
-        "castin-v1.open-maps",
-        "heads",
-        "one head: by the criterion, region by region; what singles out the maps that split is open",
-        seen="reconstructed",
-    ),
-    ledger.undecided(
-        "castin-v1.open-rate",
-        "on text",
-        "measured, not proved: local slopes differ from layer to layer and from model to model",
-        seen="reconstructed",
-    ),
-    ledger.undecided(
-        "castin-v1.open-attacks",
-        "how far words come",
-        "measured, not proved: real words moved towards the worst inputs of features come part of the way",
-        seen="reconstructed",
-    ),
+    *(ledger.undecided(f"castin-v1.{id}", form, why, seen="reconstructed") for id, form, why in left_open),
 )
 
 # %% [markdown]

@@ -177,8 +177,15 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 # it. So they stand at the height $R \abs x$ or above, at most $2 R (1 - \abs x^2)^{1/2}$ apart. The fork is then worth
 # $\abs x (1 - \abs x^2)^{1/2} \le \frac12$, half of the product of norms.
 #
+# For any head without a query bias, in width at least 2, the constant over $R^2 \sqrt n$ tends to $K / \sqrt2$, as $R \to
+# \infty$ and then $n \to \infty$. With $z_+ = \max(z, 0)$, $K$ is the largest such value:
+#
+# $$K = \sup \big\{ \abs{V c}\, \big(\abs{A x}^2 - (x \cdot A x)_+^2\big)^{1/2} : \abs x \le 1,\ \abs c = 1,\ c \perp A x
+#   \big\} .$$
+#
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
+# ::::{dropdown} The theorem: the leading term of a head
 # :::{prf:theorem} The leading term of a head
 # :label: leading-term-of-a-head
 #
@@ -206,6 +213,7 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 #
 # Any $\theta$ and any $p$ on the right give an upper bound, so one eigenvalue certifies each number.
 # `lipnb.bounds.ball_upper` uses the first item, also with query biases, and on the ellipsoid of a LayerNorm.
+# ::::
 #
 # For a rotation by $\varphi$ in a plane of three-dimensional space and $V = I$ the theorem gives
 # $K = 1 / (2 \cos \varphi)$ up to 45 degrees, then $\sin \varphi$, and 1 from 90 degrees on. In the table, constants
