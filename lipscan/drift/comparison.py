@@ -151,11 +151,14 @@ class Bench:
         network = network_of(model)
         with torch.no_grad(), exact():
             self.reference = with_halves(network.to(torch.float64), other.ids)
-            self._own = one_pass(self.reference, other.ids[:1])
-        check_places(self._own, other.window(0))
+            for number, ids in enumerate(other.ids.split(1)):
+                own = one_pass(self.reference, ids)
+                check_places(own, other.window(number), number)
+                self._own = own if number == 0 else self._own
         self.low, self.light = network.to(dtype), network.to(torch.float32)
         self.other, self.worst, self.seed = other, worst, seed
         self._layers = 2 * model.layers
+        self._fused = _has_fused(self.low, other.ids[:1])
 
     @property
     def steps(self) -> int:
@@ -164,7 +167,12 @@ class Bench:
 
     def steps_of(self, number: int) -> int:
         """Number of steps of a window."""
-        return 2 + len(_kernels(number)) + self._layers
+        return 2 + len(self._kernels(number)) + self._layers
+
+    def _kernels(self, number):
+        """Kernels for the floors of a window: all in the first, those of attention in the others."""
+        names = KERNELS if number == 0 else KERNELS[:2]
+        return [name for name in names if name != "sdpa" or self._fused]
 
     @torch.no_grad()
     def measured(self, number: int, tick: Callable[[], Any] = lambda: None) -> list[dict[str, Any]]:
@@ -172,7 +180,7 @@ class Bench:
         other = self.other.window(number)
         own = one_pass(self.reference, other.ids) if number else self._own
         tick()
-        found = local_errors(self.reference, self.low, other, _kernels(number), tick)
+        found = local_errors(self.reference, self.low, other, self._kernels(number), tick)
         difference = other.hidden[-1].double() - own.hidden[-1]
         sent = carried(self.light, other.ids, own.hidden, found.streams, difference, self.seed, tick)
         whole = difference.square().sum().item()
@@ -209,9 +217,13 @@ def _switched(own, fed, number):
     return ""
 
 
-def _kernels(number):
-    """Kernels for the floors of a window: all in the first, those of attention in the others."""
-    return KERNELS if number == 0 else KERNELS[:2]
+def _has_fused(network, ids):
+    """Whether a network has fused attention, which some cannot use: a soft limit of scores, or sinks."""
+    try:
+        one_pass(network, ids, "sdpa")
+    except (ValueError, NotImplementedError):
+        return False
+    return True
 
 
 def _worst(network, ids, base, place):
