@@ -12,10 +12,10 @@ TYPES = ("bfloat16", "float16", "float32")
 
 EXAMPLES = """\
   lipnb drift minilm --dtype bfloat16    what rounding alone does to a model, layer by layer
-  lipnb drift smollm2 --dump reference.safetensors          token ids and states, for another program to read
-  lipnb drift smollm2 --against mine.safetensors            the states that this program wrote: rounding, or a bug?
-  lipnb drift ./before --against ./after --dtype float32    a second checkpoint, or a port of it
-  lipnb drift drift-minilm-bfloat16                         a finished comparison, shown again
+  lipnb drift minilm --dump reference.safetensors   token ids and states for another program to read
+  lipnb drift minilm --against mine.safetensors     the states that it wrote: rounding, or a bug?
+  lipnb drift ./before --against ./after            a second checkpoint, or a port of it
+  lipnb drift drift-minilm-bfloat16                 a finished comparison, shown again
 """
 
 DESCRIPTION = """\
@@ -47,17 +47,18 @@ for an error, which is said in a sentence, and 2 for a command that was not unde
 """
 
 FILE = """\
-the file of --dump and --against, in safetensors format (b sequences of n tokens, width d, L layers):
+the file of --dump and --against, in safetensors format (b sequences, n tokens, width d, L layers):
   input_ids          (b, n), integers, special tokens included
   hidden_states.0    (b, n, d): what the first layer receives, positions included
   hidden_states.l    (b, n, d): output of layer l - 1, for l = 1 ... L; the last of them,
                      hidden_states.L, is before the final norm
   attention.l        (b, n, d): what attention of layer l adds to the stream, before the sum;
                      optional, for l = 0 ... L - 1, together with mlp.l
-  mlp.l              (b, n, d): what the MLP of layer l adds to it; both tell in which half a fault is
+  mlp.l              (b, n, d): what the MLP of layer l adds to it; both tell which half is wrong
   logits             (b, n, vocabulary); optional
-All but the ids in one type, the one in which the other program computed (float32, bfloat16, float16;
-float64 is held against float32). If it computed in a lower type than it writes, say so by --dtype.
+All but the ids in one type, the one in which the other program computed: float32, bfloat16 or
+float16 (float64 is held against float32). If it computes in a lower type than it writes, say so by
+--dtype.
 Sequences of one length, without padding: the reference attends to every token. In Python:
   safetensors.torch.save_file({"input_ids": ids, "hidden_states.0": x, ...}, "mine.safetensors")
 The ids of reference.safetensors are there to be read by the other program, so that both see the
@@ -67,9 +68,9 @@ same text.
 
 def _reading():
     """How to read the table, from the headings that it has."""
-    wide = max(map(len, HEADINGS)) + 2
-    lines = ["how to read the table, in the terminal and in the report; in brackets the columns of drift.csv:"]
     more = {"attention, MLP": "floors of the halves of a layer, where they are known; in the report rows of their own"}
+    wide = max(map(len, more)) + 2
+    lines = ["how to read the table, in the terminal and in the report; in brackets the columns of drift.csv:"]
     for heading, words in (HEADINGS | more).items():
         indent = " " * (wide + 2)
         lines.append(textwrap.fill(words, 98, initial_indent=f"  {heading:{wide}}", subsequent_indent=indent))
@@ -85,7 +86,9 @@ def add(verbs):
     about = "tell rounding from a bug, layer by layer, between a model and another computation of it"
     verb = verbs.add_parser("drift", help=about, description=DESCRIPTION, epilog=_epilog)
     verb.add_argument("model", metavar="MODEL", help="the reference: a name, a folder or a .gguf file; see above")
-    verb.add_argument("--dtype", choices=TYPES, help="type in which the other computed (default: that of the file or folder)")
+    verb.add_argument(
+        "--dtype", choices=TYPES, help="type in which the other computed (default: that of the file or folder)"
+    )
     verb.add_argument(
         "--against",
         metavar="OTHER",
@@ -162,7 +165,9 @@ def _stored(arguments):
         return None
     found = load(arguments.model)
     if arguments.against or arguments.dtype or arguments.out or arguments.worst:
-        raise Unknown(f"{arguments.model} is a comparison, shown as it is: leave --against, --dtype, --out, --worst out")
+        raise Unknown(
+            f"{arguments.model} is a comparison, shown as it is: leave --against, --dtype, --out, --worst out"
+        )
     if not (Path(arguments.model) / "report.html").is_file():
         found.report(arguments.model)
     return found

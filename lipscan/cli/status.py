@@ -30,7 +30,8 @@ def add(verbs):
         "status",
         help="how far the sweep, scan or comparison in a folder is",
         description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where; "
-        "of a scan\nor a comparison (drift) what is kept of it. Nothing is written, and what is running there is not disturbed.",
+        "of a scan\nor a comparison (drift) what is kept of it. Nothing is written, and nothing that is running there is "
+        "disturbed.",
         epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
     )
     verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep, scan or comparison")
@@ -66,7 +67,7 @@ def run(arguments):
 
 
 def _no_sweep(folder):
-    """A sentence on a folder that holds a scan, a comparison or a model; "" for a sweep, FileNotFoundError for anything else."""
+    """A sentence on a folder with a scan, comparison or model; "" for a sweep, FileNotFoundError for anything else."""
     from pathlib import Path
 
     if (Path(folder) / "sweep.json").is_file():

@@ -84,8 +84,10 @@ def dump(model: Any, ids: Tensor, path: str | os.PathLike, *, dtype: torch.dtype
     about = {"model": model.name, "computed in": found.about["dtype"], "norm": NORM, "run": run}
     try:
         with replacing(path) as (new,):
-            new.touch()  # with the rights of any new file: those that safetensors gives shut others out
+            new.touch()
+            rights = new.stat().st_mode  # of any new file: those that safetensors gives shut others out
             save_file({name: one.contiguous().clone() for name, one in tensors.items()}, new, about)
+            new.chmod(rights)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or "there is no such folder"
         raise OSError(f"{path} cannot be written ({reason}): name another file.") from None

@@ -69,7 +69,9 @@ def _check_filled(own, other, at):
     places = {f"hidden_states.{place}": (one, own.hidden[place]) for place, one in enumerate(other.hidden)}
     for half in HALVES:
         here = getattr(own, half)
-        places |= {f"{half}.{layer}": (one, here[layer]) for layer, one in getattr(other, half).items() if layer in here}
+        places |= {
+            f"{half}.{layer}": (one, here[layer]) for layer, one in getattr(other, half).items() if layer in here
+        }
     for key, (one, here) in places.items():
         if _constant(one) and not _constant(here):
             raise ValueError(
@@ -121,8 +123,8 @@ def _check_halves(own, other, at):
             inside = {layer: here[half][layer + step] for layer in layers if layer + step in here[half]}
             if len(inside) > 1 and all(_nearer(given[half][one], inside[one], here[half][one]) for one in inside):
                 raise ValueError(
-                    f"{half}.l of {name} is that of layer l {'+' if step > 0 else '-'} 1 {at}: number the halves by their "
-                    "layer, from 0."
+                    f"{half}.l of {name} is that of layer l {'+' if step > 0 else '-'} 1 {at}: number the halves "
+                    "by their layer, from 0."
                 )
 
 

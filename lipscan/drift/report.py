@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from lipscan import recording, scanning
 from lipscan.drift import figures
-from lipscan.drift.verdict import heights
 from lipscan.drift.terminal import texts
+from lipscan.drift.verdict import heights
 from lipscan.drift.words import COLUMNS, HEADINGS, lead
 from lipscan.scanning.figures import in_report
 from lipscan.scanning.fmt import short

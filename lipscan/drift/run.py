@@ -261,11 +261,14 @@ def _noted(found):
     held, dtype, highest = found.about.get("states"), found.about["dtype"], found.table.token_ratio.max()
     if held is None or not highest < FINER or not _finer(held, dtype):
         return found
-    said = f"{found.about['against']} holds {held} numbers, and its errors are at most {highest:.1g} floors of {dtype}: "
+    said = (
+        f"{found.about['against']} holds {held} numbers, and its errors are at most {highest:.1g} floors of {dtype}: "
+    )
     if dtype == "float32":
         said += "it was computed in a finer type; float32 is the finest whose floor is known here."
     else:
-        said += f"it was computed in a finer type than {dtype}. Give --dtype float32, or leave --dtype out."
+        own = "float32" if held == "float64" else held
+        said += f"it was computed in a finer type than {dtype}. Give --dtype {own}, or leave --dtype out."
     found.about["note"] = said
     return found
 

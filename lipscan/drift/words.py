@@ -23,8 +23,8 @@ COLUMNS = {
     "share": "share of the final difference that comes from there; they add up to 1 where first order holds",
 }
 HEADINGS = {  # of the terminal and the report: what they mean, and the columns of drift.csv that they are made of
-    "error": "local error: what the other makes of its own input, less what the reference makes of that same input; over "
-    "the size of the latter (error / size)",
+    "error": "local error: what the other makes of its own input, less what the reference makes of that same input; "
+    "over the size of the latter (error / size)",
     "floor": "what rounding alone makes there, over the same (floor / size)",
     "floors": "error over floor token by token, the median (token_ratio): about 1 is rounding",
     "worst token": "the same for the token where it is largest (token_worst)",
