@@ -30,7 +30,7 @@ def add(verbs):
         "status",
         help="how far the sweep, scan or comparison in a folder is",
         description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where; "
-        "of a scan\nor a comparison (drift) what is kept of it. Nothing is written, and nothing that is running there is "
+        "of a scan\nor a comparison (drift) what is kept of it. Nothing is written, and no run there is "
         "disturbed.",
         epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
     )

@@ -150,6 +150,7 @@ class Bench:
             raise ValueError(f"dtype must be one of {', '.join(TYPES)}, got {str(dtype).removeprefix('torch.')}.")
         check_shapes(model, other)
         network = network_of(model)
+        other = other.to(network.inner.device)
         with torch.no_grad(), exact():
             self.reference = with_halves(network.to(torch.float64), other.ids)
             for number, ids in enumerate(other.ids.split(1)):

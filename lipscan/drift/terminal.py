@@ -50,5 +50,5 @@ def texts(row: Any) -> dict[str, str]:
         "gain": short(row.gain),
         "random": short(row.gain_random),
         "at worst": short(row.gain_worst),
-        "share": "" if row.share != row.share else f"{row.share:.0%}",
+        "share": "" if row.share != row.share else f"{round(row.share, 2) + 0:.0%}",
     }
