@@ -21,6 +21,7 @@ def _measured(folder, path):
     from pretend_device import LOG, PretendDevice
 
     comparison.carried = _still
+    torch.__future__.set_swap_module_params_on_conversion(True)  # else a cast reaches the clothes alone
     rows = []
     for device in ("cpu", "pretend"):
         with PretendDevice():
