@@ -153,10 +153,11 @@ class Bench:
         other = other.to(network.inner.device)
         with torch.no_grad(), exact():
             self.reference = with_halves(network.to(torch.float64), other.ids)
-            for number, ids in enumerate(other.ids.split(1)):
-                own = one_pass(self.reference, ids)
-                check_places(own, other.window(number), number)
-                self._own = own if number == 0 else self._own
+            self._own = one_pass(self.reference, other.ids[:1])
+            check_places(self._own, other.window(0))
+            for number in range(1, len(other.ids)):
+                window = other.window(number)
+                check_places(one_pass(self.reference, window.ids), window, number)
         self.low, self.light = network.to(dtype), network.to(torch.float32)
         self.other, self.worst, self.seed = other, worst, seed
         self._layers = 2 * model.layers

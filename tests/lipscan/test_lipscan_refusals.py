@@ -301,7 +301,7 @@ COMMANDS = [  # words, exit code, what the sentence says
     ("drift minilm", 1, "--against FILE"), ("drift minilm --dtype int8", 2, "invalid choice"),
     ("drift minilm --against nowhere.safetensors", 1, "nowhere.safetensors"),
     ("drift minilm --dump a --against b", 1, "leave --against out"), ("drift minilm --dump folder", 1, "is a folder"),
-    ("drift folder", 1, "folder"), ("drift minilm --length 0", 2, "from 1 on"),
+    ("drift minilm --length 0", 2, "from 1 on"),
     ("drift minilm --dtype float16 --text short.txt", 1, "2 windows of 128 tokens"),
     ("sweep small.yml --limit 0", 2, "from 1 on"), ("sweep small.yml --workers none", 2, "from 1 on"),
     ("sweep small.yml --timeout -1", 2, "above 0"), ("sweep small.yml --timeout soon", 2, "'soon'"),
