@@ -133,13 +133,13 @@ def state(folder: str | os.PathLike) -> str | None:
     if begun.is_file():
         try:
             first, *units = Lines(begun).read()
-            said, count = lead(first["settings"]).rstrip("."), first["settings"]["windows"]
+            said, count, done = lead(first["settings"]).rstrip("."), first["settings"]["windows"], len(units)
         except (ValueError, KeyError, TypeError):
             return f"a comparison of which {begun.name} is damaged: delete that file, and give the same command again."
         running = recording.held(folder / f".{TABLE}.partial.lock")
         ends = "is running" if running else "has not ended"
         more = "" if running else " The same command goes on."
-        return f"a comparison that {ends}, {len(units)} of {count} windows: {said}.{more}"
+        return f"a comparison that {ends}, {done} of {count} windows: {said}.{more}"
     if _settings(folder) is None:
         return None
     found = load(folder)
