@@ -67,7 +67,7 @@ def verdict(table: pd.DataFrame, dtype: str) -> Verdict:
         said = f"the error of {_place(row)} leans to one side ({tilt[row.name]:+.2f} of its sum)"
         return Verdict("bug", int(row.layer), row.part, f"not rounding: {said}")
     if highest > CLEAN:
-        said = f"cannot tell: {_place(top)} is at {_floors(top)} of {dtype}"
+        said = f"cannot tell: {_place(top)} {'are' if top.part == 'logits' else 'is'} at {_floors(top)} of {dtype}"
         said += "" if dtype == "float32" else "; hidden states in float32 would show it"
         return Verdict("cannot tell", *place, said)
     least = 100 * (streams.floor / streams["size"]).median()
