@@ -110,7 +110,11 @@ class Pass:
 
 @torch.no_grad()
 def passed(
-    network: Network, ids: Tensor, streams: Sequence[Tensor] | None = None, attention: dict[int, Tensor] | None = None
+    network: Network,
+    ids: Tensor,
+    streams: Sequence[Tensor] | None = None,
+    attention: dict[int, Tensor] | None = None,
+    mlp: dict[int, Tensor] | None = None,
 ) -> Pass:
     """One pass over token ids (b, n).
 
@@ -126,6 +130,8 @@ def passed(
     attention : dict, optional
         Layer -> (b, n, d): put in the place of what attention gives, after that is recorded. With `streams`, the output
         of a layer is then that of its MLP half.
+    mlp : dict, optional
+        The same for what the MLP gives. With both, the output of a layer is what comes after its halves.
 
     Returns
     -------
@@ -135,6 +141,7 @@ def passed(
     found, layers = Pass(), network.layers
     given = [] if streams is None else [one.to(network.dtype) for one in streams]
     put = {number: one.to(network.dtype) for number, one in (attention or {}).items()}
+    last = {number: one.to(network.dtype) for number, one in (mlp or {}).items()}
 
     def begin(module, args, kwargs):
         number = len(found.calls)
@@ -159,8 +166,10 @@ def passed(
 
     def mixed(module, args, output):
         number = len(found.calls) - 1
-        if number in network.halves and layers[number].get_submodule(network.halves[number][1]) is module:
-            found.mlp[number] = first_of(output).detach()
+        if number not in network.halves or layers[number].get_submodule(network.halves[number][1]) is not module:
+            return None
+        found.mlp[number] = first_of(output).detach()
+        return _with_first(output, last[number]) if number in last else None
 
     def routed(module, args, output):
         if isinstance(output, tuple) and not output[-1].is_floating_point():

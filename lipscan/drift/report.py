@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from lipscan import recording, scanning
 from lipscan.drift import figures
-from lipscan.drift.verdict import heights
 from lipscan.drift.words import COLUMNS, lead
 from lipscan.scanning.figures import in_report
 from lipscan.scanning.fmt import short
@@ -56,5 +55,5 @@ def html(found: Any) -> str:
         plots=plots,
         columns=shown,
         keys={key: COLUMNS[key] for key in shown},
-        rows=table.assign(above=heights(table) > 1).to_dict("records"),
+        rows=table.assign(above=table.height > 1).to_dict("records"),
     )

@@ -7,6 +7,7 @@ import torch
 from scans import small
 
 from lipscan import drift
+from lipscan.drift import local
 from lipscan.drift.comparison import Bench
 from lipscan.drift.local import at_least, local_errors
 from lipscan.drift.passes import passed
@@ -82,3 +83,38 @@ def test_where_a_type_makes_no_error_the_floor_is_part_of_its_last_place():
     eps = torch.finfo(torch.float32).eps
     assert at_least(0.0, 4.0, torch.float32) == eps
     assert at_least(eps, 4.0, torch.float32) == eps
+
+
+def test_a_share_that_leans_is_judged_by_tokens():
+    """Tokens that each lean wholly to one side, by turns: entries say that this is no chance, tokens that it is."""
+    truth = torch.ones(1, 10, 400, dtype=torch.float64)
+    sides = torch.tensor([1.0, 1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0])[:, None]
+    turns = local._leaning(*local._signed(truth * sides, truth))
+    assert turns["leaning"] / turns["absolute"] == pytest.approx(0.4)
+    assert turns["leaning_noise"] / turns["absolute"] == pytest.approx((0.84 / 10) ** 0.5)
+    same = local._leaning(*local._signed(-truth, truth))  # truncation: every token leans by as much
+    assert same["leaning"] == -same["absolute"] and same["leaning_noise"] == 0
+
+
+def test_a_tenth_of_the_tokens_or_two_are_above_a_ratio():
+    for n, place in ((40, 5), (24, 3), (6, 3), (2, 2)):  # from the largest, the first is 1
+        error = torch.arange(1.0, n + 1)[torch.randperm(n, generator=torch.Generator().manual_seed(n))]
+        ones = torch.ones(n)
+        found = local._joined(error[None, :, None], [local.Floor("eager", 1.0, ones, ones, ones)], 0 * ones)
+        assert found["token_tenth"] == n + 1 - place
+        assert (found["token_worst"], found["token"]) == (n, error.argmax().item())
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_what_a_half_makes_of_its_layer(families, name):
+    model = small(families / name)
+    own = drift.states(model, IDS)
+    wrong = {**own.attention, 1: own.attention[1] + pushed(own.attention[1], 0.1)}
+    rows, _ = errors(model, replace(own, attention=wrong))  # written wrong: the states do not have it
+    assert rows[1, "attention"]["made"] > 1e3 * rows[1, "layer"]["error"]
+    assert rows[0, "attention"]["made"] < 1e-9 and rows[0, "mlp"]["made"] < 1e-9
+    wrong = {**own.mlp, 1: own.mlp[1] + pushed(own.mlp[1], 0.1)}
+    rows, _ = errors(model, replace(own, mlp=wrong))
+    if name == "gpt2":  # a sum, without a norm after it
+        assert rows[1, "mlp"]["made"] == pytest.approx(0.1 * pushed(own.mlp[1], 1.0).norm().item())
+    assert rows[1, "mlp"]["made"] > 1e3 * rows[1, "attention"]["made"]
