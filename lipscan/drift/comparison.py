@@ -58,9 +58,10 @@ class Drift:
         ``error``, its ``floor`` (median over kernels) from ``floor_low`` to ``floor_high``, their ``ratio``;
         ``token_ratio``, the median over tokens, ``token_tenth``, which a tenth of them is above, ``token_worst``, the
         largest, and ``height``, above 1 if these are not rounding; the ``signed`` share sum(e sign(h)) / sum|e|,
-        ``floor_signed``, and by chance their difference, ``signed_noise``; of a half ``made``, what its error changes
-        in the layer's output; ``gain`` of this error to the end, ``gain_random`` of a random one, ``gain_worst``;
-        ``share`` of the final difference. `lipscan.drift.words.COLUMNS` explains them.
+        ``floor_signed``, and by chance their difference, ``signed_noise``; of a mixture of experts ``switching``, the
+        number of tokens left out of these because rounding may send them elsewhere; of a half ``made``, what its error
+        changes in the layer's output; ``gain`` of this error to the end, ``gain_random`` of a random one and
+        ``gain_worst``; ``share`` of the final difference. `lipscan.drift.words.COLUMNS` explains them.
     closure : Closure
         Whether the carried errors add up to the difference.
     verdict : Verdict
@@ -284,6 +285,7 @@ def _joined(rows, dtype):
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
         "signed_noise": math.hypot(max(own, _share(error, rows.absolute.sum())), floors),
         "floor_signed": _share(rows.floor_leaning.sum(), rows.floor_absolute.sum()),
+        "switching": rows.switching.sum() if "switching" in rows and rows.switching.notna().any() else float("nan"),
         "made": _length(rows.made) if "made" in rows and rows.made.notna().all() else float("nan"),
         "gain": _length(rows.carried) / error if error and rows.carried.notna().all() else float("nan"),
         "gain_random": random,

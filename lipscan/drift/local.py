@@ -19,6 +19,7 @@ NONE = 1e-3  # units in the last place below which a floor is none
 LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
 LEAST = 1 / 4  # least floor, in units of the precision of the type: a result rounded once has about this
 FEW = 2  # tokens, at least, that a tenth of them is
+CLOSE = 10.0  # errors of a router's logits up to which its choice of an expert is one that rounding may change
 
 
 class Part(NamedTuple):
@@ -76,15 +77,20 @@ def local_errors(
     for part, change in made.items():
         rows[part]["made"] = change.norm().item()
     floors: dict[Part, list[Floor]] = {part: [] for part in rows}
+    routed = {"layer": _Routed(fed[0]), "mlp": _Routed(fed[1])}
     tick()
     for name in kernels:
-        for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LATE)):
+        run = _fed(low, other, name, bool(halves) and name in LATE)
+        for part, value in _parts(*run):
             if part in rows:
                 floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
+        for one, found in zip(routed.values(), run, strict=True):
+            one.add(found)
         tick()
     for part, row in rows.items():
         least = LEAST * torch.finfo(low.dtype).eps * truth[part].norm(dim=-1)[0]
-        row |= _joined(_of(other, part) - truth[part], floors[part], least)
+        sure = routed[part.part].sure(part.layer) if part.part in routed else None
+        row |= _joined(_of(other, part) - truth[part], truth[part], floors[part], least, sure)
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
@@ -152,13 +158,7 @@ def _of(other, part):
 def _row(part, value, truth):
     """Size, local error and signed sums of a part."""
     error = value - truth
-    return {
-        "layer": part.layer,
-        "part": part.part,
-        "size": truth.norm().item(),
-        "error": error.norm().item(),
-        **_leaning(*_signed(error, truth)),
-    }
+    return {"layer": part.layer, "part": part.part, "size": truth.norm().item(), "error": error.norm().item()}
 
 
 def _signed(error, truth):
@@ -197,21 +197,50 @@ def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
     return floor + (floor < NONE * unit) * unit * LEAST
 
 
-def _joined(error, floors, least):
-    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token.
+class _Routed:
+    """Choices of experts of the reference, beside those of runs in the other's type on the same states."""
 
-    `least` (n,): least floor of each token.
+    def __init__(self, truth: Pass | None) -> None:
+        self._truth = truth
+        self._off: dict[int, Tensor] = {}  # layer -> largest error of a logit, (n,)
+        self._same: dict[int, Tensor] = {}  # layer -> whether all runs chose the same experts, (n,)
+
+    def add(self, found: Pass | None) -> None:
+        """Take another run into account."""
+        if self._truth is None or found is None:
+            return
+        for layer, logits in self._truth.routing.items():
+            n = len(logits)  # of the first text of a batch
+            off = (found.routing[layer][:n].double() - logits).abs().amax(-1)
+            same = (found.experts[layer][:n] == self._truth.experts[layer]).all(-1)
+            self._off[layer] = off.maximum(self._off.get(layer, off))
+            self._same[layer] = same & self._same.get(layer, same)
+
+    def sure(self, layer: int) -> Tensor | None:
+        """Tokens, (n,), whose experts rounding does not change; None without experts, or if it may change all."""
+        if self._truth is None or layer not in self._off:
+            return None
+        logits, chosen = self._truth.routing[layer], self._truth.experts[layer]
+        mine = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, chosen, True)
+        gap = logits.where(mine, torch.inf).amin(-1) - logits.where(~mine, -torch.inf).amax(-1)
+        found = self._same[layer] & ((gap < 0) | (gap > CLOSE * self._off[layer]))  # below 0: not chosen by these alone
+        return found if found.any() else None
+
+
+def _joined(error, truth, floors, least, sure):
+    """Columns on an error and its floors: sizes by kernel, signed sums, and error over floor token by token.
+
+    `least` (n,): least floor of each token. `sure` (n,): tokens to look at, the others are `switching`; None: all.
     """
-    found = {f"floor_{one.kernel}": one.size for one in floors}
+    kept = slice(None) if sure is None else sure
+    found = {f"floor_{one.kernel}": one.size for one in floors} | _leaning(
+        *(one[kept] for one in _signed(error, truth))
+    )
     signed, absolute = (torch.stack([getattr(one, key) for one in floors]).mean(0) for key in ("signed", "absolute"))
-    found |= {f"floor_{key}": value for key, value in _leaning(signed, absolute).items()}
+    found |= {f"floor_{key}": value for key, value in _leaning(signed[kept], absolute[kept]).items()}
     tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt().maximum(least), error.norm(dim=-1)[0]
-    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
-    order = ratios.sort(descending=True)
-    tenth = min(max(FEW, len(ratios) // 10), len(ratios) - 1)
-    return found | {
-        "token_ratio": ratios.median().item(),
-        "token_tenth": order.values[tenth].item(),
-        "token_worst": order.values[0].item(),
-        "token": order.indices[0].item(),
-    }
+    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))[kept]
+    falling = ratios.sort(descending=True).values
+    found |= {"token_ratio": ratios.median().item(), "token_worst": falling[0].item()}
+    found["token_tenth"] = falling[min(max(FEW, len(ratios) // 10), len(ratios) - 1)].item()
+    return found if sure is None else found | {"switching": int((~sure).sum())}

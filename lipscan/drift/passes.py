@@ -95,6 +95,8 @@ class Pass:
         The last state after the final norm, or the last state itself in a network without one.
     experts : dict
         Layer -> experts chosen for each token by a mixture of experts, (b n, k), sorted.
+    routing : dict
+        Layer -> what they are chosen by, logits (b n, number of experts).
     calls : list of Call
         The call of each layer, to repeat it with other tokens.
     """
@@ -105,6 +107,7 @@ class Pass:
     logits: Tensor | None = None
     final: Tensor | None = None
     experts: dict[int, Tensor] = field(default_factory=dict)
+    routing: dict[int, Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
 
 
@@ -174,6 +177,7 @@ def passed(
     def routed(module, args, output):
         if isinstance(output, tuple) and not output[-1].is_floating_point():
             found.experts[len(found.calls) - 1] = output[-1].sort(-1).values
+            found.routing[len(found.calls) - 1] = output[0].detach()
 
     def ended(module, args, output):
         found.final = output[0].detach()

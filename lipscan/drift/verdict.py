@@ -81,9 +81,10 @@ def verdict(table: pd.DataFrame, dtype: str) -> Verdict:
         said = f"cannot tell: {_place(top)} is at {_floors(top)} of {dtype}"
         said += "" if dtype == "float32" else "; hidden states in float32 would show it"
         return Verdict("cannot tell", int(top.layer), top.part, said)
-    least = 100 * (streams.floor / streams["size"]).median()
-    said = f"all {count} layers within {table.token_ratio.max():.1f} floors of {dtype}; a fault below {least:.1g} % of "
-    said += "a layer's output"
+    least, left = 100 * (streams.floor / streams["size"]).median(), streams.switching.max()
+    said = f"all {count} layers within {table.token_ratio.max():.1f} floors of {dtype}"
+    said += f", up to {left:.0f} tokens left out that rounding may send to other experts" if left > 0 else ""
+    said += f"; a fault below {least:.1g} % of a layer's output"
     return Verdict("rounding", int(top.layer), top.part, f"rounding: {said} would not show")
 
 

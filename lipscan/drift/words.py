@@ -17,6 +17,7 @@ COLUMNS = {
     "signed": "sum(e sign(h)) / sum|e|: an error that leans to one side adds up over layers, rounding does not",
     "signed_noise": "difference of signed share and that of the floor by chance, with tokens as what is independent",
     "floor_signed": "signed share of the floor",
+    "switching": "tokens left out of these because rounding alone may send them to other experts",
     "made": "length of what the error of a half changes in the output of its layer",
     "gain": "factor by which this error grows from there to the last state, to first order",
     "gain_random": "the same for a random error, root mean square",

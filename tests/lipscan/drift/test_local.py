@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hub import small_model
 from scans import small
 
-from lipscan import drift
+from lipscan import drift, models
 from lipscan.drift import local
 from lipscan.drift.comparison import Bench
 from lipscan.drift.local import at_least, local_errors
@@ -100,9 +101,9 @@ def test_a_tenth_of_the_tokens_or_two_are_above_a_ratio():
     for n, place in ((40, 5), (24, 3), (6, 3), (2, 2)):  # from the largest, the first is 1
         error = torch.arange(1.0, n + 1)[torch.randperm(n, generator=torch.Generator().manual_seed(n))]
         ones = torch.ones(n)
-        found = local._joined(error[None, :, None], [local.Floor("eager", 1.0, ones, ones, ones)], 0 * ones)
-        assert found["token_tenth"] == n + 1 - place
-        assert (found["token_worst"], found["token"]) == (n, error.argmax().item())
+        floors, error = [local.Floor("eager", 1.0, ones, ones, ones)], error[None, :, None]
+        found = local._joined(error, error, floors, 0 * ones, None)
+        assert (found["token_tenth"], found["token_worst"]) == (n + 1 - place, n)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -118,3 +119,17 @@ def test_what_a_half_makes_of_its_layer(families, name):
     if name == "gpt2":  # a sum, without a norm after it
         assert rows[1, "mlp"]["made"] == pytest.approx(0.1 * pushed(own.mlp[1], 1.0).norm().item())
     assert rows[1, "mlp"]["made"] > 1e3 * rows[1, "attention"]["made"]
+
+
+def test_tokens_that_rounding_may_send_to_other_experts_are_left_out(tmp_path):
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=63)
+    more = dict(intermediate_size=48, num_local_experts=4, num_experts_per_tok=1, bos_token_id=0, eos_token_id=0)
+    model = models.load(small_model(tmp_path / "moe", "mixtral", sizes | more))
+    gate = model.module.layers[1].mlp.gate.weight.data
+    gate[1:] = gate[0] + 1e-1 * gate[1:]  # so alike that rounding to bfloat16 decides
+    ids = torch.arange(2, 34)[None]
+    other = drift.states(model, ids, torch.bfloat16)
+    rows, _ = errors(model, other, torch.bfloat16)
+    open_ = rows[1, "layer"]["switching"]
+    assert 0 < open_ < 32 and rows[1, "mlp"]["switching"] > 0 and rows[0, "layer"]["switching"] < open_
+    assert "switching" not in rows[1, "attention"]

@@ -72,6 +72,7 @@ def table(*changed, dtype="bfloat16"):
     """Two clean layers of a comparison, and changes of the parts of the second: of the layer, attention and MLP."""
     one = {"layer": 0, "part": "layer", "size": 100.0, "error": 1.0, "floor": 1.0, "ratio": 1.0, "token_ratio": 1.0}
     one |= {"token_tenth": 1.0, "token_worst": 1.0, "signed": 0.0, "signed_noise": 0.01, "floor_signed": 0.0}
+    one |= {"switching": float("nan")}
     names = zip(("layer", "attention", "mlp"), changed, strict=False)
     rows = pd.DataFrame([one, *(one | {"layer": 1, "part": name, "made": 0.5} | change for name, change in names)])
     return rows.assign(height=heights(rows, dtype))
@@ -81,6 +82,11 @@ def table(*changed, dtype="bfloat16"):
     ("changed", "kind", "said"),
     [
         ({}, "rounding", "all 2 layers within 1.0 floors of bfloat16; a fault below 1 %"),
+        (
+            {"switching": 3.0},
+            "rounding",
+            "of bfloat16, up to 3 tokens left out that rounding may send to other experts;",
+        ),
         ({"token_worst": 30.0}, "bug", "layer 1, 30.0 floors in one token, 1.0 in the median one"),
         ({"token_tenth": 5.0, "token_worst": 7.5}, "bug", "layer 1, 5.0 floors in a tenth of the tokens, 1.0 in the"),
         ({"token_tenth": 2.9, "token_worst": 7.4}, "rounding", "all 2"),
