@@ -11,7 +11,7 @@ from lipscan import drift, models
 from lipscan.drift import local
 from lipscan.drift.comparison import Bench
 from lipscan.drift.local import at_least, local_errors
-from lipscan.drift.passes import passed
+from lipscan.drift.passes import Pass, passed
 
 IDS = torch.tensor([[2, 7, 5, 6, 9, 3]])
 
@@ -133,3 +133,14 @@ def test_tokens_that_rounding_may_send_to_other_experts_are_left_out(tmp_path):
     open_ = rows[1, "layer"]["switching"]
     assert 0 < open_ < 32 and rows[1, "mlp"]["switching"] > 0 and rows[0, "layer"]["switching"] < open_
     assert "switching" not in rows[1, "attention"]
+
+
+def test_a_choice_is_sure_if_it_is_far_from_a_tie_and_no_run_chose_otherwise():
+    def run(logits, experts):
+        return Pass(routing={0: torch.tensor(logits)}, experts={0: torch.tensor(experts)})
+
+    # far apart; closer than ten errors; chosen otherwise by a run; chosen by more than the logits
+    routed = local._Routed(run([[0.0, 2.0], [0.0, 0.5], [9.0, 0.0], [0.0, 5.0]], [[1], [1], [0], [0]]))
+    routed.add(run([[0.1, 2.0], [0.1, 0.5], [8.9, 0.0], [0.1, 5.0]], [[1], [1], [1], [0]]))
+    routed.add(run([[0.0, 2.0], [0.0, 0.5], [9.0, 0.0], [0.0, 5.0]], [[1], [1], [0], [0]]))
+    assert routed.sure(0).tolist() == [True, False, False, True] and routed.sure(1) is None
