@@ -10,7 +10,6 @@ from markupsafe import Markup
 from lipscan import recording, scanning
 from lipscan.drift import figures
 from lipscan.drift.terminal import texts
-from lipscan.drift.verdict import heights
 from lipscan.drift.words import COLUMNS, HEADINGS, lead
 from lipscan.scanning.figures import in_report
 from lipscan.scanning.fmt import short
@@ -64,5 +63,5 @@ def html(found: Any) -> str:
         columns=COLUMNS,
         parts=PARTS,
         texts=[texts(row) for row in table.itertuples()],
-        rows=table.assign(above=heights(table) > 1).to_dict("records"),
+        rows=table.assign(above=table.height > 1).to_dict("records"),
     )

@@ -8,7 +8,7 @@ from lipscan.drift.words import HEADINGS, lead
 from lipscan.scanning.fmt import short, small
 from lipscan.scanning.terminal import console_for, print_table
 
-SHOWN = [heading for heading in HEADINGS if heading != "worst token"]  # which the report has
+SHOWN = [heading for heading in HEADINGS if heading not in ("tenth of tokens", "worst token")]  # the report has all
 
 
 def show(found: Any, *, file: TextIO | None = None) -> None:
@@ -34,6 +34,9 @@ def show(found: Any, *, file: TextIO | None = None) -> None:
     said = f"The carried errors have {closure.length:.2f} of the length of the final difference "
     said += f"({closure.difference:.1g} of the state), at a cosine of {closure.angle:.3f}"
     said = "There is no difference at the end" if not closure.difference else said
+    if found.logits is not None and found.logits.difference:
+        at = found.logits
+        said += f"; at the logits {at.length:.2f} ({at.difference:.1g}), at a cosine of {at.angle:.3f}"
     sentences = [f"{said}{f': {closure.why}' if closure.why else ''}.", found.about.get("note"), found.verdict.sentence]
     for sentence in filter(None, sentences):
         console.print(escape(sentence), soft_wrap=not console.is_terminal)
@@ -45,6 +48,7 @@ def texts(row: Any) -> dict[str, str]:
         "error": small(row.error / row.size),
         "floor": small(row.floor / row.size),
         "floors": f"{row.token_ratio:.2f}" if row.token_ratio < 100 else f"{row.token_ratio:,.0f}",
+        "tenth of tokens": short(row.token_tenth),
         "worst token": short(row.token_worst),
         "leans": f"{row.signed - row.floor_signed:+.2f}",
         "gain": short(row.gain),

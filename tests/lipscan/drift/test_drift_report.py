@@ -45,7 +45,7 @@ def test_terminal_and_report_have_the_same_names_and_numbers(families):
     names, _, *rows = printed.getvalue().splitlines()[2:]
     table = re.findall(r"<t[hd]\b[^>]*>([^<]*)", html(found))
     headings = table[: table.index("")]
-    assert {*headings} - {"part", "worst token"} == {*names.split()} - {"attention", "MLP"}
+    assert {*headings} - {"part", "tenth of tokens", "worst token"} == {*names.split()} - {"attention", "MLP"}
     at = next(place for place, text in enumerate(table) if text == "1" and table[place + 1].strip() == "layer")
     shown = next(row.split() for row in rows if row.split()[:1] == ["1"])
     assert [table[at + headings.index(name)] for name in ("error", "floor", "floors")] == shown[1:4]
