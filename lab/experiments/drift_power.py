@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
+from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
@@ -25,7 +26,7 @@ from lipscan.drift.local import local_errors
 from lipscan.drift.passes import Network, network_of, with_halves
 from lipscan.drift.precision import TYPES, exact
 from lipscan.drift.runs import States, one_pass, run_of
-from lipscan.drift.verdict import CLEAN, FAULT, LEANS, TOGETHER, TOKEN, heights
+from lipscan.drift.verdict import CLEAN, FLOORS, LEANS, SUMS, SURE, TOGETHER
 from lipscan.models.hooks import Call
 
 MODELS = {"minilm": "bert", "gpt2-mini": "gpt2", "stories260K": "llama", "smollm2": "llama"}  # with their families
@@ -35,8 +36,10 @@ TEXT, OTHER_TEXT, LENGTH = "alice", "ag_news", 32
 PLACES = ("early", "middle", "late", "all")  # layers: the first, the middle, the last, every one
 COSINE = (0.999, 0.99)  # usual thresholds
 CLOSE = {"bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5)}  # torch.testing: rtol, atol
-KEPT = ("layer", "part", "ratio", "token_ratio", "token_worst", "signed", "signed_noise", "floor_signed")
+HEIGHTS = ("ratio", "token_ratio", "token_tenth", "token_worst")  # errors in floors
+KEPT = ("layer", "part", *HEIGHTS, "height", "signed", "signed_noise", "floor_signed")
 WINDOWS = (1, 2, 4, 8)
+WINDOWED = ("layer", "ratio", "token_ratio", "token_worst")
 KIND, STRENGTHS = "LoRA not merged", tuple(2.0**-k for k in range(1, 8))  # parts of the fault's largest size
 HALVES = ("attention", "mlp")
 TWICE = 2  # FlashAttention's tests: at most so many times the largest difference of an own run in the type
@@ -248,7 +251,7 @@ def _layers(start, where):
 def _seen(drift, layers):
     """Verdict of a comparison, and the numbers that it comes from, in the layers with the fault and elsewhere."""
     rows = drift.table
-    height, tilt = heights(rows), (rows.signed - rows.floor_signed).abs()
+    height, tilt = rows.height, (rows.signed - rows.floor_signed).abs()
     there = rows.layer.isin(layers)
     said = drift.verdict
     return {
@@ -257,9 +260,7 @@ def _seen(drift, layers):
         "named_part": said.part or "",
         "height": height[there].max(),
         "height_elsewhere": height[~there].max(),
-        "ratio": rows.ratio[there].max(),
-        "token_ratio": rows.token_ratio[there].max(),
-        "token_worst": rows.token_worst[there].max(),
+        **{name: rows[name][there].max() for name in HEIGHTS},
         "tilt": tilt[there].max(),
         "tilt_elsewhere": tilt[~there].max(),
     }
@@ -331,12 +332,13 @@ def fault_rows(model, dtype, kind):
     return rows
 
 
+def _input(models=MODELS, text=TEXT):
+    return {"text": corpora.fingerprint(corpora.read(text)), "length": LENGTH, "models": [*models]}
+
+
 def _settings(models=MODELS, text=TEXT):
-    return {
-        "text": corpora.fingerprint(corpora.read(text)),
-        "length": LENGTH,
-        "models": [*models],
-        "thresholds": {"fault": FAULT, "token": TOKEN, "clean": CLEAN, "leans": LEANS, "together": TOGETHER},
+    return _input(models, text) | {
+        "thresholds": {**FLOORS, "sums": SUMS, "clean": CLEAN, "leans": LEANS, "together": TOGETHER, "sure": SURE}
     }
 
 
@@ -390,7 +392,7 @@ def _only(start, number):
     "local errors over more and more windows, of clean runs and of a fault of many strengths",
     over=lambda: [("minilm", "bfloat16"), ("gpt2-mini", "bfloat16"), ("gpt2-mini", "float32")],
     size=285,
-    settings=lambda: _settings() | {"windows": WINDOWS, "strengths": STRENGTHS},
+    settings=lambda: _input() | {"windows": WINDOWS, "strengths": STRENGTHS},
 )
 def window_rows(model, dtype):
     """Rows of layers: `strength` of a fault in the middle layer (0: a clean run), for groups of `windows`."""
@@ -409,5 +411,12 @@ def window_rows(model, dtype):
                 found = found[(found.part == "layer") & ((strength == 0) | (found.layer == middle))]
                 for row in found.to_dict("records"):
                     names = {"strength": strength, "run": run, "windows": windows, "group": group}
-                    rows.append(names | {name: row[name] for name in ("layer", "ratio", "token_ratio", "token_worst")})
+                    averaged = _median(part, row["layer"])  # a comparison takes the largest
+                    rows.append(names | {name: row[name] for name in WINDOWED} | {"token_ratio": averaged})
     return rows
+
+
+def _median(errors, layer):
+    """Median over windows of the floors of a layer in its median token."""
+    found = [row["token_ratio"] for rows in errors for row in rows if (row["layer"], row["part"]) == (layer, "layer")]
+    return median(found)

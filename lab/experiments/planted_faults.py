@@ -24,7 +24,7 @@ OUTSIDE = ("embedding", "logits")  # places outside the layers
 
 
 class Parts(NamedTuple):
-    """Names of the modules in a layer of a family; `first` is the half of the first norm."""
+    """Names of the modules in a layer of a family; `first`, `last`: the halves of its norms, "layer" after both."""
 
     attention: str
     out: str
@@ -34,10 +34,11 @@ class Parts(NamedTuple):
     norm: str
     second: str
     first: str = "attention"
+    last: str = "mlp"
 
 
 FAMILIES = {
-    "bert": Parts(  # its first norm comes after attention, where the other half begins
+    "bert": Parts(  # its norms come after the halves: the first begins the other half
         "attention.self",
         "attention.output.dense",
         "intermediate.dense",
@@ -46,6 +47,7 @@ FAMILIES = {
         "attention.output.LayerNorm",
         "output.LayerNorm",
         first="mlp",
+        last="layer",
     ),
     "gpt2": Parts("attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "mlp.act", "ln_1", "ln_2"),
     "llama": Parts(
@@ -110,8 +112,8 @@ class Absent(LookupError):
 class Fault:
     """A kind of fault.
 
-    `plant`: ``plant(site, size)``. `amounts`: its sizes in words or numbers. `half`: "attention", "mlp", "both", or a
-    place outside the layers. `families`: the types of model that can have it.
+    `plant`: ``plant(site, size)``. `amounts`: its sizes in words or numbers. `half`: "attention", "mlp", "both", "first
+    norm", "last norm", or a place outside the layers. `families`: the types of model that can have it.
     """
 
     plant: Callable
@@ -121,8 +123,8 @@ class Fault:
 
     def half_in(self, family: str, size: int) -> str:
         """The half in a family; norms stand in different halves, and a small truncation is attention's alone."""
-        if self.half == "first norm":
-            return FAMILIES[family].first
+        if self.half in ("first norm", "last norm"):
+            return getattr(FAMILIES[family], self.half.split()[0])
         if self.half == "grows":
             return "both" if size else "attention"
         return self.half
@@ -419,7 +421,7 @@ def _eps(site, size):
     setattr(norm, "eps" if hasattr(norm, "eps") else "variance_epsilon", FAULTS["eps of a norm"].amounts[size])
 
 
-@fault("norm in bfloat16", "factor", "squares", "running sum", half="mlp")
+@fault("norm in bfloat16", "factor", "squares", "running sum", half="last norm")
 def _norm_type(site, size):
     def forward(module, usual, x):
         y = x.to(WIDER.get(x.dtype, x.dtype))

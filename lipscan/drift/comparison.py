@@ -1,5 +1,6 @@
 """Comparison of a network with another implementation of it: local errors, floors, gains, closure, verdict."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from lipscan.drift.local import at_least, local_errors
 from lipscan.drift.passes import network_of, passed, with_halves
 from lipscan.drift.precision import KERNELS, TYPES, exact
 from lipscan.drift.runs import States, one_pass
-from lipscan.drift.verdict import Verdict, verdict
+from lipscan.drift.verdict import Verdict, heights, verdict
 
 __all__ = ["Closure", "Drift", "compare"]
 
 CLOSES = (0.9, 0.98)  # length, and least cosine, of a sum that is called the difference
+EXACT = 1e-12  # difference, of the state, below which float64 itself rounds: of it nothing adds up
 
 
 class Closure(NamedTuple):
@@ -55,22 +57,27 @@ class Drift:
     table : DataFrame
         A row for each part: ``layer`` (-1: the embedding), ``part``, ``size`` of what the reference gives, local
         ``error``, its ``floor`` (median over kernels) from ``floor_low`` to ``floor_high``, their ``ratio``;
-        ``token_ratio``, the median over tokens, and ``token_worst``, the largest; the ``signed`` share
-        sum(e sign(h)) / sum|e|, its ``signed_noise`` for random signs, and ``floor_signed``; ``gain`` of this error to
-        the end, ``gain_random`` of a random one, ``gain_worst``; ``share`` of the final difference.
-        `lipscan.drift.words.COLUMNS` explains them.
+        ``token_ratio``, the median over tokens, ``token_tenth``, which a tenth of them is above, ``token_worst``, the
+        largest, and ``height``, above 1 if these are not rounding; the ``signed`` share sum(e sign(h)) / sum|e|,
+        ``floor_signed``, and by chance their difference, ``signed_noise``; of a mixture of experts ``switching``, the
+        number of tokens left out of these because rounding may send them elsewhere; of a half ``made``, what its error
+        changes in the layer's output; ``gain`` of this error to the end, ``gain_random`` of a random one and
+        ``gain_worst``; ``share`` of the final difference. `lipscan.drift.words.COLUMNS` explains them.
     closure : Closure
         Whether the carried errors add up to the difference.
     verdict : Verdict
         The answer.
     about : dict
         Model, type, text and windows.
+    logits : Closure, optional
+        The same closure after the final norm and the output layer, whose own error is added; None without logits.
     """
 
     table: pd.DataFrame
     closure: Closure
     verdict: Verdict
     about: dict[str, Any] = field(default_factory=dict)
+    logits: Closure | None = None
 
     def report(self, path: str | os.PathLike) -> Path:
         """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it); returns it."""
@@ -149,13 +156,18 @@ class Bench:
             raise ValueError(f"dtype must be one of {', '.join(TYPES)}, got {str(dtype).removeprefix('torch.')}.")
         check_shapes(model, other)
         network = network_of(model)
+        other = other.to(network.inner.device)
         with torch.no_grad(), exact():
             self.reference = with_halves(network.to(torch.float64), other.ids)
             self._own = one_pass(self.reference, other.ids[:1])
-        check_places(self._own, other.window(0))
+            check_places(self._own, other.window(0))
+            for number in range(1, len(other.ids)):
+                window = other.window(number)
+                check_places(one_pass(self.reference, window.ids), window, number)
         self.low, self.light = network.to(dtype), network.to(torch.float32)
         self.other, self.worst, self.seed = other, worst, seed
         self._layers = 2 * model.layers
+        self._fused = _has_fused(self.low, other.ids[:1])
 
     @property
     def steps(self) -> int:
@@ -164,7 +176,12 @@ class Bench:
 
     def steps_of(self, number: int) -> int:
         """Number of steps of a window."""
-        return 2 + len(_kernels(number)) + self._layers
+        return 2 + len(self._kernels(number)) + self._layers
+
+    def _kernels(self, number):
+        """Kernels for the floors of a window: all in the first, those of attention in the others."""
+        names = KERNELS if number == 0 else KERNELS[:2]
+        return [name for name in names if name != "sdpa" or self._fused]
 
     @torch.no_grad()
     def measured(self, number: int, tick: Callable[[], Any] = lambda: None) -> list[dict[str, Any]]:
@@ -172,7 +189,7 @@ class Bench:
         other = self.other.window(number)
         own = one_pass(self.reference, other.ids) if number else self._own
         tick()
-        found = local_errors(self.reference, self.low, other, _kernels(number), tick)
+        found = local_errors(self.reference, self.low, other, self._kernels(number), tick)
         difference = other.hidden[-1].double() - own.hidden[-1]
         sent = carried(self.light, other.ids, own.hidden, found.streams, difference, self.seed, tick)
         whole = difference.square().sum().item()
@@ -197,7 +214,18 @@ class Bench:
         sums = {"window": number, "layer": len(rows), "part": "sum", "carried": total.norm().item()}
         sums |= {"difference": whole, "toward": (total * difference[0]).sum().item()}
         sums |= {"size": own.hidden[-1].norm().item(), "switched": _switched(own.experts, found.experts, number)}
+        if other.logits is not None and own.logits is not None:
+            sums |= self._ended(own, other, found.logits, total)
         return [*rows, sums]
+
+    def _ended(self, own, other, error, total):
+        """Columns of the logits: the sum of the carried errors after the final norm and the output layer."""
+        moved = [*own.hidden[:-1], own.hidden[-1] + total]
+        sent = one_pass(self.reference, other.ids, streams=moved).logits - own.logits + error
+        difference = other.logits.double() - own.logits
+        found = {"carried": sent.norm().item(), "difference": difference.square().sum().item()}
+        found |= {"toward": (sent * difference).sum().item(), "size": own.logits.norm().item()}
+        return {f"logits_{key}": value for key, value in found.items()}
 
 
 def _switched(own, fed, number):
@@ -209,9 +237,13 @@ def _switched(own, fed, number):
     return ""
 
 
-def _kernels(number):
-    """Kernels for the floors of a window: all in the first, those of attention in the others."""
-    return KERNELS if number == 0 else KERNELS[:2]
+def _has_fused(network, ids):
+    """Whether a network has fused attention, which some cannot use: a soft limit of scores, or sinks."""
+    try:
+        one_pass(network, ids, "sdpa")
+    except (ValueError, NotImplementedError):
+        return False
+    return True
 
 
 def _worst(network, ids, base, place):
@@ -239,7 +271,8 @@ def joined(rows: pd.DataFrame, dtype: torch.dtype, about: dict[str, Any]) -> Dri
     )
     table = table.reset_index(drop=True)
     name = str(dtype).removeprefix("torch.")
-    return Drift(table, _closure(sums), verdict(table, name), {**about, "dtype": name})
+    table.insert(table.columns.get_loc("signed"), "height", heights(table, name))
+    return Drift(table, _closure(sums), verdict(table, name), {**about, "dtype": name}, _at_logits(sums))
 
 
 def _joined(rows, dtype):
@@ -249,6 +282,7 @@ def _joined(rows, dtype):
     each = _floors(rows)
     floor = float(np.median([at_least(_length(each[name]), size, dtype) for name in each]))
     spread = [at_least(one, size, dtype) for one in each.div(rows["size"], axis=0).to_numpy().ravel() * size]
+    own, floors = (_share(_length(rows[f"{of}leaning_noise"]), rows[f"{of}absolute"].sum()) for of in ("", "floor_"))
     lengths = rows.difference.sum() if "difference" in rows else float("nan")
     random = float((rows.gain_random**2).mean() ** 0.5) if "gain_random" in rows else float("nan")
     return {
@@ -261,10 +295,13 @@ def _joined(rows, dtype):
         "floor_high": max(spread),
         "ratio": error / floor if floor else 0.0,
         "token_ratio": rows.token_ratio.max(),  # a fault may touch the text of one window only
+        "token_tenth": rows.token_tenth.max(),
         "token_worst": rows.token_worst.max(),
         "signed": _share(rows.leaning.sum(), rows.absolute.sum()),
-        "signed_noise": _share(error, rows.absolute.sum()),
+        "signed_noise": math.hypot(max(own, _share(error, rows.absolute.sum())), floors),
         "floor_signed": _share(rows.floor_leaning.sum(), rows.floor_absolute.sum()),
+        "switching": rows.switching.sum() if "switching" in rows and rows.switching.notna().any() else float("nan"),
+        "made": _length(rows.made) if "made" in rows and rows.made.notna().all() else float("nan"),
         "gain": _length(rows.carried) / error if error and rows.carried.notna().all() else float("nan"),
         "gain_random": random,
         "gain_worst": rows.gain_worst.max() if "gain_worst" in rows else float("nan"),
@@ -298,6 +335,18 @@ def _closure(sums):
     closes = abs(length - 1) <= 1 - CLOSES[0] and angle >= CLOSES[1]
     relative = difference / _length(sums["size"])
     why = "" if closes else f"the difference, {relative:.1g} of the state, is too large for first order"
-    if not closes and (switched := [one for one in sums.switched if isinstance(one, str) and one]):
+    if not closes and relative < EXACT:
+        why = "the difference is rounding of float64, in which the reference is computed"
+    elif not closes and (switched := [one for one in sums.switched if isinstance(one, str) and one]):
         why = f"a mixture of experts chose another expert, first in {switched[0]}"
     return Closure(length, angle, relative, why)
+
+
+def _at_logits(sums):
+    """Closure of the sums at the logits, or None."""
+    if "logits_carried" not in sums or sums.logits_carried.isna().any():
+        return None
+    each = sums[["switched"]].assign(
+        **{key: sums[f"logits_{key}"] for key in ("carried", "difference", "toward", "size")}
+    )
+    return _closure(each)

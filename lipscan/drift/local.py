@@ -6,7 +6,6 @@ other's type, run here by several kernels, gives the floor: the size that roundi
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,8 @@ from lipscan.drift.runs import States, one_pass
 NONE = 1e-3  # units in the last place below which a floor is none
 LATE = ("eager", "batch", "order")  # kernels by which an MLP can differ
 LEAST = 1 / 4  # least floor, in units of the precision of the type: a result rounded once has about this
+FEW = 2  # tokens, at least, that a tenth of them is
+CLOSE = 10.0  # errors of a router's logits up to which its choice of an expert is one that rounding may change
 
 
 class Part(NamedTuple):
@@ -44,12 +45,15 @@ class Errors(NamedTuple):
         Layer -> that share of its local error that its MLP half makes, (1, n, d).
     experts : dict
         Layer -> experts that the reference chooses for the other's states.
+    logits : Tensor, shape (1, n, vocabulary), or None
+        Local error of the logits.
     """
 
     rows: list[dict[str, Any]]
     streams: list[Tensor]
     late: dict[int, Tensor]
     experts: dict[int, Tensor]
+    logits: Tensor | None
 
 
 def local_errors(
@@ -69,22 +73,32 @@ def local_errors(
     fed = _fed(reference, other, "eager", bool(halves))
     truth = {part: value for part, value in _parts(*fed) if _of(other, part) is not None}
     rows = {part: _row(part, _of(other, part), value) for part, value in truth.items()}
+    made = _made(reference, other, fed) if halves else {}
+    for part, change in made.items():
+        rows[part]["made"] = change.norm().item()
     floors: dict[Part, list[Floor]] = {part: [] for part in rows}
+    routed = {"layer": _Routed(fed[0]), "mlp": _Routed(fed[1])}
     tick()
     for name in kernels:
-        for part, value in _parts(*_fed(low, other, name, bool(halves) and name in LATE)):
+        run = _fed(low, other, name, bool(halves) and name in LATE)
+        for part, value in _parts(*run):
             if part in rows:
                 floors[part].append(_floor(name, value.double() - truth[part], truth[part]))
+        for one, found in zip(routed.values(), run, strict=True):
+            one.add(found)
         tick()
     for part, row in rows.items():
         least = LEAST * torch.finfo(low.dtype).eps * truth[part].norm(dim=-1)[0]
-        row |= _joined(_of(other, part) - truth[part], floors[part], least)
+        sure = routed[part.part].sure(part.layer) if part.part in routed else None
+        row |= _joined(_of(other, part) - truth[part], truth[part], floors[part], least, sure)
     layers = len(other.hidden) - 1
     ends = [Part(-1, "embedding"), *(Part(layer, "layer") for layer in range(layers))]
     streams = [_of(other, part) - truth[part] for part in ends]
     after = fed[1]
     late = {} if after is None else {layer: other.hidden[layer + 1] - after.hidden[layer + 1] for layer in halves}
-    return Errors([*rows.values()], streams, late, fed[0].experts)
+    last = Part(layers, "logits")
+    logits = other.logits - truth[last] if last in truth else None
+    return Errors([*rows.values()], streams, late, fed[0].experts, logits)
 
 
 def _wide(other):
@@ -107,6 +121,17 @@ def _fed(network, other, name, halved) -> tuple[Pass, Pass | None]:
     by = "eager" if name == "batch" else name
     whole = one_pass(network, ids, by, streams=streams)
     return whole, one_pass(network, ids, by, streams=streams, attention=attention) if halved else None
+
+
+def _made(reference, other, fed) -> dict[Part, Tensor]:
+    """What the error of each half changes in the output of its layer, (1, n, d)."""
+    before, between = fed
+    after = one_pass(reference, other.ids, streams=other.hidden, attention=other.attention, mlp=other.mlp)
+    found: dict[Part, Tensor] = {}
+    for layer in reference.halves:
+        outputs = [one.hidden[layer + 1] for one in (before, between, after)]
+        found |= {Part(layer, half): outputs[at + 1] - outputs[at] for at, half in enumerate(("attention", "mlp"))}
+    return found
 
 
 def _parts(whole, late) -> Iterator[tuple[Part, Tensor]]:
@@ -133,33 +158,37 @@ def _of(other, part):
 def _row(part, value, truth):
     """Size, local error and signed sums of a part."""
     error = value - truth
-    return {
-        "layer": part.layer,
-        "part": part.part,
-        "size": truth.norm().item(),
-        "error": error.norm().item(),
-        **_signed(error, truth),
-    }
+    return {"layer": part.layer, "part": part.part, "size": truth.norm().item(), "error": error.norm().item()}
 
 
 def _signed(error, truth):
-    """Sum of an error in the direction of the signs of what it is an error of, and the sum of its absolute values."""
-    return {"leaning": (error * truth.sign()).sum().item(), "absolute": error.abs().sum().item()}
+    """By token, (n,): sum of an error in the direction of the signs of its truth, and of its absolute values."""
+    return (error * truth.sign()).sum(-1)[0], error.abs().sum(-1)[0]
+
+
+def _leaning(signed, absolute):
+    """Both sums over all tokens, and how far the first is off by chance if tokens are independent.
+
+    The unit is the token, not the entry: an error in the root mean square of a norm moves a whole token along itself.
+    """
+    leaning, total = signed.sum().item(), absolute.sum().item()
+    share = leaning / total if total else 0.0
+    return {"leaning": leaning, "absolute": total, "leaning_noise": (signed - share * absolute).norm().item()}
 
 
 class Floor(NamedTuple):
-    """Floor of a part by one kernel: its size, signed sum, sum of absolute values, and squared size by token."""
+    """Floor of a part by one kernel: its size; by token its squared size, signed sum and sum of absolute values."""
 
     kernel: str
     size: float
-    leaning: float
-    absolute: float
     tokens: Tensor
+    signed: Tensor
+    absolute: Tensor
 
 
 def _floor(kernel, error, truth):
     """Floor of a part, of the error that one kernel makes."""
-    return Floor(kernel, error.norm().item(), *_signed(error, truth).values(), error.square().sum(-1)[0])
+    return Floor(kernel, error.norm().item(), error.square().sum(-1)[0], *_signed(error, truth))
 
 
 def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
@@ -168,14 +197,50 @@ def at_least(floor: Any, size: Any, dtype: torch.dtype) -> Any:
     return floor + (floor < NONE * unit) * unit * LEAST
 
 
-def _joined(error, floors, least):
-    """Columns on the floors of a part: sizes by kernel, mean signed sums, and error over floor token by token.
+class _Routed:
+    """Choices of experts of the reference, beside those of runs in the other's type on the same states."""
 
-    `least` (n,): least floor of each token.
+    def __init__(self, truth: Pass | None) -> None:
+        self._truth = truth
+        self._off: dict[int, Tensor] = {}  # layer -> largest error of a logit, (n,)
+        self._same: dict[int, Tensor] = {}  # layer -> whether all runs chose the same experts, (n,)
+
+    def add(self, found: Pass | None) -> None:
+        """Take another run into account."""
+        if self._truth is None or found is None:
+            return
+        for layer, logits in self._truth.routing.items():
+            n = len(logits)  # of the first text of a batch
+            off = (found.routing[layer][:n].double() - logits).abs().amax(-1)
+            same = (found.experts[layer][:n] == self._truth.experts[layer]).all(-1)
+            self._off[layer] = off.maximum(self._off.get(layer, off))
+            self._same[layer] = same & self._same.get(layer, same)
+
+    def sure(self, layer: int) -> Tensor | None:
+        """Tokens, (n,), whose experts rounding does not change; None without experts, or if it may change all."""
+        if self._truth is None or layer not in self._off:
+            return None
+        logits, chosen = self._truth.routing[layer], self._truth.experts[layer]
+        mine = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, chosen, True)
+        gap = logits.where(mine, torch.inf).amin(-1) - logits.where(~mine, -torch.inf).amax(-1)
+        found = self._same[layer] & ((gap < 0) | (gap > CLOSE * self._off[layer]))  # below 0: not chosen by these alone
+        return found if found.any() else None
+
+
+def _joined(error, truth, floors, least, sure):
+    """Columns on an error and its floors: sizes by kernel, signed sums, and error over floor token by token.
+
+    `least` (n,): least floor of each token. `sure` (n,): tokens to look at, the others are `switching`; None: all.
     """
-    found = {f"floor_{one.kernel}": one.size for one in floors}
-    found |= {f"floor_{key}": fmean(getattr(one, key) for one in floors) for key in ("leaning", "absolute")}
+    kept = slice(None) if sure is None else sure
+    found = {f"floor_{one.kernel}": one.size for one in floors} | _leaning(
+        *(one[kept] for one in _signed(error, truth))
+    )
+    signed, absolute = (torch.stack([getattr(one, key) for one in floors]).mean(0) for key in ("signed", "absolute"))
+    found |= {f"floor_{key}": value for key, value in _leaning(signed[kept], absolute[kept]).items()}
     tokens, here = torch.stack([one.tokens for one in floors]).mean(0).sqrt().maximum(least), error.norm(dim=-1)[0]
-    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))
-    worst = int(ratios.argmax())
-    return found | {"token_ratio": ratios.median().item(), "token_worst": ratios[worst].item(), "token": worst}
+    ratios = torch.where(tokens > 0, here / tokens, torch.where(here > 0, torch.inf, 1.0).to(here))[kept]
+    falling = ratios.sort(descending=True).values
+    found |= {"token_ratio": ratios.median().item(), "token_worst": falling[0].item()}
+    found["token_tenth"] = falling[min(max(FEW, len(ratios) // 10), len(ratios) - 1)].item()
+    return found if sure is None else found | {"switching": int((~sure).sum())}

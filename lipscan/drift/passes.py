@@ -95,6 +95,8 @@ class Pass:
         The last state after the final norm, or the last state itself in a network without one.
     experts : dict
         Layer -> experts chosen for each token by a mixture of experts, (b n, k), sorted.
+    routing : dict
+        Layer -> what they are chosen by, logits (b n, number of experts).
     calls : list of Call
         The call of each layer, to repeat it with other tokens.
     """
@@ -105,12 +107,17 @@ class Pass:
     logits: Tensor | None = None
     final: Tensor | None = None
     experts: dict[int, Tensor] = field(default_factory=dict)
+    routing: dict[int, Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
 
 
 @torch.no_grad()
 def passed(
-    network: Network, ids: Tensor, streams: Sequence[Tensor] | None = None, attention: dict[int, Tensor] | None = None
+    network: Network,
+    ids: Tensor,
+    streams: Sequence[Tensor] | None = None,
+    attention: dict[int, Tensor] | None = None,
+    mlp: dict[int, Tensor] | None = None,
 ) -> Pass:
     """One pass over token ids (b, n).
 
@@ -126,6 +133,8 @@ def passed(
     attention : dict, optional
         Layer -> (b, n, d): put in the place of what attention gives, after that is recorded. With `streams`, the output
         of a layer is then that of its MLP half.
+    mlp : dict, optional
+        The same for what the MLP gives. With both, the output of a layer is what comes after its halves.
 
     Returns
     -------
@@ -135,6 +144,7 @@ def passed(
     found, layers = Pass(), network.layers
     given = [] if streams is None else [one.to(network.dtype) for one in streams]
     put = {number: one.to(network.dtype) for number, one in (attention or {}).items()}
+    last = {number: one.to(network.dtype) for number, one in (mlp or {}).items()}
 
     def begin(module, args, kwargs):
         number = len(found.calls)
@@ -159,12 +169,15 @@ def passed(
 
     def mixed(module, args, output):
         number = len(found.calls) - 1
-        if number in network.halves and layers[number].get_submodule(network.halves[number][1]) is module:
-            found.mlp[number] = first_of(output).detach()
+        if number not in network.halves or layers[number].get_submodule(network.halves[number][1]) is not module:
+            return None
+        found.mlp[number] = first_of(output).detach()
+        return _with_first(output, last[number]) if number in last else None
 
     def routed(module, args, output):
         if isinstance(output, tuple) and not output[-1].is_floating_point():
             found.experts[len(found.calls) - 1] = output[-1].sort(-1).values
+            found.routing[len(found.calls) - 1] = output[0].detach()
 
     def ended(module, args, output):
         found.final = output[0].detach()

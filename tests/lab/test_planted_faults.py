@@ -52,7 +52,9 @@ def test_a_fault_changes_its_half_of_its_layer_and_nothing_before(networks, fami
     else:
         assert equal == [True, True, False, False]
         if half != "both":
-            assert torch.equal(before.attention[LAYER], after.attention[LAYER]) == (half == "mlp")
+            assert torch.equal(before.attention[LAYER], after.attention[LAYER]) == (half != "attention")
+        if half == "layer":  # the norm after both halves
+            assert torch.equal(before.mlp[LAYER], fed.mlp[LAYER])
         # with the right attention put in its place, a fault of attention is gone
         assert torch.equal(before.hidden[LAYER + 1], fed.hidden[LAYER + 1]) == (half == "attention")
     again = passed(network, IDS)

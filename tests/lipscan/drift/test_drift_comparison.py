@@ -68,30 +68,56 @@ def test_the_worst_gain_is_at_least_every_other(families):
     assert (rows.gain_worst >= 0.99 * rows.gain).all() and (rows.gain_worst >= 0.8 * rows.gain_random).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_carried_errors_explain_the_logits_too(families, dtype):
+    model = models.load(families / "gpt2")
+    other = drift.states(model, IDS, dtype)
+    found = drift.compare(model, other, **QUIET).logits
+    assert found.length == pytest.approx(1, abs=0.05) and found.angle > 0.99 and found.why == ""
+    truth = drift.states(model, IDS).logits
+    assert found.difference == pytest.approx(((other.logits - truth).norm() / truth.norm()).item())
+    shifted = drift.compare(model, replace(other, logits=other.logits + 1.0), **QUIET).logits
+    assert shifted.length == pytest.approx(1, abs=0.01) and shifted.difference > 10 * found.difference
+    assert drift.compare(model, replace(other, logits=None), **QUIET).logits is None
+
+
 def row(window, **given):
     one = {"window": window, "layer": 0, "part": "layer", "size": 10.0, "error": 3.0, "floor_eager": 3.0}
-    one |= {"floor_sdpa": 12.0, "floor_order": 6.0, "leaning": 1.0, "absolute": 4.0, "floor_leaning": 0.5}
-    one |= {
-        "floor_absolute": 2.0,
-        "token_ratio": 1.0,
-        "token_worst": 1.0,
-        "carried": 6.0,
-        "toward": 2.0,
-        "difference": 8.0,
-    }
-    return one | {"gain_random": 2.0} | given
+    one |= {"floor_sdpa": 12.0, "floor_order": 6.0, "leaning": 1.0, "absolute": 4.0, "leaning_noise": 6.0}
+    one |= {"floor_leaning": 0.5, "floor_absolute": 2.0, "floor_leaning_noise": 3.0}
+    one |= {"token_ratio": 1.0, "token_tenth": 2.0, "token_worst": 3.0, "made": 3.0}
+    return one | {"carried": 6.0, "toward": 2.0, "difference": 8.0, "gain_random": 2.0} | given
 
 
 def test_windows_add_up_as_lengths_do():
     sums = {"layer": 9, "part": "sum", "carried": 3.0, "difference": 4.0, "toward": 5.0, "size": 10.0, "switched": ""}
     second = row(1, error=4.0, size=20.0, floor_eager=4.0, floor_sdpa=12.0, floor_order=np.nan)
+    second |= {
+        "token_ratio": 1.5,
+        "token_tenth": 3.0,
+        "token_worst": 4.0,
+        "leaning_noise": 8.0,
+        "floor_leaning_noise": 4.0,
+    }
+    second |= {"made": 4.0}
     found = joined(pd.DataFrame([row(0), second, sums | {"window": 0}, sums | {"window": 1}]), torch.float32, {})
     (one,) = found.table.to_dict("records")
     assert one["error"] == 5 and one["size"] == pytest.approx(500**0.5)
     # floors: eager 5; sdpa 12 times 2^(1/2); order 6, and twice eager's 4 in the window where it was not run: 10
     assert one["floor"] == pytest.approx(10) and one["ratio"] == pytest.approx(0.5)
     assert one["floor_low"] == pytest.approx(0.2 * 500**0.5) and one["floor_high"] == pytest.approx(1.2 * 500**0.5)
-    assert (one["signed"], one["floor_signed"], one["signed_noise"]) == (0.25, 0.25, 5 / 8)
+    assert (one["signed"], one["floor_signed"]) == (0.25, 0.25)
+    # by tokens 10 of 8, more than by entries (5 of 8), and 5 of 4 of the floor
+    assert one["signed_noise"] == pytest.approx(1.25 * 2**0.5)
+    assert (one["token_ratio"], one["token_tenth"], one["token_worst"], one["made"]) == (1.5, 3.0, 4.0, 5.0)
+    assert one["height"] == pytest.approx(0.3) and found.logits is None  # 1.5 of 5 floors, 3 of 10, 4 of 25
     assert one["gain"] == pytest.approx(72**0.5 / 5) and one["share"] == 4 / 16
     assert found.closure.length == pytest.approx((18 / 8) ** 0.5)
     assert found.closure.angle == pytest.approx(10 / (18 * 8) ** 0.5)
+
+
+def test_of_the_rounding_of_float64_itself_nothing_is_said_to_be_too_large(families):
+    model = models.load(families / "gpt2")
+    ids = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(0))
+    found = drift.compare(model, drift.states(model, ids, torch.float64, "sdpa"), progress=False).closure
+    assert 0 < found.difference < 1e-14 and (not found.why or "rounding of float64" in found.why)
