@@ -96,9 +96,8 @@ print("local errors:", np.round(local, 4), " carried to the end:", np.round(carr
 print("sum:", round(sum(carried), 4), " difference:", round(rounded[2] - exact[2], 4))
 
 # %% [markdown]
-# <!-- typed: arithmetic by hand --> Both local errors are at most 0.05, half a digit, so this is rounding. Had the other's first layer given 1.4, its
-# local error would be 0.19, almost four times what rounding can do there. The second layer would still be clean: it
-# squares what it is given.
+# <!-- typed: arithmetic by hand --> Both local errors are at most 0.05, half a digit: this is rounding. Had the other's first layer given 1.4, its local
+# error would be 0.19, almost four times what rounding can do. The second layer would still be clean.
 #
 # ## The same for a network
 #
@@ -108,7 +107,7 @@ print("sum:", round(sum(carried), 4), " difference:", round(rounded[2] - exact[2
 # :label: local-errors
 #
 # Let $f_0, \dots, f_{L-1}$ be the layers of a network, computed in float64, and $X^{l+1} = f_l(X^l)$ its states. Another
-# computation of it has the states $Y^0, \dots, Y^L$. Its *local errors* are
+# computation has the states $Y^0, \dots, Y^L$. Its *local errors* are
 #
 # $$ e_l = Y^{l+1} - f_l(Y^l) . $$
 #
@@ -118,15 +117,15 @@ print("sum:", round(sum(carried), 4), " difference:", round(rounded[2] - exact[2
 # $$ Y^L - X^L = \sum_l J_l\, e_l , $$
 #
 # where $J_l$ is the {term}`Jacobian` of all layers after layer $l$, at the reference's states, and the error of the
-# embedding is one more summand. In the cases of the table below the sum *is* the difference.
+# embedding is one more summand.
 # :::
 #
 # The reason: change the reference's layers into the other's one at a time, from the last to the first. Each change moves
-# the end by what the rest of the network makes of one local error. Sizes are compared token by token, because a trained
-# network has a few tokens with huge states, and a norm over all tokens sees only those.
+# the end by one local error, carried through the rest of the network. Sizes are compared token by token, because the
+# norm over all tokens sees only the few whose states are huge.
 #
-# The difference of {glue:text}`page-69-name` on {glue:text}`page-69-length` tokens of {glue:text}`page-69-corpus`; the
-# last column compares the sum with the difference after the final norm and the output layer:
+# The difference of {glue:text}`page-69-name` on {glue:text}`page-69-length` tokens of {glue:text}`page-69-corpus`, with
+# the sum before and after the final norm and the output layer:
 
 # %% tags=["hide-input"]
 types = {"bfloat16": rounding} | {one: compared(model, getattr(torch, one)) for one in ("float16", "float32")}
@@ -140,8 +139,8 @@ figures.table(closures, names=closing, digits={"length": 4, "angle": 6, "logits"
 # %% [markdown]
 # ## A fault, found
 #
-# A port forgets one bias. The difference at the end stays small ({glue:text}`page-69-bug-difference:.1%` of the last
-# state, where rounding makes {glue:text}`page-69-clean-difference:.1%`), and the cosine of the last states is
+# A port forgets one bias. The difference at the end grows little, from {glue:text}`page-69-clean-difference:.1%` of the
+# last state to {glue:text}`page-69-bug-difference:.1%`; the cosine of the last states is
 # {glue:text}`page-69-bug-cosine:.4f`. The local errors name the layer and the half ({numref}`fig-69-errors`):
 
 # %%
@@ -150,11 +149,10 @@ port.h[layer].mlp.c_proj.bias.data.zero_()
 print(compared(port).verdict.sentence)
 
 # %% [markdown]
-# A fault may also lie after both halves, in a last norm, or only in what the port wrote down for a half; the verdict
-# then says so.
+# A fault after both halves, or only in what was written down for a half, gets its own words.
 #
-# Some faults cannot be seen in a type. This network's MLP has an approximate GELU. With the exact one in one layer, the
-# local error in bfloat16 is rounding; in float32 the fault stands out:
+# Some faults cannot be seen in a type. With the exact GELU for this network's approximate one, the local error in
+# bfloat16 is rounding; in float32 the fault stands out:
 
 # %%
 port = copy.deepcopy(model.module)
@@ -167,8 +165,8 @@ for dtype in (torch.bfloat16, torch.float32):
 #
 # ## Three gains
 #
-# The {term}`local Lipschitz constant` of the layers after a place is what an error made there can grow by *at worst*.
-# An error of rounding does not know that direction.
+# How much does an error grow from one place to the end? *At worst*, by the {term}`local Lipschitz constant` of the layers
+# after it.
 
 # %% tags=["hide-input"]
 streams = rounding.table[rounding.table.part.isin(["embedding", "layer"])]
@@ -178,19 +176,17 @@ gains |= {"gain_worst": "worst gain", "share": "share of the final difference"}
 figures.table(streams.assign(place=place), names=gains)
 
 # %% [markdown]
-# - **Typical gain**, that of a random error: it predicts what a change of type will do before another computation exists.
-# - **Actual gain**, that of this error, with its share of the final difference: it tells which layer to compute more
-#   precisely.
-# - **Worst gain**, that of the worst error, even a chosen one. Here it is {glue:text}`page-69-worst-least:.0f` to
-#   {glue:text}`page-69-worst-most:.0f` times the actual gain (before the last layer, where all three are 1). So it
-#   cannot explain rounding.
+# - **Typical gain**, that of a random error: what a change of type will do, before another computation exists.
+# - **Actual gain**, that of this error, and its share of the difference: which layer to compute more precisely.
+# - **Worst gain**, even of a chosen error. It is {glue:text}`page-69-worst-least:.0f` to
+#   {glue:text}`page-69-worst-most:.0f` times the actual gain before the last layer, so it cannot explain rounding.
 #
 # ## When first order fails
 #
-# The sum of the carried errors misses the difference in two cases. **The difference is too large:** with the output of
-# one attention trebled, sum and difference have a cosine of {glue:text}`page-69-large-angle:.2f`. **The network is not
-# smooth there:** a mixture of experts sends each token to a few experts, and an error that changes the choice makes a
-# jump. Here is one with random weights, {glue:text}`page-69-experts` experts, two for each token:
+# The sum misses the difference in two cases. **The difference is too large:** with the output of one attention trebled,
+# the two have a cosine of {glue:text}`page-69-large-angle:.2f`. **The network jumps:** in a mixture of experts an error
+# can send a token to another expert. Here is one with random weights, {glue:text}`page-69-experts` experts, two for each
+# token:
 
 # %% tags=["hide-input"]
 large = copy.deepcopy(model.module)
@@ -214,15 +210,14 @@ print(mixed.closure.why)
 print(mixed.verdict.sentence)
 
 # %% [markdown]
-# The verdict stands in both cases, because each layer gets the other's input: of the trebled attention it is
-# {glue:text}`page-69-large-verdict`. Within a layer, tokens whose choice rounding may change are left out.
+# The verdict stands in both cases, because each layer gets the other's input; of the trebled attention it is
+# {glue:text}`page-69-large-verdict`. Within a layer, tokens whose expert rounding may change are left out.
 #
 # ## How much it finds
 #
-# We planted faults of many kinds: rotations of the wrong base, masks and windows off by one, missing biases, wrong
-# epsilons, heads that share other keys, tensors rounded to few bits. Each has up to three sizes and lies in an early,
-# middle or late layer, or in all. Clean runs have other kernels, batches and threads, or products split as several
-# devices split them. Each run reads {glue:text}`page-69-planted-length` tokens of one text; what was run:
+# We planted faults such as a wrong rotary base, masks off by one, missing biases and tensors rounded to few bits, in up
+# to three sizes, in one layer or in all. Clean runs have other kernels, batches and threads, or products split as several
+# devices split them. Each run reads {glue:text}`page-69-planted-length` tokens.
 
 # %% tags=["hide-input"]
 clean = results.load("drift-clean")
@@ -251,7 +246,7 @@ counts = pd.DataFrame(counts)
 figures.table(counts, names={"what": "what was run"} | {name: name for name in counts.columns[1:]})
 
 # %% [markdown]
-# And what each method says of them:
+# Shares that each method finds, in per cent:
 
 
 # %% tags=["hide-input"]
@@ -271,7 +266,6 @@ rows = [
         "found, bfloat16, %": percent(faults[low], f"found {method}"),
         "found, float32, %": percent(faults[faults.dtype == "float32"], f"found {method}"),
         "right layer, bfloat16, %": percent(faults[low & single], f"layer {method}"),
-        "right half, bfloat16, %": percent(faults[low & halved], "right half") if method == "drift" else "–",
         "false alarms, % of clean runs": said(false.loc[method]) if method in false.index else "0 (so chosen)",
     }
     for method, words in detection.METHODS.items()
@@ -279,16 +273,15 @@ rows = [
 figures.table(pd.DataFrame(rows), bold=[method == "drift" for method in detection.METHODS])
 
 # %% [markdown]
-# *Shares in per cent with 95 % intervals: of faults by a bootstrap over the kinds of faults, of clean runs by Clopper
-# and Pearson, as if runs were independent. "Right layer" and "right half" count all faults in one layer, found or not.
-# The last method's threshold is the largest difference of the clean runs of the same network and type, which are few;
-# that favours it.*
+# *95 % intervals: of faults by a bootstrap over their kinds, of clean runs by Clopper and Pearson, as if independent.
+# "Right layer" counts all faults in one layer, found or not. The last method's threshold is the largest difference of
+# the few clean runs of the same network and type, which favours it.*
 #
-# `allclose` with its usual tolerances accuses nearly everything in bfloat16, and {glue:text}`page-69-close-alarms:.0%` of
-# all clean runs too. Where `lipnb drift` finds a fault in one layer, it names that layer in
-# {glue:text}`page-69-named:.0%` of the cases.
+# `allclose` accuses nearly everything in bfloat16, and {glue:text}`page-69-close-alarms:.0%` of the clean runs too.
+# `lipnb drift` names the right layer for {glue:text}`page-69-named:.0%` of the faults that it finds in one layer, and the
+# right half for {glue:text}`page-69-halves:.0%`.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-power", "caption": "Share of the planted faults that are found in bfloat16, by what a fault changes in the output of its layer in float64, in floors; bars are 95 % intervals over kinds of faults. What changes much less than the floor is seldom seen by any method. The local error sees nearly everything above one floor; the largest difference and the output need several, the cosine some tens."}, "image": {"alt": "Rising curves of the share found against the size of a fault in floors, logarithmic, from a tenth to a thousand. The curve of the local error rises first, to nearly one at two floors; those of the output and of the largest difference follow at six, that of the cosine at some tens."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-power", "caption": "Share of the planted faults that are found in bfloat16, by what a fault changes in the output of its layer, in floors; bars are 95 % intervals over kinds. The local error sees nearly everything above one floor; the largest difference and the output need several, the cosine some tens."}, "image": {"alt": "Rising curves of the share found against the size of a fault in floors, logarithmic, from a tenth to a thousand. The curve of the local error rises first, to nearly one at two floors; those of the output and of the largest difference follow at six, that of the cosine at some tens."}}
 sized = faults[low & (faults.effect > 0)]
 bins = np.geomspace(0.1, 1000, 9)
 figure, ax = plt.subplots(figsize=(6.2, 4))
@@ -311,63 +304,55 @@ plt.show()
 # What cannot be seen:
 #
 # - **A fault that does less than rounding.** Of these, {glue:text}`page-69-below:.0%` are found: they lie in few tokens,
-#   show in one half of the layer, or lean to one side, which rounding does not. Compare in float32: there the median
-#   floor of {glue:text}`page-69-name` is {glue:text}`page-69-finer` times lower.
+#   show in one half, or lean to one side, as rounding does not. In float32 the median floor of
+#   {glue:text}`page-69-name` is {glue:text}`page-69-finer` times lower.
 # - **A small fault in some tokens.** It must reach {glue:text}`page-69-half` floors in half of the tokens,
 #   {glue:text}`page-69-tenth` in a tenth, or {glue:text}`page-69-worst` in one; in float32
-#   {glue:text}`page-69-sums:.1f` times as much, see below. More text does not lower this: over
-#   {glue:text}`page-69-most-windows` windows the median error of a clean layer still reaches
-#   {glue:text}`page-69-averaged:.2f` floors, over one {glue:text}`page-69-single:.2f` ({glue:text}`page-69-name`,
-#   bfloat16).
-# - **A fault that both computations share,** or that this text does not touch.
-# - **Which of two is right.** A local error says that they differ there.
+#   {glue:text}`page-69-sums:.1f` times as much. Averaging over more text would not help: the median error of the worst
+#   clean layer is {glue:text}`page-69-single:.2f` floors over one window and {glue:text}`page-69-averaged:.2f` over
+#   {glue:text}`page-69-most-windows` ({glue:text}`page-69-name`, bfloat16).
+# - **A fault that both share,** or that this text does not touch; and **which of two is right.**
 #
 # ## Implementations that are not PyTorch
 #
-# ONNX Runtime on the exported graph of paraphrase-MiniLM-L3-v2, and the engine in C of a 4-bit multilingual-e5-small,
-# on {glue:text}`page-69-onnx-windows` texts of {glue:text}`page-69-onnx-length` tokens, by the floor of float32:
+# ONNX Runtime on the exported paraphrase-MiniLM-L3-v2, and the C engine of a 4-bit multilingual-e5-small, on
+# {glue:text}`page-69-onnx-windows` texts of {glue:text}`page-69-onnx-length` tokens, by the floor of float32:
 
 # %% tags=["hide-input"]
 other = pd.concat([results.load(one).assign(by=by) for one, by in (("drift-onnx", "ONNX"), ("drift-engine", "C"))])
 other["program"] = other.by + ": " + other.run
 parts, whole = other[other.part != "whole"], other[other.part == "whole"].set_index("program")
 halves = parts[parts.part.isin(["attention", "mlp"])]
-top = halves.sort_values("share").groupby("program").last().loc[whole.index]
+top = halves[halves.run == "int8"].sort_values("share").iloc[-1]
 shown = whole[["verdict", "difference", "length", "angle"]].assign(floors=parts.groupby("program").token_ratio.max())
-shown["most"] = [f"{row.part} of layer {row.layer:.0f}: {row.share:.0%}" for row in top.itertuples()]
 names = {"program": "program", "verdict": "verdict", "floors": "largest local error, in floors"}
 names |= {"difference": "difference / last state", "length": "length of the sum / difference", "angle": "cosine"}
-figures.table(shown.reset_index(), names=names | {"most": "half with the largest share"}, digits={"angle": 4})
+figures.table(shown.reset_index(), names=names, digits={"angle": 4})
 
 # %% [markdown]
-# All right code in float32 is called rounding. The engine's sums of one term after the other err up to
-# {glue:text}`page-69-plain-floors:.1f` times as much as PyTorch's sums in blocks, which is why float32 has higher
-# thresholds. They cost little: of the planted faults found in float32, half are above
-# {glue:text}`page-69-fault-floors` floors. In eight bits neither program is rounding, and the sum of the carried errors
-# still closes. Most of the difference of ONNX Runtime is made by one half of one layer: the place to keep in float32.
+# All right code is called rounding. Sums of one term after the other err {glue:text}`page-69-plain-floors:.1f` times as
+# much as PyTorch's sums in blocks; hence the higher thresholds of float32. They cost little: half of the planted faults
+# found there are above {glue:text}`page-69-fault-floors` floors. In eight bits the sum of the carried errors still closes:
+# {glue:text}`page-69-share:.0%` of the difference of ONNX Runtime come from the {glue:text}`page-69-share-place`, which
+# should stay in float32.
 #
-# To compare your own program: `lipnb drift MODEL --dump reference.safetensors` writes token ids and states; your program
-# reads the ids and writes its states under the same keys; `lipnb drift MODEL --against mine.safetensors` gives verdict,
-# table and report. `examples/port_in_numpy.py` does so for a Llama in NumPy.
+# For your own program see `lipnb drift --help`, and `examples/port_in_numpy.py`, which compares a Llama in NumPy.
 #
-# ## What is old and what is ours
+# :::{dropdown} What is old and what is ours
+# That a global error is the sum of carried local errors is known from solvers of differential equations
+# {cite:p}`hairer1993solving` and from rounding analysis {cite:p}`higham2002accuracy`. CESTAC
+# {cite:p}`vignes1993stochastic` and Verificarlo {cite:p}`denis2016verificarlo` perturb the roundings of *one* program and
+# count the digits that survive; they do not compare two.
 #
-# That a global error is the sum of carried local errors is how solvers of differential equations are analysed
-# {cite:p}`hairer1993solving`, and first-order rounding analysis is the same idea {cite:p}`higham2002accuracy`.
-# Stochastic arithmetic asks the question next to ours: CESTAC {cite:p}`vignes1993stochastic` and Verificarlo
-# {cite:p}`denis2016verificarlo` perturb the roundings of *one* program and count the digits that survive. They do not
-# compare two programs.
-#
-# Ours is the comparison: each layer gets the other's state, so that faults do not spread, and the floor of its own type
+# Ours is the comparison: each layer gets the other's state, so that faults do not spread, and the floor of its type
 # replaces a tolerance. We know of no earlier description, and our search was short.
+# :::
 #
 # ## What this shows and does not show
 #
 # - The reference is taken as right. A wrong configuration read by both is not seen.
-# - We planted the faults, in small networks on one short text. The shares hold for this list of faults, not for the bugs
-#   that people write.
-# - The thresholds were chosen on some of the clean runs above, and are for three types, with states stored in the type
-#   in which they were computed.
+# - We planted the faults, in small networks on one short text. The shares are not those of bugs that people write.
+# - The thresholds are for three types, with states stored in the type in which they were computed.
 # - Halves are known for layers whose attention and MLP are added to a stream; elsewhere only the layer is named.
 #
 # **One thing to try.** <!-- typed: a suggestion --> In the cell of the forgotten bias, multiply `port.h[layer].attn.scaling` by 1.01 instead. From
@@ -388,6 +373,7 @@ told = {
     "averaged": averaged.iloc[-1],
     "single": averaged.iloc[0],
     "sums": SUMS["float32"],
+    "share": top.share,
     "found-seen": detection.share(faults[low & (faults.effect > 1)], "found drift")["share"],
     "cosine-seen": detection.share(faults[low & (faults.effect > 1)], "found cosine")["share"],
     "below": detection.share(faults[low & (faults.effect < 1)], "found drift")["share"],
@@ -396,6 +382,7 @@ told = {
     "bug-cosine": torch.cosine_similarity(last["bug"], truth, dim=0).item(),
     "large-angle": large.closure.angle,
     "named": faults[low & single & faults["found drift"]]["layer drift"].mean(),
+    "halves": faults[low & halved & faults["found drift"]]["right half"].mean(),
     "close-alarms": false.loc["close", "share"],
     "plain-floors": shown.floors.loc["C: float32, one term after the other"],
     "worst-least": (before.gain_worst / before.gain).min(),
@@ -422,7 +409,12 @@ shown_there = faults[(faults.dtype == "float32") & faults["found drift"]].token_
 glue("page-69-fault-floors", f"{float(f'{shown_there:.1g}'):,.0f}", display=False)
 medians = {key: (one.table.floor / one.table["size"]).median() for key, one in types.items()}
 finer = medians["bfloat16"] / medians["float32"]
-words = {"name": name, "corpus": corpora.describe(corpus), "large-verdict": large.verdict.sentence}
+words = {
+    "share-place": f"{'MLP' if top.part == 'mlp' else top.part} of layer {top.layer:.0f}",
+    "name": name,
+    "corpus": corpora.describe(corpus),
+    "large-verdict": large.verdict.sentence,
+}
 for key, value in (words | {"finer": f"{float(f'{finer:.1g}'):,.0f}"}).items():
     glue(f"page-69-{key}", value, display=False)
 

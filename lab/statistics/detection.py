@@ -14,7 +14,7 @@ METHODS = {  # name -> what is held against what
     "drift": "local error against its floor",
     "cosine": "cosine by layer, below 0.999",
     "close": "allclose by layer, usual tolerances",
-    "twice": "largest difference by layer, above twice that of an own run",
+    "twice": "largest difference by layer, above twice an own run's",
     "output": "relative difference of the output, above all clean runs",
 }
 FIRST = {"cosine": "cosine_layer", "close": "close_layer", "twice": "twice_layer"}  # the first layer that is wrong
