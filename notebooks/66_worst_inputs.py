@@ -62,8 +62,7 @@ plt.show()
 #
 # Heads are taken without their output matrix. *Room* is the upper bound over the largest constant found; the other
 # columns divide that constant by those of the text, of {term}`two clusters` (the paper's input) and of the fork from
-# which the ascent began. Each column has its own median and maximum: a row is not one head. Layers and GPT-2, for
-# which we have no text, are explained below.
+# which the ascent began. Each column has its own median and maximum: a row is not one head.
 
 # %% tags=["hide-input"]
 ratio_names, of = ["room", "over_text", "over_heuristic", "gain"], ["model", "thing"]
@@ -307,8 +306,7 @@ assert (turned["constant of the fork"] <= turned.ball_upper).all()
 # ## Whole layers
 #
 # The heads of a layer share one input, and what is worst for one head is not worst for another, so the sum of their
-# constants can be too high. Our bounds are those of {doc}`21_general_bound`, with the keys and queries of the next
-# section.
+# constants can be too high. Our bounds are those of {doc}`21_general_bound`, improved in the next section.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-layers", "caption": "Whole layers, with all heads and the output matrix, in the balls of {numref}`fig-66-heads`; triangles are forks, where the ascent from them gained. The proved bound is up to {glue:text}`page-66-layer-room:.2f` times the constant found, more than for one head."}, "image": {"alt": "Two panels with a logarithmic axis, one column of marks for each layer of MiniLM and of gpt2-mini. Text and two clusters lie lowest, crosses of the worst inputs found ten to a thousand times higher, and the line of the proved bound above these. Triangles of forks lie just below some of the crosses."}}
 figures.worst_inputs.between({names[name]: rows for name, rows in layers.groupby("model", sort=False)}, thing="layers")
@@ -406,7 +404,7 @@ on_its_ball = on_ball(one, length, R_drawn, effort=0, progress=False)
 both = on_ball(one, length, R_drawn, ellipsoid=gain_shift, effort=0, progress=False)
 print(f"the head above, on its ball {on_its_ball.value:.0f}, on ball and ellipsoid {both.value:.0f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-gpt2", "caption": "Each head of GPT-2, at {glue:text}`page-66-length` tokens that its layer normalisation can make. Crosses: the best construction found, without ascent. Triangles: forks from a second, separate search, where they are worse by more than 1%; at the other {glue:text}`page-66-gpt2-agree` heads the two agree."}, "image": {"alt": "One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below. Crosses lie on or just below the line of the proved bound, triangles at a few heads somewhat lower."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-gpt2", "caption": "Each head of GPT-2, at {glue:text}`page-66-length` tokens that its layer normalisation can make. Crosses: the best construction found, without ascent. Triangles: forks from a separate search, where they are worse by more than 1%; at the other {glue:text}`page-66-gpt2-agree` heads the two agree."}, "image": {"alt": "One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below. Crosses lie on or just below the line of the proved bound, triangles at a few heads somewhat lower."}}
 figures.worst_inputs.between({names[GPT2] + ", no text": gpt2})
 plt.show()
 
