@@ -22,7 +22,7 @@ DEPENDS, UNDECIDED = "depends", "not decided"
 SEEN = ("text of the paper", "released code", "reconstructed", "ours")  # how the form of a row is known
 SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
-EVIDENCE = "../book/evidence.html"  # path from a page to the page of the book with all rows
+VERDICTS = "../book/verdicts.html"  # path from a page to the page of the book with all rows
 SLACK = 1e-9  # rounding of a measured value, relative
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 WORST = (  # heading of the column, with an explanation
@@ -211,7 +211,7 @@ class Verdicts:
             tried = " · ".join(filter(None, (row.seen, row.effort)))
             cells = (
                 f"{html.escape(statements().name[row.id])}<br>"
-                f'<a href="{EVIDENCE}#row-{name}" title="this row among all"><code>{row.id}</code></a>',
+                f'<a href="{VERDICTS}#row-{name}" title="this row among all"><code>{row.id}</code></a>',
                 f"{html.escape(row.form)}<br><small>{html.escape(note)}<br><i>{tried}</i></small>",
                 f"<b>{row.verdict}</b>",
                 worst(row),

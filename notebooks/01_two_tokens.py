@@ -11,32 +11,36 @@
 #
 # {term}`Attention` replaces each {term}`token` by a weighted mean of all tokens. Push the tokens a little, and the
 # outputs move. This book is about one number: **the largest factor by which attention amplifies a small push**. For
-# the two tokens of {numref}`fig-01-push` it is {glue:text}`two-constant:.2f`.
+# the two tokens that these lines make and {numref}`fig-01-push` draws, it is {glue:text}`two-constant:.2f`.
 
-# %% tags=["parameters", "remove-input"]
+# %% tags=["parameters"]
 radius = 1.2  # the tokens lie in the ball of this radius
 copies = 99  # of the second token, in the last section
 pushes = 1000  # random ones
 seed = 0
 
+# %%
+import torch
+
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+
+A, V = -torch.eye(2).double(), torch.eye(2).double()  # A = -I: a token looks for its opposite
+head = Attention.from_matrices(A, V)
+x = radius * torch.tensor([[-1.0, 0.0], [0.8, 0.6]]).double()
+J = AttentionJacobian(head, x).dense()  # 4 by 4: two tokens, two coordinates
+
 # %% tags=["remove-input"]
 import matplotlib.pyplot as plt
 import seaborn as sns
-import torch
 from myst_nb import glue
 
 from lab import figures
-from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.worst_case import gaussian
 
 figures.house_style()
 normal = gaussian(torch.Generator().manual_seed(seed))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-push", "caption": "Left: two tokens, whom they attend to (grey), and the worst push of both (orange), of length 1/2 in all. Right: the outputs (squares), each nearly where the *other* token stands, because that is what it attends to; the inputs are faint behind. The outputs move {glue:text}`two-constant:.2f` times as far as the tokens. Moves are drawn to first order."}, "image": {"alt": "Two tokens far apart in the plane, each with a grey arrow of attention to the other and an orange arrow for its push; beside them the two outputs, each next to the faint place of the other token, with longer orange arrows."}}
-A, V = -torch.eye(2).double(), torch.eye(2).double()  # A = -I: a token looks for its opposite
-head = Attention.from_matrices(A, V)
-x = radius * torch.tensor([[-1.0, 0.0], [0.8, 0.6]]).double()
-J = AttentionJacobian(head, x).dense()  # 4 by 4: two tokens, two coordinates
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-push", "caption": "Left: two tokens, whom they attend to (grey), and the worst push of both (orange), of length 1/2 in all. Right: the outputs (squares), each near the place of the *other* token (faint), because that is what it attends to. To first order the outputs move {glue:text}`two-constant:.2f` times as far as the tokens."}, "image": {"alt": "Two tokens far apart in the plane, each with a grey arrow of attention to the other and an orange arrow for its push; beside them the two outputs, each next to the faint place of the other token, with longer orange arrows."}}
 push = 0.5 * torch.linalg.svd(J).Vh[0].reshape(2, 2)  # the worst one
 outputs, moved = head(x), (J @ push.flatten()).reshape(2, 2)
 figures.objects.tokens_and_attention(x, head, moved=x + push, outputs=(outputs, outputs + moved))
@@ -51,10 +55,9 @@ plt.show()
 # $$f(X)_i = V \sum_{j=1}^n P_{ij}\, x_j, \qquad P_{i\cdot} = \softmax_j\big(x_i^\top A^\top x_j\big), \qquad
 # A = K^\top Q / \sqrt k .$$
 #
-# The matrix $A$ says who looks for whom, because the score $x_i^\top A^\top x_j$ is just
-# $(Q x_i) \cdot (K x_j) / \sqrt k$. Row $i$ of the {term}`attention matrix` $P$ says how token $i$ spreads its
-# attention; it sums to one. Here $A = -I$: a token attends most to what points away from it, and token 1 gives token 2
-# the weight {glue:text}`two-weight:.2f`.
+# The matrix $A$ says who looks for whom: the score $x_i^\top A^\top x_j$ is $(Q x_i) \cdot (K x_j) / \sqrt k$. Row $i$
+# of the {term}`attention matrix` $P$ says how token $i$ spreads its attention; it sums to one. Here $A = -I$: a token
+# attends most to what points away from it, and token 1 gives token 2 the weight {glue:text}`two-weight:.2f`.
 
 # %%
 P = (x @ A.T @ x.T).softmax(dim=1)
@@ -64,8 +67,7 @@ by_hand = P @ x @ V.T  # the two outputs
 # ## The number
 #
 # How far do $n$ tokens move? Take the root of the sum of squares over all of them, the *Frobenius norm*. If one token
-# moves by 1, that is 1; if $n$ tokens move by 1 each, it is $\sqrt n$. Keep this in mind: it is where the $\sqrt n$ of
-# the next page comes from.
+# moves by 1, that is 1; if $n$ tokens move by 1 each, it is $\sqrt n$: this is the $\sqrt n$ of the next page.
 #
 # :::{prf:definition} Local Lipschitz constant ({cite:t}`castin2024smooth`, section 3.1)
 # :label: spine-constant
@@ -78,12 +80,12 @@ by_hand = P @ x @ V.T  # the two outputs
 # :::
 #
 # To first order a push $u$ moves the outputs by $J u$, with $J = D_X f$. So the constant is the largest singular value
-# of a matrix, and the worst push is its {term}`singular vector`: that is what {numref}`fig-01-push` draws. It promises
-# something about *small* pushes only; over a long one the factor can be larger or smaller.
+# of a matrix, and the worst push is its {term}`singular vector`: {numref}`fig-01-push` draws it. The constant promises
+# something about *small* pushes only; for a long push the factor can be larger or smaller.
 
 # %%
-largest = torch.linalg.svdvals(J)[0]
-print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(head, x).value:.4f}")
+print(f"largest singular value: {torch.linalg.svdvals(J)[0]:.4f}")
+print(f"local_lipschitz:        {local_lipschitz(head, x).value:.4f}")
 
 # %% [markdown]
 # **Notation of these four pages.** There are $n$ tokens, each of norm at most $R$. $\abs x$ is the Euclidean norm of a
@@ -92,8 +94,8 @@ print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(h
 #
 # ## A random push sees little
 #
-# Could we push at random and take the largest factor? With two tokens, nearly. But put {glue:text}`two-copies` tokens
-# where the second one stands, and push every token in a random direction of its own.
+# Could we push at random and take the largest factor? With two tokens, nearly. Now put {glue:text}`two-copies` copies
+# where the second token stands, and push each token at random.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-random", "caption": "Amplification of {glue:text}`two-pushes:,d` random pushes (bars) and the constant (line). With two tokens random pushes come close to it; with a hundred they do not."}, "image": {"alt": "Two histograms of amplification. With two tokens the bars reach the vertical line of the constant; with a hundred tokens they stand far to its left."}}
@@ -122,23 +124,23 @@ axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
-# The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
-# {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
-# factor is {glue:text}`crowd-median:.1f`. The reason is that in many dimensions a random vector is nearly orthogonal to
-# any fixed direction, the worst one too. So we compute the constant, and do not sample it.
+# The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens. With a hundred it reaches
+# {glue:text}`crowd-best:.0f` %: the constant is {glue:text}`crowd-constant:.1f`, a typical factor
+# {glue:text}`crowd-median:.1f`. In many dimensions a random vector is nearly orthogonal to any fixed direction, the
+# worst one too. So we compute the constant and do not sample it.
 #
 # ## What this shows and does not show
 #
 # - The number belongs to *one input*. The next page asks how large it can be over all inputs in a ball.
-# - It is about small pushes and does not say how far a large one carries.
+# - It is about small pushes. It does not say how far a large push carries.
 #
-# **One thing to try.** Set `A = torch.eye(2).double()` in the cell of {numref}`fig-01-push`: now each token prefers
-# what resembles it. Is the constant of the hundred tokens still larger than that of two?
+# **One thing to try.** Set `A = torch.eye(2).double()` in the second cell of this page: now each token prefers what
+# resembles it. Is the constant of the hundred tokens still larger than the constant of two?
 #
 # :::{dropdown} The answer
-# No: it falls to {glue:text}`crowd-alike:.2f`, while that of the two tokens stays at {glue:text}`two-alike:.2f`. The
-# {glue:text}`two-copies` equal tokens now attend to one another, and nobody looks at the lone one: its push moves its
-# own output only. So the growth came from a crowd that looks at one token.
+# No: it falls to {glue:text}`crowd-alike:.2f`, while the constant of two tokens stays at {glue:text}`two-alike:.2f`.
+# The {glue:text}`two-copies` equal tokens now attend to one another, and nobody looks at the lone token: its push moves
+# its output alone. So the growth came from a crowd that looks at one token.
 # :::
 #
 # **Next:** {doc}`02_square_root`.

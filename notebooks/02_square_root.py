@@ -10,72 +10,68 @@
 # # Why the square root of n (Theorem 3.3)
 #
 # How large can the constant be, over all inputs of $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At
-# most of order $\sqrt n\, R^2$, says the theory; some inputs reach $\sqrt n$ as long as $n$ is at most exponential in
-# $R^2$, and near that number $\sqrt n\, R^2$, too. One picture explains the $\sqrt n$. Many tokens attend to one; when
-# it moves by 1, **all their outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$.
-
-# %% tags=["parameters", "remove-input"]
-R = 2.0  # radius of the ball
-drawn = 10  # tokens in the picture
-lengths = [10, 100, 1000, 10_000, 100_000]
+# most of order $\sqrt n\, R^2$, says the theory, and some inputs reach $\sqrt n$. Many tokens attend to one; when it
+# moves by 1, **all their outputs move by about 1 each**. In the Frobenius norm that is a move of $\sqrt n$. The growth
+# lasts until $n$ is exponential in $R^2$.
 
 # %% tags=["remove-input"]
-import math
-
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
-import torch
 from myst_nb import glue
 from scipy.optimize import brentq, minimize_scalar
 
 from lab import figures
 from lab.experiments import moving
-from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
-from lipnb.worst_case import tight_input
+from lipnb import AttentionJacobian
 
 figures.house_style()
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-fan", "caption": "One arrow in, nine out. The blue token stands alone; nine others stand together elsewhere (not drawn) and give it nearly all of their attention (grey). Push it, and each of their nine outputs (green), which lie in one place and are drawn apart, follows."}, "image": {"alt": "A fan: one point on the left with an orange arrow, lines from it to nine squares on the right, and an orange arrow of the same length at each square."}}
-A, V = -torch.eye(2).double(), torch.eye(2).double()
-head = Attention.from_matrices(A, V)
-x = tight_input(A, drawn, R)  # one token at -R u, the others at R u
-J = AttentionJacobian(head, x).dense()
-lone = torch.zeros_like(x)
-lone[0] = -x[0] / R  # the lone token alone is pushed, by 1
-each = (J @ lone.flatten()).reshape(drawn, 2)[1:]  # how the outputs of the others move
-figures.objects.fan(head.probabilities(x)[0, 1:, 0][:12], 1.0, each.norm(dim=1)[:12])
-plt.show()
-
 # %% [markdown]
-# Now move it yourself. These are {term}`two clusters`: one token alone, all others in one place. First make $n$ large
-# with $R$ fixed, and watch the weight that the crowd still gives to the one.
+# ## Move it yourself
+#
+# These are {term}`two clusters`: one token alone, all others in one place. First make the crowd large, and watch how far the
+# outputs of the crowd still move.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Move the sliders: two clusters of $n$ tokens at radius $R$. The number next to a cluster says how far each of its tokens moves. The constant (blue) rises like $\\sqrt n$, overshoots if $R^2 > \\frac12$, peaks, and falls back towards 1 (from $R = 1.5$ on, beyond the lengths shown)."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "Two clusters under the worst push. The constant (blue) rises like $\\sqrt n$, overshoots for large $R$, peaks, and falls back towards 1, in part beyond the lengths shown."}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
 
 # %% [markdown]
 # ## Who chooses whom
 #
-# As on the last page $A = -I$: a token attends to its opposite. The lone token is at $-Ru$ and the cluster at $Ru$,
-# with $\abs u = 1$. For a token of the cluster, the lone token has the score ({term}`logit`) $R^2$ and every token of
-# the cluster has $-R^2$. So it gives the lone token the weight
+# A token attends to its opposite, because $A = -I$ as on the last page. For a token of the cluster, the lone token has
+# the score ({term}`logit`) $R^2$ and every token of the cluster $-R^2$. So it gives the lone token the weight
 #
 # $$p = \frac{1}{1 + (n - 1)\, e^{-2 R^2}} ,$$
 #
-# close to 1 while $n$ is small compared with $e^{2R^2}$. Move the lone token by $\varepsilon$ along $u$. Two things
-# happen to each of the $n - 1$ outputs. What it attends to has moved, which gives $p\,\varepsilon$. And the score of
-# the lone token has fallen by $R\,\varepsilon$, so its weight falls by $p(1 - p)\,R\,\varepsilon$. That weight goes
-# to the cluster, which lies $2R$ further along $u$. To first order, each output moves by
+# close to 1 while $n$ is small compared with $e^{2R^2}$. Move the lone token by $\varepsilon$ towards the cluster. Two
+# things happen to each of the other $n - 1$ outputs. What it attends to has moved, which gives $p\,\varepsilon$. And
+# the lone token's score has fallen: the weight $p(1 - p)\,R\,\varepsilon$ goes to the cluster, $2R$ further along. To
+# first order, each output moves by
 #
 # $$\begin{aligned} &p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon \\
 #   &\quad = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon , \end{aligned}$$
 #
-# and the constant is at least $p\,(1 + 2R^2(1-p)) \sqrt{n - 1}$. The table checks this formula.
+# and the constant is at least $p\,(1 + 2R^2(1-p)) \sqrt{n - 1}$. These lines check the formula.
 
+# %% tags=["parameters"]
+R = 2.0  # radius of the ball
+lengths = [10, 100, 1000, 10_000, 100_000]
+drawn = 10  # tokens in the picture of the front page
 
 # %%
+import math
+
+import pandas as pd
+import torch
+
+from lipnb import Attention, bounds, local_lipschitz
+from lipnb.worst_case import tight_input
+
+A, V = -torch.eye(2).double(), torch.eye(2).double()
+head = Attention.from_matrices(A, V)
+
+
 def constant(n, R):
     """Local constant of two clusters: tokens in one place are one token with a weight."""
     weights = torch.tensor([1, n - 1]).double() / n
@@ -93,11 +89,20 @@ table["bound"] = [bounds.general_upper(A, V, n, R) for n in lengths]
 names = {"n": "tokens n", "p": "weight p of the lone token", "formula": "formula", "constant": "local constant"}
 figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 
+# %% tags=["remove-cell"] mystnb={"figure": {"name": "fig-02-fan", "caption": "One arrow in, nine out. The blue token stands alone; nine others stand together elsewhere (not drawn) and give it nearly all of their attention (grey). Push it, and each of their nine outputs (green), which lie in one place and are drawn apart, follows."}, "image": {"alt": "A fan: one point on the left with an orange arrow, lines from it to nine squares on the right, and an orange arrow of the same length at each square."}}
+x = tight_input(A, drawn, R)  # one token at -R u, all others at R u
+J = AttentionJacobian(head, x).dense()
+lone = torch.zeros_like(x)
+lone[0] = -x[0] / R  # the lone token alone is pushed, by 1
+each = (J @ lone.flatten()).reshape(drawn, 2)[1:]  # how the outputs of the others move
+figures.objects.fan(head.probabilities(x)[0, 1:, 0][:12], 1.0, each.norm(dim=1)[:12])
+plt.show()
+
 # %% [markdown]
 # ## The theorem
 #
-# The {term}`Lipschitz constant on a ball`, $\Lip(f_{|B_R^n})$, is the supremum of $\Lip_X(f)$ over all
-# {term}`sequences <sequence>` $X$ of $n$ tokens in the ball.
+# The {term}`Lipschitz constant on a ball` is the supremum of the local constants over all
+# {term}`sequences <sequence>` of $n$ tokens in the ball.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
 #
@@ -112,52 +117,60 @@ figures.table(table, names=names | {"bound": "Theorem 3.3"}, digits=4)
 #   &\quad \le \sqrt3\, \norm V_2 \sqrt{t^2 (4n + 1) + n} . \end{aligned}$$
 # :::
 #
-# **The idea in three lines.** Let $m_i = \sum_j P_{ij} x_j$ and $\Sigma_i$ be the mean and the covariance of what token
-# $i$ attends to. If each token $x_j$ is pushed by $\varepsilon_j$, output $i$ moves by $V$ times the sum of three
-# terms:
+# **The idea in three lines.** Push all tokens. Each output then moves for three reasons:
 #
-# 1. **Value** $\sum_j P_{ij}\, \varepsilon_j$: *what is attended to moves*. If all $n$ rows attend to one token, all
-#    $n$ outputs follow its push: at most $\sqrt n\, \norm\varepsilon_F$.
-# 2. **Key** $\sum_j P_{ij}\, (x_j - m_i)\,(A x_i)^\top \varepsilon_j$: *a token that moves is chosen more, or less*, by
-#    everyone. Here $\abs{x_j - m_i} \le 2R$ and $\abs{A x_i} \le \norm A_2 R$: at most
-#    $2t \sqrt n\, \norm\varepsilon_F$.
-# 3. **Query** $\Sigma_i A\, \varepsilon_i$: *a token that moves chooses differently*. Only its own output changes: at
-#    most $t\, \norm\varepsilon_F$, without $\sqrt n$.
+# 1. **Value**: *what it attends to moves*. If all $n$ rows attend to one token, all $n$ outputs follow its push: a
+#    factor of at most $\sqrt n$.
+# 2. **Key**: *a token that moves is chosen more, or less*, by everyone: at most $2t \sqrt n$.
+# 3. **Query**: *a token that moves chooses differently*. Only its own output changes: at most $t$, without $\sqrt n$.
 #
 # In this *bound* the key term is the largest for large $n$ and $t$: it brings the $R^2$, and the theorem says about
-# $2\sqrt3\, \norm V_2\, t \sqrt n$. At a given input another term can matter more. At two clusters with $p$ near 1
-# the key term is nearly zero, because the votes are settled, and the *constant* comes from the value term. A sharper
-# argument gives $1/\sqrt2$ instead of $2\sqrt3$, about five times less, and some heads attain that
+# $2\sqrt3\, \norm V_2\, t \sqrt n$. At a given *input* another term can matter more. At two clusters with $p$ near 1
+# the votes are settled: the key term is nearly zero, and the constant comes from the value term.
+#
+# **When $n$ tokens are equal**, every weight is $1/n$, and to first order it does not matter whom a token chooses: key
+# and query terms vanish, for every head. Only the value term is left, which averages the pushes, and the constant is
+# $\norm V_2$ at every length.
+#
+# A sharper argument gives $1/\sqrt2$ instead of $2\sqrt3$, about five times less, and some heads attain that
 # ({doc}`21_general_bound`).
 #
 # ::::{dropdown} Proof: from the three lines to the bound
 # :::{prf:proof}
-# The norm of each term, then of the sum, before $V$ is applied:
+# Let $m_i = \sum_j P_{ij} x_j$ and $\Sigma_i$ be the mean and the covariance of what token $i$ attends to. If each token
+# $x_j$ is pushed by $\varepsilon_j$, output $i$ moves by $V$ times the sum of
 #
-# - Value and key: $\sum_i \big(\sum_j P_{ij} \abs{\varepsilon_j}\big)^2 \le \sum_i \sum_j P_{ij} \abs{\varepsilon_j}^2
-#   \le n \norm\varepsilon_F^2$, since each column of $P$ sums to at most $n$.
-# - Query: $\norm{\Sigma_i}_2$ is at most the variance that token $i$ sees, so at most $R^2$.
-# - The sum: $(a + b + c)^2 \le 3\,(a^2 + b^2 + c^2)$, so the norm is at most
-#   $\sqrt3\, (n + 4 t^2 n + t^2)^{1/2}\, \norm\varepsilon_F$. $\square$
+# - the value term $\sum_j P_{ij}\, \varepsilon_j$,
+# - the key term $\sum_j P_{ij}\, (x_j - m_i)\,(A x_i)^\top \varepsilon_j$, where $\abs{x_j - m_i} \le 2R$ and
+#   $\abs{A x_i} \le \norm A_2 R$,
+# - the query term $\Sigma_i A\, \varepsilon_i$, where $\norm{\Sigma_i}_2$ is at most the variance that token $i$ sees, so
+#   at most $R^2$.
+#
+# Value and key: $\sum_i \big(\sum_j P_{ij} \abs{\varepsilon_j}\big)^2 \le \sum_i \sum_j P_{ij} \abs{\varepsilon_j}^2
+# \le n \norm\varepsilon_F^2$, since each column of $P$ sums to at most $n$. So the three terms, over all outputs, are at
+# most $\sqrt n$, $2t\sqrt n$ and $t$ times $\norm\varepsilon_F$. With $(a + b + c)^2 \le 3\,(a^2 + b^2 + c^2)$ their sum
+# is at most $\sqrt3\, (n + 4 t^2 n + t^2)^{1/2}\, \norm\varepsilon_F$. $\square$
 # :::
 # ::::
 #
 # ## Why the square root must end: the crowd outvotes the one
 #
-# In the table the constant grows with $n$, and then falls. Without a {term}`mask` it cannot go on growing, for *any*
-# input, and two lines say why.
+# In the table the constant first grows and then falls. Without a {term}`mask` it cannot go on growing, for *any*
+# input: no token gets more than $e^{2t}$ times the vote of another, so a large enough crowd always wins.
 #
-# 1. All scores lie between $-t$ and $t$, so no token gets more than $e^{2t}$ times the vote of another:
-#    $P_{ij} \le e^{2t}/n$, and **no column of $P$ sums to more than $e^{2t}$**, however many tokens there are.
+# :::::{dropdown} The two lines
+# 1. All scores lie between $-t$ and $t$, so no token gets more than $e^{2t}$ times the vote of another. Hence **no
+#    column of the attention matrix sums to more than $e^{2t}$**, however many tokens there are.
 # 2. The $\sqrt n$ above was the root of the largest column sum. Put $e^{t}$ in its place: the constant is at most
 #    $\norm V_2\, (t + (1 + 2t)\, e^t)$, **without $n$**.
+# :::::
 #
-# So there are three regimes ({numref}`fig-02-regimes`). While $n \ll e^{2R^2}$, everybody follows the one: $\sqrt n$.
-# Near $e^{2R^2}$ votes are close, a small push swings them, and the factor $1 + 2R^2(1-p)$ of the formula counts: for
-# $R^2 \ge \frac12$ the ratio of the constant to $\sqrt n$ rises to $(1 + 2R^2)^2 / (8R^2)$, about $\frac12 R^2$.
-# Beyond, $n - 1$ weak votes outweigh the strong one: $p$ falls like $1/n$, and the constant falls back to $\norm V_2$.
+# So there are three regimes ({numref}`fig-02-regimes`). While $n$ is far below $e^{2R^2}$, everybody follows the one:
+# $\sqrt n$. Near it the votes are close and a small push swings them: for $R^2 \ge \frac12$ the constant rises to
+# $(1 + 2R^2)^2 / (8R^2)$ times $\sqrt n$. Beyond, many weak votes outweigh the strong one, and the constant falls back
+# to $\norm V_2$.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: white while they give the lone token more than nine tenths of their attention, grey down to one tenth, white beyond. The horizontal line is a bound for *all* inputs of *any* length in the ball, finer than that of the two lines ({doc}`29_exact_rate`). The peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: in the grey band the crowd gives the lone token between nine tenths and one tenth of its attention. The horizontal line is a bound for *all* inputs of *any* length in the ball; the peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
 gamma = bounds.mean_field_rate(A).lower  # the exact rate of this A
 end, ceiling = 1 + math.exp(2 * gamma * R**2), bounds.mean_field_upper_exact(A, V, R)
 n = np.unique(np.geomspace(2, 3e6 * end, 80).round())
@@ -186,29 +199,24 @@ ax.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# For $R = 2$ the votes are even at {glue:text}`root-end:,.0f` tokens. The constant peaks near
-# {glue:text}`root-top:,.0f` tokens, at {glue:text}`root-top-constant:.0f`; no input of any length exceeds
-# {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
+# The votes are even at {glue:text}`root-end:,.0f` tokens. The constant peaks near {glue:text}`root-top:,.0f`, at
+# {glue:text}`root-top-constant:.0f`; no input of any length exceeds {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
 #
-# **For any $A$** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, up to a power of $t$, where
+# **For any head** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, up to a power of $t$, where
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #
 # is the **exact rate**: half the largest gap between the best score that a token can give and the score that it gives
-# itself. With $V = I$, tokens at two places keep at least $\frac12 \sqrt{n - 1}$ up to $n = 1 + e^{2 \gamma^* R^2}$;
-# no input of any length has a constant above $e^{\gamma^* R^2}$ times a power of $t$. For $A = -I$, $\gamma^* = 1$.
-# (The paper's own inputs follow an eigenvector of $A$, with a rate $\gamma \le \gamma^*$: {doc}`22_tightness`,
-# {doc}`29_exact_rate`.)
+# itself ({doc}`29_exact_rate`). Here it is 1.
 #
 # ## What this shows and does not show
 #
 # - The $\sqrt n$ is real, up to a length **exponential in $R^2$**, at inputs built for the purpose. Text need not look
 #   like them; the next page measures text.
-# - With a {term}`mask`, token $i$ sees only tokens $j \le i$. Theorem 3.3 holds ({doc}`31_masked_bound`), and a lone
-#   token that stands first is still seen by all. The two lines change: row $i$ has $i$ weights, so a column may sum to
-#   $e^{2t} (1 + \log n)$.
+# - With a {term}`mask` Theorem 3.3 holds, too ({doc}`31_masked_bound`); the limit without $n$ is another question
+#   ({doc}`32_masked_mean_field`).
 #
-# **One thing to try.** Set `R = 1.0`: which of the five lengths still keep half of $\sqrt n$?
+# **One thing to try.** Set `R = 1.0` in the first cell of code: which of the five lengths still keep half of $\sqrt n$?
 #
 # :::{dropdown} The answer
 # Only $n = 10$, where the constant is {glue:text}`root-small:.1f`. The votes are even at $1 + e^2$, between eight and
@@ -243,6 +251,8 @@ assert (table.constant <= table.bound).all() and abs(gamma - 1) < 1e-9
 p = head.probabilities(x)[0, 1, 0].item()
 assert torch.allclose(each, p * (1 + 2 * R**2 * (1 - p)) * lone[0].expand_as(each), rtol=1e-10), "value plus key"
 assert (table.formula <= table.constant * (1 + 1e-12)).all()
+equal = [local_lipschitz(head, x[:1].expand(m, -1), method="dense").value.item() for m in (2, 9, 50)]
+assert all(abs(one / torch.linalg.matrix_norm(V, 2).item() - 1) < 1e-9 for one in equal), "equal tokens"
 assert constant(10, 1.0) > 1.5 and constant(100, 1.0) < 0.5 * 99**0.5, "the answer"
 if R == 2:  # the page says these of its own radius
     assert (table.constant < 1.01 * table.formula).all() and measured[-1] < 1.1 and 0 < known["room"] < 6

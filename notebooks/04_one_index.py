@@ -11,12 +11,11 @@
 #
 # {cite:t}`castin2024smooth` report that on text the constant grows in all cases considered, at a rate close to
 # $n^{1/4}$, for layers of BERT and GPT-2. **On average, yes; as a law, no; and the released code, as we read it,
-# measures something else.** Over the seven maps that we measured, each on its first input, the mean {term}`exponent` is
-# {glue:text}`../notebooks/41_real_text.ipynb::quarter-mean:.2f`. Single layers have exponents from
+# measures something else.** We measured seven maps, each on its first input. Their mean {term}`exponent` is
+# {glue:text}`../notebooks/41_real_text.ipynb::quarter-mean:.2f`; single layers have exponents from
 # {glue:text}`../notebooks/41_real_text.ipynb::quarter-least:.2f` to
-# {glue:text}`../notebooks/41_real_text.ipynb::quarter-most:.2f`. The released code returns another quantity than the constant.
-#
-# We begin with that code, because one index in it makes a good story.
+# {glue:text}`../notebooks/41_real_text.ipynb::quarter-most:.2f`. We begin with the code, because one index in it makes a
+# good story.
 
 # %% tags=["parameters", "remove-input"]
 lengths = [4, 16, 64, 256]
@@ -43,41 +42,41 @@ logging.disable_progress_bar()
 normal = gaussian(torch.Generator().manual_seed(seed))
 
 # %% [markdown]
-# ## 1. The claim, and the code behind it
+# ## 1. Eight lines
 #
-# The theory allows $\sqrt n$, the paper's plots show less, and its authors released the code that drew them. They
-# compute the constant by the power iteration of the last page: repeat $J^\top (J u)$, with $u$ scaled to length one.
-# The length of the result tends to $\norm J_2^2$, so a square root ends it.
-#
-# ## 2. Eight lines
+# The authors released the code that drew their plots. It computes the constant by the power iteration of the last page:
+# repeat $J^\top (J u)$, with $u$ scaled to length one. The length of the result tends to $\norm J_2^2$, so a square
+# root ends it.
 #
 # The product $J u$, the *tangent*, says how the output moves under $u$. The function that computes it returns a pair,
-# *output and tangent*. Here are eight lines of ours with the choice between the two as a parameter.
+# *output and tangent*. Here are eight lines of ours, with the choice between the two as a parameter.
 
 
 # %%
-def power_iteration(f, x, index, rounds=100):
-    """Index 1 takes the tangent J u, as the method says; index 0 the output f(x)."""
+def power_iteration(f, x, index):
+    """Index 1: tangent J u. Index 0: f(x)."""
     transpose = torch.func.vjp(f, x)[1]
     u = normal(*x.shape)
-    for _ in range(rounds):
-        output_and_tangent = torch.func.jvp(f, (x,), (u / u.norm(),))
-        u = transpose(output_and_tangent[index])[0]
+    for _ in range(100):
+        u = u / u.norm()
+        pair = torch.func.jvp(f, (x,), (u,))
+        u = transpose(pair[index])[0]
     return u.norm().sqrt().item()
 
 
 # %% [markdown]
-# As we read the released code (commit 60da456; its authors have not confirmed it), it keeps the first of the two where
-# the second belongs. Each round then computes $J^\top f(X)$, whatever $u$ is, and the loop reports
+# Index 1 is the method. As we read the released code (commit 60da456; its authors have not confirmed it), it takes index
+# 0. Each round then computes $J^\top f(X)$, whatever $u$ is, and the loop reports
 #
-# $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \quad \text{instead of} \quad \norm{J}_2 .$$
+# $$\begin{aligned} &\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \\
+#   &\text{instead of } \norm{J}_2 . \end{aligned}$$
 #
 # We call it the {term}`released quantity`, or *what the code reports*.
 #
-# ## 3. Uniform attention tells them apart
+# ## 2. Uniform attention tells them apart
 #
-# Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The two quantities grow
-# differently.
+# Give every token the same weight, $A = 0$: then each output is $V$ times the mean. The constant stays level, and the
+# reported quantity grows like $n^{1/4}$.
 
 # %% tags=["hide-input"]
 A, V = torch.zeros(d, d).double(), normal(d, d)  # A = 0: uniform attention
@@ -88,7 +87,7 @@ table = pd.DataFrame({"n": lengths})
 table["defined"] = [power_iteration(uniform, x, index=1) for x in inputs]
 table["released"] = [power_iteration(uniform, x, index=0) for x in inputs]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
+# %% tags=["hide-cell"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "{term}`Uniform attention`: both quantities on the same inputs, log-log. The constant is $\\norm V_2$ at every length. What the code reports rises exactly like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the constant is level, what the code reports rises along a straight line."}}
 ax = plt.subplots(figsize=(6.0, 3.4))[1]
 looks = {"defined": ("constant", "C0", "o"), "released": ("reported", "C1", "s")}
 for name, (words, colour, marker) in looks.items():
@@ -121,39 +120,41 @@ plt.show()
 # $$\begin{aligned} \norm{D_X f}_2 &= \norm V_2 , \\ \rho_X(f) &= n^{1/4}\, \abs{V^\top V m}^{1/2} . \end{aligned}$$
 # :::
 #
-# The proof is two lines, because all weights are $\frac1n$: every output is $V m$, and every block of $J$ is
-# $\frac1n V$.
+# :::::{dropdown} Proof for the constant
+# *The constant.* All weights are $\frac1n$, so every output is $V m$. A push of length 1 moves the mean by at most
+# $1/\sqrt n$, when all tokens move alike. Then $n$ outputs move by $V$ times that, which is $\sqrt n$ times as much in
+# all. The two factors $\sqrt n$ cancel, and $\norm V_2$ is left.
+# :::::
 #
-# - **The constant.** A push moves every output by $V$ times its mean. For a push of length 1 the mean is longest,
-#   $1/\sqrt n$, if all tokens move alike. Then $n$ outputs move by $V$ times that, which makes $\sqrt n$ times as much
-#   in all: the two factors $\sqrt n$ cancel, and $\norm V_2$ is left.
-# - **What the code reports.** Each of the $n$ blocks of $J^\top f(X)$ is $\sum_i \frac1n V^\top V m = V^\top V m$.
-#   Their Frobenius norm is $\sqrt n\, \abs{V^\top V m}$, and the final square root makes $n^{1/4}$ of the $\sqrt n$.
+# *What the code reports.* Each of the $n$ blocks of $J^\top f(X)$ is $V^\top V m$. Their Frobenius norm is
+# $\sqrt n\, \abs{V^\top V m}$, and the final square root turns $\sqrt n$ into $n^{1/4}$.
 #
-# So the number is neither an upper nor a lower {term}`bound` on the constant: for $m = 0$ it is 0, less than
-# $\norm V_2$; for a large $V^\top V m$ it is more, while the constant does not depend on $m$. And for *any* layer whose
-# constant is at most $L$ and whose outputs have norm at most $M$, it grows at most like $n^{1/4}$:
+# :::::{dropdown} Not a bound, and how fast it can grow
+# The reported number is $0$ for $m = 0$ and grows with $V^\top V m$ without limit, while the constant does not depend on
+# $m$. For *any* layer with a constant of at most
+# $L$ and outputs of norm at most $M$, it grows at most like $n^{1/4}$:
 #
 # $$\rho_X(f)^2 \le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M .$$
 #
-# If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$ in the end (an exponent fitted to
-# few lengths may lie above). Random heads show both rates: over
-# {glue:text}`four-draws` of them, what the code reports has the exponent $\frac14$ at uniform attention, and more than
-# that, by its interval, from a {term}`logit range` of {glue:text}`four-sharp` on. The constant goes from level to as
-# steep as $\frac14$ and more.
+# If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$ in the end. For random heads the reported
+# exponent is above $\frac14$ by its interval from a {term}`logit range` of {glue:text}`four-sharp` on.
+# :::::
+#
+# So the reported number is neither an upper nor a lower {term}`bound` on the constant. {numref}`fig-04-movable` has
+# both for random heads: as attention gets sharper, both get steeper.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-movable", "caption": "Move the slider to change the logit range, from 0 (uniform) upwards. Left, both quantities for {glue:text}`four-draws` draws of a head and its tokens, with $\\norm V_2 = 1$ and a mean of length 1 for each. Right, the exponents fitted to all draws, with 95 % intervals, the chosen one outlined; dotted, $\\frac14$."}, "image": {"alt": "On the left both quantities against the number of tokens; on the right their exponents with intervals, as attention goes from uniform to sharp; dotted, one quarter."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-movable", "caption": "From uniform attention (logit range 0) to sharp attention. Left: both quantities for {glue:text}`four-draws` draws of a head and its tokens, with $\\norm V_2 = 1$ and a mean of length 1. Right: the exponents fitted to all draws, with 95 % intervals, the chosen one outlined; dotted, $\\frac14$."}, "image": {"alt": "On the left both quantities against the number of tokens; on the right their exponents with intervals, as attention goes from uniform to sharp; dotted, one quarter."}}
 sharp = moving.from_uniform_to_sharp([4, 8, 16, 32, 64], [0, 4, 8, 16, 32, 64], draws=draws)
 figures.movable.released(sharp)
 
 # %% [markdown]
-# ## 4. Trained layers
+# ## 3. Trained layers
 #
-# So one index can make $n^{1/4}$ out of nothing. Has it done so in trained layers? We measured the constant of
-# attention, and next to it the released quantity, on the same {term}`windows <window>` of {glue:text}`four-layers`
-# trained layers, and of a random GPT-2, a model of the paper. {numref}`fig-04-honest` has one mark for each layer.
+# So one index can make $n^{1/4}$ out of nothing. Did it do so in trained layers? We measured both quantities on the same
+# {term}`windows <window>`, in {glue:text}`four-layers` trained layers and in a random GPT-2, which the paper uses. In
+# {numref}`fig-04-honest` each layer is one mark.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark for each layer, attention alone: the exponent of its constant and of the released quantity. Inside a grey band an exponent is within 0.1 of $\\frac14$. MiniLM (orange) lies mostly in the *upright* band: its constant grows about like $n^{1/4}$, and the released quantity faster. The random GPT-2 (black) lies in the *level* band, far to the left: its constant hardly grows, and the index makes the rate. The other layers (blue) are spread out. On the thin line both exponents agree."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the released quantity upwards, with an upright and a level grey band around one quarter. Most orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "One mark for each layer, attention alone. Inside a grey band an exponent is within 0.1 of $\\frac14$; on the thin line both exponents agree. MiniLM's constant grows about like $n^{1/4}$, its released quantity faster. The constant of the random GPT-2 hardly grows. The other layers are spread out."}, "image": {"alt": "Scattered marks, exponent of the constant to the right and of the released quantity upwards, with an upright and a level grey band around one quarter. Most orange marks lie in the upright band and above its crossing; black ones in the level band far to the left; blue ones all over."}}
 stored = layer_growth.stored()
 stored = stored[stored.corpus == stored.groupby("map").corpus.transform("first")]  # the first text, or picture
 stored = layer_growth.main_range(stored)  # to 512 tokens, MiniLM to the 128 of its training
@@ -181,27 +182,26 @@ sub = sub[(sub.corpus == sub.groupby("map").corpus.transform("first")) & (sub.le
 sub_counts = closeness.counted(sub)
 
 # %% [markdown]
-# - **On average, yes.** Take the mean exponent of the layers of a map: MiniLM without and with a {term}`mask`, and five
-#   other models. These means run from {glue:text}`four-flattest:.2f` to {glue:text}`four-steepest:.2f`, and $\frac14$
-#   lies in their middle. If all layers must share one exponent, $\frac14$ is a good choice: their mean distance from
-#   it is {glue:text}`four-error-quarter:.2f`. From $0$ it is {glue:text}`four-error-none:.2f`, from $\frac12$
-#   {glue:text}`four-error-half:.2f`.
-# - **As a law, no.** A slope has an error, so we count layers by their 95 % intervals. Within 0.1 of $\frac14$ lie the
-#   whole intervals of {glue:text}`four-inside` layers; {glue:text}`four-outside` intervals lie wholly outside;
-#   {glue:text}`four-undecided` are undecided.
+# - **On average, yes.** We took MiniLM without and with a {term}`mask`, and five other models. Their mean exponents run
+#   from {glue:text}`four-flattest:.2f` to {glue:text}`four-steepest:.2f`, with $\frac14$ in the middle. If all layers
+#   must share one exponent, $\frac14$ is a good choice: layers are {glue:text}`four-error-quarter:.2f` away from it on
+#   average, but {glue:text}`four-error-none:.2f` from $0$ and {glue:text}`four-error-half:.2f` from $\frac12$.
+# - **As a law, no.** The 95 % intervals of {glue:text}`four-inside` layers lie wholly within 0.1 of $\frac14$. Those of
+#   {glue:text}`four-outside` layers lie wholly outside. The other {glue:text}`four-undecided` layers are undecided.
 # - **The released code, as we read it, measures something else.** In the random GPT-2 the constant has the exponent
 #   {glue:text}`four-random:.2f`, and the released quantity {glue:text}`four-random-released:.2f`
 #   ({glue:text}`../notebooks/46_released_code.ipynb::released-reported:.2f` with the token types that the script adds).
-#   There the index makes the rate. In trained layers each exponent is near $\frac14$ in about half of the layers, and
-#   both are in {glue:text}`four-both`, as many as chance would give. So the reported rate neither shows nor refutes the
+#   There the index makes the rate. In trained layers, each exponent is near $\frac14$ in about half of the layers. Both
+#   are in {glue:text}`four-both`, as many as chance would give. So the reported rate neither shows nor refutes the
 #   claim.
 #
-# On BERT the code measures a larger map: attention with its residual connection and {term}`layer normalisation`. We
-# measured that map in {glue:text}`four-sub-layers` layers built like BERT's ({glue:text}`four-sub-weights` different
-# weights), up to {glue:text}`four-sub-longest` tokens. Its constant is near $\frac14$ in {glue:text}`four-sub-near` of
-# them, and the released quantity in {glue:text}`four-sub-released`. So for such layers the published rate may well be
-# right, although the code measured another quantity. {doc}`41_real_text` has the table of all counts with their errors
-# and ranges. It also has a model of twelve layers that played no part in the writing of this book, where the same holds.
+# **And BERT?** There the code measures attention with its residual connection and {term}`layer normalisation`. We
+# measured this larger map in {glue:text}`four-sub-layers` layers built like BERT's ({glue:text}`four-sub-weights`
+# different weights), up to {glue:text}`four-sub-longest` tokens. Its constant is near $\frac14$ in
+# {glue:text}`four-sub-near` of them, and the released quantity in {glue:text}`four-sub-released`. So for such layers the
+# published rate may well be right, although the code measured another quantity. BERT's weights we could not get without
+# a network; `make results MODEL=bert-base-uncased` measures them. {doc}`41_real_text` has all counts, and
+# {doc}`46_released_code` what else in the code differs from the paper.
 #
 # :::{admonition} What to say instead
 # :class: tip
@@ -210,16 +210,13 @@ sub_counts = closeness.counted(sub)
 # layer decide more than the text."
 # :::
 #
-# We had no network, and so no weights of BERT; MiniLM is a smaller model of its kind. If you have a network,
-# `make results MODEL=bert-base-uncased` measures BERT. {doc}`46_released_code` measures what else differs from the
-# paper. No theorem rests on an experiment: the $\sqrt n$ of {doc}`02_square_root` stands.
+# ## A layer of your own
 #
-# ## On Monday: a layer of your own
-#
-# Three lines are yours, the rest needs PyTorch and transformers and nothing of ours. It takes any text encoder or
-# decoder that transformers loads, and any module of it whose first input and first output are the tokens. For MiniLM:
+# The folded cell needs PyTorch and transformers and nothing of ours; its first three lines are yours. It takes any text
+# encoder or decoder that transformers loads, and any module of it whose first input and first output are the tokens.
+# For layer 3 of MiniLM, without its output projection, three starts give:
 
-# %%
+# %% tags=["hide-input"]
 folder = minilm_folder()  # yours: a folder, or a name on the hub
 name = "encoder.layer.3.attention.self"  # yours: a module that print(model) lists
 text = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having"
@@ -246,29 +243,18 @@ for _ in range(3):
 print(found)
 
 # %% [markdown]
-# (This text is shorter than that of the last page, and MiniLM's module `attention.self` ends before the output
-# projection: so the constant is not {glue:text}`../notebooks/03_real_model.ipynb::three-constant:.1f`.)
+# `lipnb scan FOLDER --text my.txt --lengths 8,32,128` measures every layer, with certificates, bounds and random weights
+# to compare with ({doc}`05_scan_your_model` reads its report; {doc}`../book/read_and_run` installs it).
 #
-# ::::{grid} 1 1 2 2
-# :gutter: 2
-#
-# :::{grid-item-card} The one command
-# `lipnb scan FOLDER --text my.txt --lengths 8,32,128`
-#
-# measures every layer, with certificates, bounds and a control of random weights, and writes a report to read in a
-# browser ({doc}`05_scan_your_model`; {doc}`../book/read_and_run` installs it).
-# :::
-#
-# :::{grid-item-card} Four rules
+# :::{dropdown} Four rules for a measurement
 # 1. Take the *tangent*, not the output.
 # 2. Start several times; keep the largest.
-# 3. Several windows at each length, none longer than the model's training texts; give the interval.
-# 4. Say nothing of the worst input: that needs a search and a bound ({doc}`66_worst_inputs`).
+# 3. Measure several windows at each length, none longer than the model's training texts. Give the interval.
+# 4. Claim nothing about the worst input: that needs a search and a bound ({doc}`66_worst_inputs`).
 # :::
-# ::::
 #
-# **One thing to try.** Set `A = -torch.eye(d).double()` in the cell of {numref}`fig-04-uniform`: attention is no longer
-# uniform, yet neither line changes its slope. What in `inputs` keeps them? Does `normal(n, d)` for each length?
+# **One thing to try.** In the first folded cell of section 2 set `A = -torch.eye(d).double()`: attention is
+# no longer uniform, yet neither line changes its slope. What in `inputs` keeps them?
 #
 # :::{dropdown} The answer
 # The same four tokens are repeated, so each output is what four tokens alone would give, at every length: the constant
@@ -278,6 +264,7 @@ print(found)
 #
 # ## Nine questions
 #
+# :::::{dropdown} All nine, each with its answer
 # :::{dropdown} 1. What is the local Lipschitz constant, and why does a random push not show it?
 # The largest factor by which a small push is amplified: the top singular value of the Jacobian. A random push is nearly
 # orthogonal to any one direction among very many.
@@ -306,13 +293,13 @@ print(found)
 # :::
 #
 # :::{dropdown} 6. What does the certificate of a measured constant promise?
-# That at this input, for this attention map, it lies between two numbers, the upper one with a probability over the
-# solver's random start. Nothing on other texts, large pushes, the worst input or the whole block.
+# That at this input, for this attention map, the constant lies between two numbers, the upper one with a probability over
+# the solver's random start. It promises nothing about other texts, large pushes, the worst input or the whole block.
 # :::
 #
 # :::{dropdown} 7. What do the two quantities give for uniform attention, and why?
-# The map is $V$ times the mean, of constant $\norm V_2$ at every length. The other is the root of the Frobenius norm of
-# $n$ equal blocks: $\sqrt{\sqrt n} = n^{1/4}$ times a number.
+# The map is $V$ times the mean, and its constant is $\norm V_2$ at every length. The released quantity is the root of the
+# Frobenius norm of $n$ equal blocks: $\sqrt{\sqrt n} = n^{1/4}$ times a number.
 # :::
 #
 # :::{dropdown} 8. Does the constant of trained layers grow like the fourth root of n?
@@ -326,6 +313,7 @@ print(found)
 # Record what its attention receives on your text; iterate $J^\top J$ from several starts, by the tangent; several
 # windows at each length within that of training; report a slope with its interval. Or `lipnb scan`.
 # :::
+# :::::
 
 # %% tags=["remove-input"]
 random = drawn[["slope", "released"]].median()

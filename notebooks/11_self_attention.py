@@ -9,14 +9,13 @@
 # %% [markdown]
 # # Self-attention and its Jacobian (Lemma C.2)
 #
-# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, times a matrix, and
-# the weights depend on the tokens themselves ({numref}`fig-11-attention`). A pushed token moves the output in three
-# ways, through its query, its key and its value. So the {term}`Jacobian` of attention is a sum of three terms, in a
-# closed form that costs a few matrix products. It agrees with automatic differentiation to {term}`rounding`, on
-# {glue:text}`page-11-maps` random maps, with and without a mask, biases, an output matrix and weights. The maps of
-# the theorems and the layers of the experiments in this book are this same code.
+# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, times a matrix, and the
+# weights depend on the tokens themselves ({numref}`fig-11-attention`). A pushed token moves the output in three ways:
+# through its query, its key and its value. So the {term}`Jacobian` of attention is a sum of three terms, and a few
+# matrix products evaluate it. On {glue:text}`page-11-maps` random maps this closed form agrees with automatic
+# differentiation to {term}`rounding`. The theorems and the experiments of this book use this same code.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: it can be masked or not
 layer = 2
 head = 9
@@ -51,9 +50,9 @@ def relative_error(left, right):
     return ((left - right).norm() / right.norm()).item()
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; a word that occurs twice also attends to its other occurrence. The mask removes everything above the diagonal, and each row still sums to one."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells above the diagonal are empty."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; a word that occurs twice also attends to its other occurrence. With the mask (below) nothing is left above the diagonal."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. Above, without a mask, tokens that occur twice attend to each other. Below, with a mask, all cells above the diagonal are empty."}}
 words = encoder.tokenizer.convert_ids_to_tokens(ids[0])
-axes = figures.panels(2, width=4.6, height=4.2)
+axes = figures.panels(1, rows=2, width=5.2, height=4.4)
 for ax, model in zip(axes, (encoder, decoder), strict=True):
     P = model.attention(layer).probabilities(model.activations(ids, layer))[0, head]
     title = f"layer {layer}, head {head}, {'masked' if model.masked else 'unmasked'}"
@@ -75,29 +74,14 @@ P = logits.exp() / logits.exp().sum(dim=1, keepdim=True)
 by_hand = P @ x @ V.T
 by_lipnb = Attention.from_matrices(A, V)(x)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-two-tokens", "caption": "Two tokens and their outputs. Because $V = I$, attention moves each token to a point of the segment between them, and the token's row of $P$ gives its place there."}, "image": {"alt": "Two tokens in the plane joined by a line. An arrow leads from each to its output, a diamond on that line between the two tokens."}}
 swapped = Attention.from_matrices(A.T, V)(x)
 glue("page-11-swapped", relative_error(swapped, by_hand), display=False)
 glue("page-11-other", P[0, 1].item(), display=False)
 glue("page-11-itself", P[1, 1].item(), display=False)
-two = pd.DataFrame({"token": ["first", "second"], "to first": P[:, 0], "to second": P[:, 1]})
-two["by hand"] = [f"({a:.4f}, {b:.4f})" for a, b in by_hand.tolist()]
-two["by lipnb"] = [f"({a:.4f}, {b:.4f})" for a, b in by_lipnb.tolist()]
-figures.table(
-    two,
-    names={
-        "token": "token",
-        "to first": "attention to first",
-        "to second": "attention to second",
-        "by hand": "output by hand",
-        "by lipnb": "output by lipnb",
-    },
-)
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-two-tokens", "caption": "Two tokens and their outputs. Because $V = I$, attention moves each token to a point of the segment between them, and the token's row of $P$ gives its place there."}, "image": {"alt": "Two tokens in the plane joined by a line. An arrow leads from each to its output, a diamond on that line between the two tokens."}}
 ax = plt.subplots(figsize=(4.6, 3.8))[1]
 ax.plot(*x.T, color="#b0b0b0", lw=1, zorder=0)
-for i, (color, side) in enumerate((("C0", "right"), ("C1", "left"))):
+for i, (color, side) in enumerate((("C3", "right"), ("C6", "left"))):
     ax.scatter(*x[i], s=130, color=color, zorder=2)
     ax.annotate(f"$x_{i + 1}$", x[i], (0, -18 if i == 0 else 9), textcoords="offset points", ha="center", color=color)
     bow = {"arrowstyle": "->", "color": color, "lw": 1.6, "connectionstyle": ConnectionStyle("Arc3", rad=-0.4)}
@@ -111,8 +95,9 @@ plt.show()
 
 # %% [markdown]
 # The first token gives {glue:text}`page-11-other:.2f` of its attention to the second; the second keeps
-# {glue:text}`page-11-itself:.2f` for itself. The transpose in $x_i^\top A^\top x_j$ matters: here $A$ is not
-# symmetric, and exchanging queries and keys changes the output by {glue:text}`page-11-swapped:.2f` of its norm.
+# {glue:text}`page-11-itself:.2f` for itself. The outputs of `lipnb` are the same to {term}`rounding`. The transpose in
+# $x_i^\top A^\top x_j$ matters: to exchange queries and keys changes the output by
+# {glue:text}`page-11-swapped:.2f` of its norm.
 #
 # ## The definition
 #
@@ -151,10 +136,10 @@ for _ in range(100):
         found.append(relative_error(f(tokens[order]), out))
 
 # %% [markdown]
-# The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer receives
-# in the model, it must give the output of the model itself, in all layers, with and without the mask.
+# The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer receives,
+# it must give the output of the model, in all layers, with and without the mask.
 
-# %%
+# %% tags=["hide-input"]
 errors = []
 for model in (encoder, decoder):
     states = model.module(input_ids=ids, output_hidden_states=True).hidden_states
@@ -162,8 +147,6 @@ for model in (encoder, decoder):
         ours = model.attention(i, object="block")(model.activations(ids, i))
         following = rest.output(rest.intermediate(ours), ours)  # the model's own feed-forward part
         errors.append(relative_error(following, states[i + 1]))
-
-# %% tags=["hide-input"]
 glue("page-11-order", max(order_felt), display=False)
 compared = pd.DataFrame(
     [
@@ -179,20 +162,19 @@ figures.table(
 )
 
 # %% [markdown]
-# The differences are rounding. So the theorems, which speak of the definition, and the experiments, which run
-# pretrained layers, are about the same map.
+# The differences are rounding. So the definition of the theorems and the pretrained layers are the same map.
 #
 # ## Four facts that later pages use
 #
-# 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask this fails:
+# 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask it does not:
 #    in the random heads above, another order changed the output by up to {glue:text}`page-11-order:.1f` times its norm.
-# 2. A masked output depends on the prefix alone, because the sums stop at $j = i$.
+# 2. A masked output depends on the prefix alone.
 # 3. A key bias changes nothing: it adds the same number to all logits of a row, which the softmax does not see. A query
 #    bias adds a number that depends on $j$, and changes the output.
 # 4. Integer {term}`token weights` are repeated tokens: equal tokens have equal logits, and the sum has one term for
-#    each copy. This is how one map also acts on {term}`measures <measure>` ({doc}`20_measures`).
+#    each copy. So the map also acts on {term}`measures <measure>` ({doc}`20_measures`).
 
-# %%
+# %% tags=["hide-input"]
 query, key, value, output = (normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)])
 bias, tokens = normal(3, 4), normal(7, 8)
 plain = Attention(query, key, value, output)
@@ -209,8 +191,6 @@ facts = {
     "weights as copies": (plain(tokens, copies.double()), repeated),
 }
 gaps = {name: relative_error(left, right) for name, (left, right) in facts.items()}
-
-# %% tags=["hide-input"]
 told = pd.DataFrame({"fact": gaps.keys(), "gap": gaps.values()})
 told["outputs"] = ["equal, up to rounding" if gap < 1e-12 else f"differ by {gap:.2f}" for gap in told.gap]
 figures.table(told, names={"fact": "fact", "outputs": "the two outputs (relative difference)"})
@@ -219,8 +199,8 @@ figures.table(told, names={"fact": "fact", "outputs": "the two outputs (relative
 # %% [markdown]
 # ## The derivative: query, key and value
 #
-# Push the two tokens from above. They have four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. A
-# diagonal block is the sum of three terms; any other block is the sum of two.
+# Push the two tokens from above. The block $J_{ij}$ says how output $i$ moves when token $j$ is pushed. A diagonal
+# block is the sum of three terms, any other block the sum of two.
 
 
 # %%
@@ -240,9 +220,9 @@ def three_terms(A, V, x):
 
 terms = three_terms(A, V, x)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-terms", "caption": "The first token is pushed along the first axis. Its own output moves by three terms; the output of the other token has no query term, because the query that makes it did not move. The terms add up as vectors and may cancel."}, "image": {"alt": "Two panels of arrows. In each, coloured arrows for the terms are joined tip to tail and a dashed arrow leads from the first start to the last tip. The panel of output 1 has three terms, that of output 2 has no query term."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-terms", "caption": "The first token is pushed along the first axis. Its own output moves by three terms (above); the other output (below) has no query term, because its query did not move. The terms add up as vectors and may cancel."}, "image": {"alt": "Two panels of arrows. In each, coloured arrows for the terms are joined tip to tail and a dashed arrow leads from the first start to the last tip. The panel of output 1 has three terms, that of output 2 has no query term."}}
 push = torch.tensor([1.0, 0.0]).double()
-for i, ax in enumerate(figures.panels(2, width=4.6, height=3.2)):
+for i, ax in enumerate(figures.panels(1, rows=2, width=5.2, height=2.9)):
     place = torch.zeros(2).double()
     for (name, term), color in zip(terms.items(), ("C2", "C1", "C0"), strict=True):
         move = term[i, 0] @ push
@@ -277,11 +257,11 @@ plt.show()
 # :::
 #
 # In the first term, token $i$ shifts its attention because its *query* moved; in the second, because the *key* of token
-# $j$ moved; in the third, the *value* of token $j$ moves what is averaged.
+# $j$ moved; in the third, the *value* of token $j$ moves the average.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-blocks", "caption": "The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A diagonal block has one more term, from the token's own query; such a block need not be the largest of its row. The mask empties the blocks above the diagonal, so that an output depends on its own and earlier tokens only."}, "image": {"alt": "Two coloured square matrices, each divided into four by four blocks. On the right, with a mask, the blocks above the diagonal are empty."}}
-axes = figures.panels(2, width=4.4, height=3.8)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-blocks", "caption": "The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A diagonal block has one more term, from the token's own query; it need not be the largest of its row. With the mask (below) the blocks above the diagonal are zero."}, "image": {"alt": "Two coloured square matrices, each divided into four by four blocks. Below, with a mask, the blocks above the diagonal are empty."}}
+axes = figures.panels(1, rows=2, width=4.8, height=3.9)
 shown = gaussian(torch.Generator().manual_seed(seed))
 wide, four = shown(6, 6) / 2, shown(4, 6)
 diagonal_leads = []
@@ -300,11 +280,11 @@ plt.show()
 #
 # Sizes, heads, masks, biases, output projections and weights are drawn at random. For each map the closed form and
 # autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must be transposes
-# of each other. `gram` combines both, $J^\top J u$, and the solvers need nothing else. With token weights $a$ it is
-# the product in the norm that they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
+# of each other. `gram` combines both into $J^\top J u$, and the solvers need nothing else. With token weights $a$,
+# $D_a^{1/2} J D_a^{-1/2}$ takes the place of $J$.
 
 
-# %%
+# %% tags=["hide-input"]
 def random_case(case):
     """Map number `case` with its tokens; the bits of the number are its options."""
     h, k, d, v, m, n = torch.randint(1, 9, (6,), generator=generator).tolist()
@@ -316,7 +296,6 @@ def random_case(case):
     return f, normal(n, d), normal(n).exp() if weighted else None
 
 
-# %% tags=["hide-input"]
 hand, closed_form, autograd = [], [], []
 for case in [(A, V, x), (normal(2, 2), normal(2, 2), normal(2, 2))]:
     f = Attention.from_matrices(*case[:2])
@@ -345,15 +324,9 @@ for case in range(200):
     )
 products = pd.DataFrame(rows, columns=["jvp", "vjp", "gram", "adjoint"])
 glue("page-11-maps", len(products), display=False)
-
-# %% tags=["hide-input"]
 meaning = ["J ε against autograd", "Jᵀ w against autograd", "Jᵀ J u against autograd", "J and Jᵀ are transposes"]
-worst = pd.DataFrame({"product": products.columns, "meaning": meaning, "largest": products.max().tolist()})
-figures.table(
-    worst,
-    names={"product": "product", "meaning": "what is compared", "largest": "largest relative difference"},
-    digits=1,
-)
+worst = pd.DataFrame({"meaning": meaning, "largest": products.max().tolist()})
+figures.table(worst, names={"meaning": "what is compared", "largest": "largest relative difference"}, digits=1)
 
 # %% [markdown]
 # ::::{dropdown} Proof
@@ -379,8 +352,8 @@ figures.table(
 #
 # ## Which of the three terms matters on real text?
 #
-# On a layer of a pretrained model, we let only the queries move with the tokens, or only the keys, or only the values.
-# The Jacobian of such a map is one of the three terms, and its norm can be measured.
+# In a layer of a pretrained model we let only the queries move with the tokens, or only the keys, or only the values.
+# The Jacobian of such a map is one of the three terms.
 
 
 # %%
@@ -399,7 +372,7 @@ def only(part, attention, x):
     return f
 
 
-# %%
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-real-text", "caption": "Norms of the three terms and of their sum on real text, one window for each length. The key term is the largest at each length, no term is negligible, and the norm of the whole is about half the sum of the three."}, "image": {"alt": "Four curves against the sequence length, one for the norm of each term and one for the norm of the whole Jacobian, on one layer of a pretrained model."}}
 token_ids, attention = encoder.token_ids(corpora.read(corpus)), encoder.attention(terms_layer)
 parts = []
 for n in (4, 8, 16, 32, 64):
@@ -407,27 +380,14 @@ for n in (4, 8, 16, 32, 64):
     norms = {part: local_lipschitz(only(part, attention, y), y).value.item() for part in ("query", "key", "value")}
     parts.append({"n": n, **norms, "all three": local_lipschitz(attention, y).value.item()})
 parts = pd.DataFrame(parts)
-
-# %% tags=["hide-input"]
-figures.table(
-    parts,
-    names={
-        "n": "tokens n",
-        "query": "query term",
-        "key": "key term",
-        "value": "value term",
-        "all three": "whole Jacobian",
-    },
-)
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-real-text", "caption": "Norms of the three terms and of their sum on real text, one window for each length. The key term is the largest at each length, no term is negligible, and the norm of the whole is about half the sum of the three."}, "image": {"alt": "Four curves against the sequence length, one for the norm of each term and one for the norm of the whole Jacobian, on one layer of a pretrained model."}}
 ax = plt.subplots(figsize=(6.4, 3.8))[1]
-for part, look in zip(("query", "key", "value", "all three"), ("C0o-", "C1s-", "C2^-", "kD--"), strict=True):
-    ax.plot(parts.n, parts[part], look, label=part)
-ax.set(
-    xscale="log", xlabel="sequence length n", ylabel="norm", ylim=(0, None), title=f"{encoder.name} layer {terms_layer}"
-)
-ax.legend(loc="lower right", ncols=2)
+looks = {"query": ("C0", "o-", -9), "key": ("C1", "s-", 6), "value": ("C2", "^-", 5), "all three": ("C6", "D--", 0)}
+for part, (color, style, up) in looks.items():
+    ax.plot(parts.n, parts[part], style, color=color)
+    end = parts.n.iloc[-1], parts[part].iloc[-1]
+    ax.annotate(part, end, (9, up), textcoords="offset points", color=color, va="center")
+ax.set(xscale="log", xlabel="sequence length n", ylabel="spectral norm", xlim=(3.6, 110), ylim=(0, None))
+ax.set_title(f"{encoder.name} layer {terms_layer}")
 ax.set_xticks(parts.n, parts.n)
 ax.minorticks_off()
 plt.show()
@@ -482,13 +442,14 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the maps of the theorems and the maps of the experiments are the same code, and that the closed form
-#   is the derivative of this map, with all options, to rounding.
-# - A masked MiniLM is a pretrained encoder to which we add a causal mask, as the paper does with BERT. It was never
-#   trained that way: it has the form of a decoder but need not behave like a trained decoder.
-# - Which of the three terms is largest may differ on other layers and texts; one {term}`window` for each length is an
-#   illustration. Nothing here is about speed: {doc}`../book/solver` counts the operations and gives the times.
+# - The maps of the theorems and of the experiments are the same code, and the closed form is the derivative of this
+#   map, with all options, to rounding.
+# - A masked MiniLM is a pretrained encoder with a causal mask added, as the paper does with BERT. It was not trained
+#   that way, and need not behave like a trained decoder.
+# - Which term is largest may differ on other layers and texts; one {term}`window` for each length is an illustration.
+#   Speed is the subject of {doc}`../book/solver`.
 #
-# **One thing to try.** Set `terms_layer = 3`: is the query term or the value term the largest there?
+# **One thing to try.** In the downloaded notebook, set `terms_layer = 3` in the cell *parameters*: is the query term or
+# the value term the largest there?
 #
 # **Next:** {doc}`12_local_lipschitz`: how the smoothness of this map is measured.

@@ -10,12 +10,12 @@
 # # Where tokens live (Section 2.3)
 #
 # The {term}`bounds <bound>` of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer
-# provides it: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius depends
-# on the layer alone. It is not wasteful, since in each layer of MiniLM the longest token of our text reaches at least
+# provides it: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text, so the radius depends
+# on the layer alone. This radius is realistic: in each layer of MiniLM the longest token of our text reaches at least
 # {glue:text}`page-14-share:.2f` of it. The normalisation can also be absorbed into the matrices and biases of
 # {term}`attention`, and then all tokens have norm one.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: its LayerNorms are read
 length, count = 64, 8  # tokens in a window, windows
 texts = ["alice", "python_reference"]  # the first that is available is used
@@ -69,17 +69,19 @@ for row, (_, gain, shift) in zip(gpt2, layers, strict=True):
 real, gpt2 = pd.DataFrame(real), pd.DataFrame(gpt2)
 print(f"text: {corpora.describe(corpus)}, {ids.numel()} tokens")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-radii", "caption": "Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no text can exceed. The longest tokens of the text reach more than half of it in each layer of MiniLM, so the balls of the theorems have the right size within a factor of two. GPT-2 sees noise here, because the rest of its network, which would read a text, is not available."}, "image": {"alt": "Two panels, layers on the horizontal axis. Boxes of token norms lie below two curves, the exact radius and, slightly above it, the simple bound. For MiniLM the boxes come near the curves; for GPT-2 on noise they lie far below except in the first layer."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-radii", "caption": "Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no text can exceed. In each layer of MiniLM the longest token exceeds half of it, so the balls of the theorems have the right size within a factor of two. GPT-2 receives noise, because we have only its attention weights."}, "image": {"alt": "Two panels, layers on the horizontal axis. Boxes of token norms lie below two curves, the exact radius and, slightly above it, the simple bound. For MiniLM the boxes come near the curves; for GPT-2 on noise they lie far below except in the first layer."}}
 groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2 (124M), noise in place of text", gpt2, noise)]
 groups = [group for group in groups if len(group[1])]
-for ax, (title, rows, norms_of) in zip(figures.panels(len(groups), width=4.6, height=3.8), groups, strict=True):
-    look = {"whis": (0, 100), "widths": 0.5, "manage_ticks": False}
+for ax, (title, rows, norms_of) in zip(figures.panels(1, rows=len(groups), width=6, height=3.5), groups, strict=True):
+    look = {"whis": (0, 100), "widths": 0.5, "manage_ticks": False, "medianprops": {"color": "black"}}
     ax.boxplot([norms_of[i].numpy() for i in rows.layer], positions=rows.layer, **look)
-    for name, style in (("simple bound", "C1s-"), ("exact R*", "C0D-")):
-        ax.plot(rows.layer, rows[name], style, label=name)
+    for name, style, above in (("simple bound", "C1s-", 4), ("exact R*", "C0D-", -10)):
+        ax.plot(rows.layer, rows[name], style)
+        end = rows.layer.iloc[-1], rows[name].iloc[-1]
+        ax.annotate(name, end, (16, above), textcoords="offset points", color=style[:2])
+    ax.set_xlim(right=1.3 * rows.layer.iloc[-1])
     ax.set(title=title, xlabel="layer", ylabel="norm of a token", ylim=(0, 37))
     ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
-    ax.legend(loc="upper left", ncols=2)
 plt.show()
 
 # %% [markdown]
@@ -99,35 +101,26 @@ by_torch = layer_norm(x, (3,), gain, shift, eps=0)
 glue("page-14-hand", by_hand.norm().item(), display=False)
 glue("page-14-hand-bound", simple_radius(gain, shift), display=False)
 glue("page-14-squares", z.square().sum().item(), display=False)
-entries = pd.DataFrame({"x": x, "z": z, "gain": gain, "shift": shift, "token": by_hand, "torch": by_torch})
-figures.table(
-    entries,
-    names={
-        "x": "entry of x",
-        "z": "normalised z",
-        "gain": "gain g",
-        "shift": "shift β",
-        "token": "token by hand",
-        "torch": "token by PyTorch",
-    },
-    digits=4,
-)
+entries = pd.DataFrame({"x": x, "z": z, "gain": gain, "shift": shift, "token": by_hand})
+names = {"x": "entry of x", "z": "normalised z", "gain": "gain g", "shift": "shift β", "token": "token"}
+figures.table(entries, names=names, digits=4)
 
 # %% [markdown]
-# The squares of $z$ add up to {glue:text}`page-14-squares:.0f`, the number of entries. The token has norm
-# {glue:text}`page-14-hand:.2f`, and no token with this gain and shift has a norm above
+# PyTorch gives the same token. The squares of $z$ add up to {glue:text}`page-14-squares:.0f`, the number of entries.
+# The token has norm {glue:text}`page-14-hand:.2f`, and no token with this gain and shift has a norm above
 # {glue:text}`page-14-hand-bound:.2f`.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-ellipsoid", "caption": "Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid; LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid depends on the layer alone."}, "image": {"alt": "A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and on it a closed curve of orange points, an ellipse."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-ellipsoid", "caption": "Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid; LayerNorm, which also subtracts the mean, reaches only an ellipse on it."}, "image": {"alt": "A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and on it a closed curve of green points, an ellipse."}}
 ax = plt.figure(figsize=(5.2, 4.6)).add_subplot(projection="3d")
 sphere = normal(900, 3)
 sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
 ellipse = layer_norm(normal(200, 3), (3,), gain, shift)
 ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
-ax.scatter(*ellipse.T, s=7, color="C1", label="LayerNorm")
+ax.scatter(*ellipse.T, s=7, color="C2", label="LayerNorm")
 ax.set(box_aspect=(1, 0.7, 1.3))
+ax.set(xlabel="entry 1", ylabel="entry 2", zlabel="entry 3")
 ax.locator_params(nbins=4)
-ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=2, markerscale=2)
+ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.02), ncols=2, markerscale=2)
 plt.show()
 
 # %% [markdown]
@@ -182,10 +175,10 @@ plt.show()
 #
 # ## Measured: the largest norm
 #
-# The root of an increasing function gives $R_*$ and the input that reaches it.
+# The root of an increasing function gives $R_*$ and the input that attains it.
 
 
-# %%
+# %% tags=["hide-input"]
 def centred_gain(gain):
     """The matrix G of LayerNorm with this gain, shape (d, d)."""
     d = len(gain)
@@ -219,14 +212,13 @@ glue("page-14-high", max(simple), display=False)
 
 # %% [markdown]
 # For {glue:text}`page-14-cases` random gains and shifts the input found from the root has norm $R_*$, up to
-# {term}`rounding`; none of 2,000 random tokens for each of them is longer. The smallest ratio of $R_*$ to the simple
-# bound is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` gives
-# the same number.
+# {term}`rounding`, and none of 2,000 random tokens is longer. The ratio of $R_*$ to the simple bound lies between
+# {glue:text}`page-14-low:.2f` and {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` computes $R_*$.
 #
 # ## Measured: absorbed on random heads and on real layers
 #
-# The first function below does the absorbing. We compare attention after the normalisation with attention, with the
-# changed matrices, on unit tokens.
+# We compare attention after the normalisation with attention on unit tokens, with the changed matrices: on 100 random
+# heads for each normalisation and on all layers of MiniLM. The outputs agree up to rounding.
 
 
 # %%
@@ -289,17 +281,7 @@ for name, G in (("logit range", None), ("range absorbed", centred_gain)):
         widest_range(absorb(f, G(gain), shift)) if G else widest_range(f) * simple_radius(gain, shift) ** 2
         for f, gain, shift in layers
     ]
-
-# %% tags=["hide-input"]
 glue("page-14-share", float((real["max"] / real["exact R*"]).min()), display=False)
-checks = [
-    ("RMSNorm absorbed, random heads", len(rms_errors), max(rms_errors)),
-    ("LayerNorm absorbed, random heads", len(norm_errors), max(norm_errors)),
-    ("LayerNorm absorbed, layers of MiniLM on text", len(layer_errors), max(layer_errors)),
-    ("tokens of the layers, off the ellipsoid", len(off) // 2, max(off)),
-]
-checks = pd.DataFrame(checks, columns=["what", "cases", "error"])
-figures.table(checks, names={"what": "compared", "cases": "cases", "error": "largest relative difference"}, digits=1)
 
 # %% tags=["hide-input"]
 orders = {"after": [], "before": []}
@@ -324,23 +306,22 @@ with torch.no_grad():
 glue("page-14-order-without", min(orders["before"]), display=False)
 
 # %% [markdown]
-# Networks use both orders of the definition: up to rounding, the first gives the output of the attention block in
-# every layer of MiniLM, the second in every layer of gpt2-mini. Without the normalisation MiniLM's block would be off
-# by at least {glue:text}`page-14-order-without:.1f` times the norm of its output.
+# Networks use both orders of the definition: up to rounding, the first gives the output of the attention block in every
+# layer of MiniLM, the second in every layer of gpt2-mini. Without the normalisation MiniLM's block would be off by at
+# least {glue:text}`page-14-order-without:.1f` times the norm of its output.
 #
-# What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
-# $\norm{A}_2 R^2$ of a head. The table has the largest one among the heads of each layer, with the simple radius, and
-# the largest one after absorbing, $\norm{\tilde A}_2$, since then the radius is 1 and $\beta$ has moved into the
-# biases. The lines above the table are about GPT-2, which normalises before attention; where its attention weights are
-# available, its layers have their true gains and shifts.
+# MiniLM's attention receives its tokens from a LayerNorm. The upper bounds depend on the {term}`logit range`
+# $\norm{A}_2 R^2$ of a head. The table has the largest range among the heads of each layer, with the simple radius, and
+# the largest range after absorbing, $\norm{\tilde A}_2$: then the radius is 1 and $\beta$ has moved into the biases.
+# The lines above the table are about GPT-2, which normalises before attention.
 
 # %% tags=["hide-input"]
 if len(gpt2):
     share = gpt2["noise max"] / gpt2["exact R*"]
-    print(f"GPT-2: the longest noise token has {share.iloc[0]:.2f} of the exact radius in layer 0,")
-    print(f"at most {share.iloc[1:].max():.2f} of it in the others.")
+    print(f"GPT-2: the longest noise token reaches {share.iloc[0]:.2f} of the exact radius in layer 0,")
+    print(f"and at most {share.iloc[1:].max():.2f} of it in the other layers.")
     ratio = gpt2["logit range"] / gpt2["range absorbed"]
-    print(f"Absorbing makes the logit range of GPT-2 smaller by factors from {ratio.min():.1f} to {ratio.max():.1f}.")
+    print(f"Absorbing divides the logit range of GPT-2 by {ratio.min():.1f} to {ratio.max():.1f}.")
 figures.table(
     real,
     names={
@@ -376,15 +357,15 @@ figures.table(
 # ## The normalisation adds another factor
 #
 # Section 2.3 bounds the constant of $f \circ \mathrm{RMSNorm}$ "by directly applying" the bounds to
-# $f_{\tilde A, \tilde V}$ at unit tokens. The step from $x_i$ to $u_i$ has the derivative
+# $f_{\tilde A, \tilde V}$ at unit tokens. But the step from $x_i$ to $u_i$ has the derivative
 # $(I - u_i u_i^\top) / \abs{x_i}$, of norm $1 / \abs{x_i}$. So by the chain rule
 #
 # $$\Lip_X(f \circ \mathrm{RMSNorm}) \le \frac{\Lip_U(f_{\tilde A, \tilde V})}{\min_i \abs{x_i}},$$
 #
-# and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, short tokens break the bound: two equal tokens
-# $x$ in the plane, with $A = 0$ and $\tilde V = I$, have the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 6$,
-# which is too small for $\abs x < 1 / \sqrt 6$. The table has random heads and tokens of all sizes, with the
-# normalisation differentiated as well:
+# and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, short tokens break the bound. Two equal tokens
+# $x$ in the plane, with $A = 0$ and $\tilde V = I$, have the constant $1 / \abs x$; Theorem 3.3 gives $\sqrt 6$, which
+# is too small for $\abs x < 1 / \sqrt 6$. The table has random heads and tokens of all sizes, with the normalisation
+# differentiated as well:
 
 # %% tags=["hide-input"]
 composed = []
@@ -452,6 +433,8 @@ said, read, own = ({"seen": seen, "effort": "proved"} for seen in
 text, sizes = "tokens of all layers of MiniLM on text", "random heads, tokens of all sizes"
 sharp = [*never_above, *real["max"] / real["exact R*"]]
 hand = "two equal tokens, A = 0: any |x| < 1 / sqrt(6)"
+
+# %% tags=["hide-input"]
 # fmt: off
 ledger.record(
     ledger.equal(id, "tokens on the ellipsoid", off, within=1e-8, grounds=text, **said),
@@ -479,16 +462,16 @@ ledger.record(
 #
 # - The radius of a normalised layer depends on the layer alone and is known before any text is read. $R_*$ is the
 #   smallest such radius.
-# - Absorbing the normalisation makes the logit range smaller than the simple radius suggests, because large gains and
-#   large entries of $A$ need not meet. It is then the range for *unit* tokens.
-# - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have the
-#   paper's text without formulas: if its bound carries the factor, this page says nothing against it.
+# - Absorbing the normalisation gives a smaller logit range than the simple radius suggests, because large gains and
+#   large entries of $A$ need not meet.
+# - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. The text that we
+#   have lacks the formulas: if the paper's bound carries the factor, this page says nothing against it.
 # - Query biases matter to the bounds ({doc}`26_multi_head`), and absorbing a shift creates such biases.
-# - The ellipsoids of the last layers of GPT-2 have long axes, but without its other weights we cannot say whether the
-#   tokens of a text lie along them.
+# - Without the other weights of GPT-2 we cannot say whether the tokens of a text come near its exact radius.
 # - A fresh network has gain 1 and shift 0: every token has norm $\sqrt d$. The small number added to the variance moves
 #   tokens inside the ellipsoid, here by less than $10^{-8}$.
 #
-# **One thing to try.** Which entries of the gain determine $R$? Clip the largest one and look at both radii.
+# **One thing to try.** Which entries of the gain determine $R$? In the code of "By hand: three entries", reduce the
+# largest one and look at the norm of the token and at the bound.
 #
 # **Next:** {doc}`20_measures`.

@@ -14,7 +14,7 @@
 # outputs of the two maps agree. Their {term}`local Lipschitz constants <local Lipschitz constant>` agree too, in the
 # {term}`Wasserstein distance` $W_2$ for clouds, as long as the points are distinct and their weights stay the same.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones
 step = 1e-7  # length of the perturbation, in W2
 seed = 0
@@ -40,7 +40,7 @@ def integer_in(low, high):
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-clouds", "caption": "A measure of seven points (blue, area is weight) and its image under attention (orange). Arrows: the small move to which attention is most sensitive, enlarged, and what comes out. The ratio of the two lengths, in $W_2$, is the local Lipschitz constant."}, "image": {"alt": "Seven blue discs of different sizes in the plane and seven orange diamonds, their images under attention. Arrows on the discs show a small move, arrows on the diamonds what comes out of it, which is longer for some of them."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-clouds", "caption": "A measure of seven points (blue, area is weight) and its image under attention (orange). Arrows: the small move to which attention is most sensitive, enlarged, and the resulting move of the output. The ratio of the two lengths, in $W_2$, is the local Lipschitz constant."}, "image": {"alt": "Seven blue discs of different sizes in the plane and seven orange diamonds, their images under attention. Arrows on the discs show a small move, arrows on the diamonds the resulting move, which is longer for some of them."}}
 drawn = gaussian(torch.Generator().manual_seed(seed))
 cloud_map = Attention.from_matrices(torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double())
 cloud, masses = 0.8 * drawn(7, 2), drawn(7).softmax(0)
@@ -50,26 +50,25 @@ worst = (torch.linalg.svd(M).Vh[0] / root).reshape(7, 2)
 after = cloud_map(cloud, masses), cloud_map(cloud + worst / 6, masses)
 ax = plt.subplots(figsize=(5.6, 4.6))[1]
 for start, end, color, marker, label in (
-    (cloud, cloud + worst / 6, "C0", "o", r"$\mu$"),
-    (*after, "C1", "D", r"$F(\mu)$"),
+    (cloud, cloud + worst / 6, "C0", "o", r"$\mu$, the input"),
+    (*after, "C1", "D", r"$F(\mu)$, the output"),
 ):
-    ax.scatter(*start.T, s=900 * masses, color=color, marker=marker, alpha=0.4, lw=0, label=label)
+    ax.scatter(*start.T, s=900 * masses, color=color, marker=marker, alpha=0.4, lw=0)
+    ax.annotate(label, start[start[:, 1].argmin()], (-20, -24), textcoords="offset points", color=color)
     arrows = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.007}
     ax.quiver(*start.T, *(end - start).T, color=color, **arrows)
     ax.scatter(*end.T, s=0)  # room for the arrows
 ax.set(xlabel="first coordinate", ylabel="second coordinate")
 ax.set_aspect("equal", adjustable="datalim")
 ax.margins(0.15)
-ax.legend(markerscale=0.4)
 plt.show()
 
 # %% [markdown]
 # ## By hand: two tokens on a line
 #
-# We take the tokens $0$ and $1$ with weights $\frac14$ and $\frac34$, and $A = V = 1$. The Jacobian is written out; the
-# distances are found by transport.
+# We take the tokens $0$ and $1$ with weights $\frac14$ and $\frac34$, and $A = V = 1$, and write out the Jacobian.
 
-# %%
+# %% tags=["hide-input"]
 x, a = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([0.25, 0.75]).double()
 one = torch.ones(1, 1).double()
 f = Attention.from_matrices(one, one)
@@ -83,8 +82,6 @@ top = torch.linalg.svd(M).Vh[0][:, None] / a.sqrt()[:, None]  # of weighted leng
 y = x + step * top
 norm_by_hand = torch.linalg.matrix_norm(M, 2).item()
 quotient_by_hand = wasserstein(f(x, a), f(y, a), a, a) / wasserstein(x, y, a, a)
-
-# %% tags=["hide-input"]
 glue("page-20-norm", norm_by_hand, display=False)
 glue("page-20-quotient", quotient_by_hand, display=False)
 
@@ -125,14 +122,12 @@ glue("page-20-quotient", quotient_by_hand, display=False)
 # constants agree as well: $\Lip^{W_2}$ of $F$ on clouds of $n$ points is $\Lip$ of $f$ on $\mathcal X^n$.
 # :::
 #
-# The text of the paper that we have lacks the formulas, so we do not know whether Lemma 3.2 is about the local or the
-# global constant. Both are tested.
+# We do not know whether Lemma 3.2 is about the local or the global constant; both are tested.
 #
 # ## Measured: the maps agree
 #
-# We compare points with whole-number weights and the same points repeated that many times: the field at other points,
-# the outputs, the Jacobian. A {term}`pushforward` is checked as it is defined, on random boxes, also for a map that
-# sends two points to one.
+# We compare points with whole-number weights and the same points repeated that many times. A {term}`pushforward` is
+# checked on random boxes, also for a map that sends two points to one.
 
 # %% tags=["hide-input"]
 errors = {name: [] for name in ("push", "field", "map", "weights", "jacobian", "dense")}
@@ -181,7 +176,7 @@ meaning = {
     "map": "the image of a measure, and of its repeated tokens, in W₂",
     "weights": "outputs with weights, and of repeated tokens",
     "jacobian": "Jacobian with weights (Lemma C.6), and automatic differentiation",
-    "dense": "its norm, and that of repeated tokens moved together",
+    "dense": "the norm of this Jacobian, and that of repeated tokens moved together",
 }
 told = pd.DataFrame({"what": meaning.values(), "largest": [errors[name].max() for name in meaning]})
 figures.table(told, names={"what": "compared", "largest": "largest relative difference"}, digits=1)
@@ -189,9 +184,8 @@ figures.table(told, names={"what": "compared", "largest": "largest relative diff
 # %% [markdown]
 # ## Measured: the constants agree
 #
-# For each measure we perturb the points along the worst direction of the weighted Jacobian, transport exactly on both
-# sides, and compare the quotient with the norm: first with equal weights (Lemma B.3), then with random ones (Lemma
-# C.5).
+# For each measure we move the points along the worst direction of the weighted Jacobian, transport exactly on both
+# sides, and compare the quotient with the norm: with equal weights (Lemma B.3) and with random weights (Lemma C.5).
 
 
 # %%
@@ -206,6 +200,7 @@ def transport_quotient(f, x, a, length):
     return outputs / wasserstein(x, y, a, a), values.S[0].item()
 
 
+# %% tags=["hide-input"]
 local_errors = {"equal": [], "random": []}
 for kind, found in local_errors.items():
     for _ in range(measures_count):
@@ -215,7 +210,7 @@ for kind, found in local_errors.items():
         quotient, norm = transport_quotient(f, normal(n, d), a, step)
         found.append(quotient / norm - 1)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-reach", "caption": "The worst move of {numref}`fig-20-clouds` at growing lengths: the quotient of the distances over the weighted norm of the Jacobian. It is flat at one for small moves, as it must be; for large ones it may be smaller or larger, because the constant is local. Dotted: up to here the proof guarantees that points keep their partners."}, "image": {"alt": "A curve against the length of the move on a logarithmic axis. It is flat at one for small moves, sinks below one before a dotted vertical line, and rises above one for the largest moves."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-reach", "caption": "The worst move of {numref}`fig-20-clouds` at growing lengths: the quotient of the distances over the weighted norm of the Jacobian. It is one for small moves, as the lemma says. For large moves it may be smaller or larger, because the constant is local. Dotted: up to here the proof guarantees that points keep their partners."}, "image": {"alt": "A curve against the length of the move on a logarithmic axis. It is flat at one for small moves, sinks below one before a dotted vertical line, and rises above one for the largest moves."}}
 for kind, found in local_errors.items():
     glue(f"page-20-{kind}", ledger.written(np.abs(found).max(), 1), display=False)
 glue("page-20-measures", measures_count, display=False)
@@ -234,11 +229,13 @@ plt.show()
 # Over {glue:text}`page-20-measures` measures of each kind the largest difference of the quotient from the norm is
 # {glue:text}`page-20-equal` (equal weights) and {glue:text}`page-20-random` (random weights).
 #
-# **Large moves.** Two points on a line, $A$ a number, $V = 1$: this case is small enough to search the clouds in
-# $[-2, 2]$ on a grid. On a line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted
-# points over $\sqrt 2$. By the theorem the supremum of the quotients is the largest norm of a Jacobian. The table has
-# the largest quotient over pairs of clouds on the grid; the largest quotient close to the cloud with the largest norm,
-# by exact transport; and the largest norm, searched on a finer grid.
+# **Large moves.** For two points on a line, $A$ a number and $V = 1$, the clouds in $[-2, 2]$ can be searched on a
+# grid. On a line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted points over
+# $\sqrt 2$. By the theorem the supremum of the quotients is the largest norm of a Jacobian. For five numbers $A$ we
+# take the largest
+# quotient over pairs of clouds on the grid and the largest quotient close to the cloud with the largest norm. The
+# larger of the two agrees with the largest norm to {glue:text}`page-20-global`, relatively; the far quotients are all
+# below it.
 
 # %% tags=["hide-input"]
 places = torch.linspace(-2, 2, 41).double()
@@ -259,18 +256,7 @@ for size in (-2, -1, 0.5, 1, 2):
     suprema.append((size, far, near, norms.max().item()))
 suprema = np.array(suprema)
 global_errors = suprema[:, 1:3].max(1) / suprema[:, 3] - 1
-
-# %% tags=["hide-input"]
-figures.table(
-    pd.DataFrame(suprema, columns=["A", "far", "near", "norm"]),
-    names={
-        "A": "A",
-        "far": "largest quotient, clouds far apart",
-        "near": "quotient, clouds close",
-        "norm": "largest norm of a Jacobian",
-    },
-    digits={"A": 1, "far": 5, "near": 5, "norm": 5},
-)
+glue("page-20-global", ledger.written(np.abs(global_errors).max(), 1), display=False)
 
 # %% [markdown]
 # ::::{dropdown} Proof
@@ -299,9 +285,9 @@ figures.table(
 #
 # ## Why the points must be distinct
 #
-# Let the weights be $\frac12, \frac14, \frac14$ and the second and third token lie at one place. Sending the heavy
-# {term}`atom` to the place of the two light ones, and these to its own place, gives the same measure; and there the
-# two light atoms may separate.
+# Let the weights be $\frac12, \frac14, \frac14$, with the second and third token at one place. If the heavy
+# {term}`atom` and the two light atoms exchange their places, the measure stays the same; but then the two light atoms
+# may separate.
 
 # %%
 f = Attention.from_matrices(-one, one)
@@ -311,16 +297,16 @@ y = torch.tensor([[-4], [-0.45 + step], [-0.45 - step]], dtype=torch.float64)
 parted = wasserstein(f(x, a), f(y, a), a, a) / wasserstein(x, y, a, a)
 blind = local_lipschitz(f, x, weights=a, method="dense").value.item()
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-parting", "caption": "Before: two light atoms at one place, a heavy one at the other. After: they have exchanged places, and the light ones have separated (enlarged). The measure has hardly moved; the sequence of tokens has moved far."}, "image": {"alt": "Two lines. On the upper one, two small discs at the left place and one large disc at the right place. Crossing arrows lead to the lower line, where the large disc is on the left and the two small ones are on the right, slightly apart."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-parting", "caption": "Before: two light atoms (green) at one place, a heavy atom (black) at the other. After: they have exchanged places, and the light atoms have separated (enlarged). The measure has hardly moved; the sequence of tokens has moved far."}, "image": {"alt": "Two lines. On the upper one, two small discs at the left place and one large disc at the right place. Crossing arrows lead to the lower line, where the large disc is on the left and the two small ones are on the right, slightly apart."}}
 glue("page-20-parted", parted, display=False)
 glue("page-20-blind", blind, display=False)
 ax = plt.subplots(figsize=(6.4, 2.6))[1]
 light, heavy = [(-4, 1.13), (-4, 0.87), (-0.58, 0), (-0.32, 0)], [(-0.45, 1), (-4, 0)]
 ax.hlines([0, 1], -4.7, 0.3, color="#b0b0b0", lw=1, zorder=0)
-for atoms, mass, color in ((light, 0.25, "C1"), (heavy, 0.5, "C0")):
+for atoms, mass, color in ((light, 0.25, "C2"), (heavy, 0.5, "C6")):
     ax.scatter(*zip(*atoms, strict=True), s=900 * mass, color=color, lw=0)
-ax.annotate("", (-3.85, 0.12), (-0.6, 0.88), arrowprops={"arrowstyle": "->", "color": "C0", "lw": 1.5})
-ax.annotate("", (-0.65, 0.12), (-3.8, 0.88), arrowprops={"arrowstyle": "->", "color": "C1", "lw": 1.5})
+ax.annotate("", (-3.85, 0.12), (-0.6, 0.88), arrowprops={"arrowstyle": "->", "color": "C6", "lw": 1.5})
+ax.annotate("", (-0.65, 0.12), (-3.8, 0.88), arrowprops={"arrowstyle": "->", "color": "C2", "lw": 1.5})
 ax.set(yticks=[1, 0], yticklabels=["before", "after"], ylim=(-0.4, 1.4), xlim=(-4.7, 0.3), xlabel="place of the token")
 ax.grid(visible=False)
 plt.show()
@@ -375,17 +361,16 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Reading tokens as measures *of the same weights* changes nothing: at distinct points, the number that
-#   `local_lipschitz(f, x, weights=a)` computes is the constant for $W_2$.
-# - Lemma C.5 is shown for distinct points. The paper's text speaks of "an input sequence"; we do not know whether its
-#   formulas ask for distinct points. Without that, the lemma fails.
+# - Reading tokens as measures *of the same weights* changes nothing: at distinct points,
+#   `local_lipschitz(f, x, weights=a)` computes the constant for $W_2$.
+# - Lemma C.5 is shown for distinct points; without this hypothesis it fails. The paper's text speaks of "an input
+#   sequence", and we do not know whether its formulas ask for distinct points.
 # - The restriction to fixed weights is essential. A move may also divide an atom and send its parts apart
 #   ({term}`mass splitting`). The Jacobian at $n$ tokens does not see such a move, and it can change $F(\mu)$ by more.
 # - The global form is proved for every convex set; the search covers two points on a line only.
-# - Transport is exact here, by assignment and by linear programming. For thousands of tokens use the norm instead, as
-#   the theorem allows.
+# - For thousands of tokens use the norm in place of exact transport, as the theorem allows.
 #
-# **One thing to try.** Put all but one of the seven points of the first figure at the same place: what is the constant
-# then?
+# **One thing to try.** In the code of {numref}`fig-20-clouds`, put all but one of the seven points at the same place:
+# what is the constant then?
 #
 # **Next:** {doc}`21_general_bound`: how large the constant can be on a ball.

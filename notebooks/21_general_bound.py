@@ -11,13 +11,12 @@
 #
 # How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$
 # {term}`tokens <token>` lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$, says Theorem 3.3 of
-# {cite:t}`castin2024smooth`. We prove the leading constant: for large {term}`logit range` $t = \norm A_2 R^2$ and
-# many tokens the most that a head can have is about $\norm V_2\, t \sqrt{n/2 + 4}$. Without a
-# {term}`mask <mask (causal)>` some heads come that close, at the input of {numref}`fig-21-even-fork`. The published
-# {term}`bound` (reconstructed) is at least {glue:text}`too_high:.2f` times as large as ours, on the balls that we
-# drew.
+# {cite:t}`castin2024smooth`. We prove the leading constant: for large {term}`logit range` $t = \norm A_2 R^2$ and many
+# tokens the largest constant is about $\norm V_2\, t \sqrt{n/2 + 4}$. Without a {term}`mask <mask (causal)>` some heads
+# come that close, at the input of {numref}`fig-21-even-fork`. The published {term}`bound` (reconstructed) is at least
+# {glue:text}`too_high:.2f` times as large as ours on the balls that we drew.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 maps = 12  # random pairs A, V, each at three radii
 lengths = [2, 4, 8, 16, 32, 64, 128, 256, 512]
 radii = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16]
@@ -53,7 +52,7 @@ def in_ball(*shape):
     return size * y / y.norm(dim=-1, keepdim=True)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-even-fork", "caption": "Move the sliders: the even fork, with $w, e, f$ orthonormal, $w$ a top singular vector of $V$, and $A = t (e w^\\top + w e^\\top - f f^\\top)$, for $R = 1$. All tokens are in the plane of $w$ and $f$, and $A$ maps $w$ to $t e$, out of the plane, and $f$ to $-t f$. So only the heights along $f$ decide about attention. The two low tokens, the prongs, are at a quarter of the height $b$ of the others and get the same attention from everybody. If $t b^2$ is small compared with $\\log n$, the others are not far enough behind: attention spreads over all $n$. If $b$ is large, the heights take from the components along $w$. The larger $t$, the smaller the best $b$, and the closer the constant comes to the exact bound."}, "image": {"alt": "On the left two tokens at opposite ends of a horizontal axis, slightly raised, and the others higher on the circle, with the attention that they give to the two. On the right the constant over the bound against the height b: it rises, has one peak near 1, and falls."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-even-fork", "caption": "Move the sliders: the even fork, with $w, e, f$ orthonormal, $w$ a top singular vector of $V$, $A = t (e w^\\top + w e^\\top - f f^\\top)$ and $R = 1$. Only the heights along $f$ decide about attention. The two low tokens, the prongs, are at a quarter of the height $b$ of the others and get the same attention from everybody. With small $b$ attention spreads over all $n$ tokens; with large $b$ the heights take from the components along $w$. The larger $t$, the smaller the best $b$, and the closer the constant comes to the exact bound."}, "image": {"alt": "On the left two tokens at opposite ends of a horizontal axis, slightly raised, and the others higher on the circle, with the attention that they give to the two. On the right the constant over the bound against the height b: it rises, has one peak near 1, and falls."}}
 heights = np.geomspace(0.01, 1, 16).round(3)
 figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 1e3, 1e4, 1e6], heights))
 
@@ -61,20 +60,20 @@ figures.movable.even_forks(moving.even_forks([3, 10, 98], [3, 10, 30, 100, 300, 
 # ## Two tokens in the plane
 #
 # Move a token and three things change: what it asks for (*query*), how others score it (*key*), and what it hands on
-# (*value*). The {term}`Jacobian` is the sum of three matrices. For the largest constant the first two must add
-# up. Take $R = 1$, let $A$ swap the two axes and multiply by $t$, and put the tokens at $\pm e_1$.
-# Then $A x_i = \pm t e_2$ is orthogonal to both tokens, so all {term}`logits <logit>` are 0 and all probabilities are
-# $\frac12$. Move the tokens along $e_2$, in opposite directions, by $1/\sqrt 2$ each. By the formula of
-# {prf:ref}`jacobian-one-head` the first output moves by
+# (*value*). The {term}`Jacobian` is the sum of three matrices, and for the largest constant the first two must add up.
+# Take $R = 1$, let $A$ swap the two axes and multiply by $t$, and put the tokens at $\pm e_1$. Then
+# $A x_i = \pm t e_2$ is orthogonal to both tokens, so all {term}`logits <logit>` are 0 and all probabilities $\frac12$.
+# Move the tokens along $e_2$, in opposite directions, by $1/\sqrt 2$ each. By {prf:ref}`jacobian-one-head` the first
+# output moves by
 #
 # $$\underbrace{\tfrac{t}{\sqrt2}\, e_1}_{\text{query}} +
 #   \underbrace{\tfrac12 \cdot \tfrac{t}{\sqrt2}\, e_1 + \tfrac12 \cdot \tfrac{t}{\sqrt2}\, e_1}_{\text{keys}}
 #   + \underbrace{0}_{\text{values}} = \sqrt2\, t\, e_1 ,$$
 #
-# and the second by the opposite: $2t$ in all. That is $t \sqrt{\lambda_2}$ with the $\lambda_n$ of the theorem below.
+# and the second by the opposite: $2t$ in all, which is $t \sqrt{\lambda_2}$ with the $\lambda_n$ of the theorem below.
 # The computed norm agrees.
 
-# %%
+# %% tags=["hide-input"]
 A, V = 5 * torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double(), torch.eye(2, dtype=torch.float64)  # t = 5
 x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)  # on the unit sphere, so R = 1
 P = (x @ A.T @ x.T).softmax(1)
@@ -86,8 +85,6 @@ key = torch.einsum("ij,ija,ic->iajc", P, gap, x @ A.T)
 value = torch.einsum("ij,ac->iajc", P, V)
 t, c = spectral_norm(A), P.sum(0).max().item()  # logit range, largest column sum
 terms = {"query": (query, t), "key": (key, t * c**0.5), "value": (value, c**0.5)}
-
-# %% tags=["hide-input"]
 by_hand = {n: (spectral_norm(M.reshape(4, 4)), b) for n, (M, b) in terms.items()}
 whole = spectral_norm((query + key + value).reshape(4, 4))
 ends = bounds.general_upper_exact(A, V, 2, 1), bounds.general_upper(A, V, 2, 1)
@@ -96,7 +93,7 @@ rows += [("whole Jacobian, exact bound", whole, ends[0]), ("whole Jacobian, Theo
 rows = pd.DataFrame(rows, columns=["matrix", "norm", "bound"])
 figures.table(rows, bold=rows.matrix == "whole Jacobian, exact bound")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-two-tokens", "caption": "The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first {term}`singular vector`), and their outputs before and after: both outputs start at 0 and move apart, nearly along the line of the tokens. The move is finite, so they move by less than half the norm above. Grey arrows are {term}`attention`."}, "image": {"alt": "Two panels. Left, two tokens in the plane and an arrow from each to where it is moved. Right, the two outputs and arrows to where they go."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-two-tokens", "caption": "The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first {term}`singular vector`). Both outputs start at 0 and move apart, nearly along the line of the tokens. The move is finite, so they move by less than half the norm above. Grey arrows are {term}`attention`."}, "image": {"alt": "Two panels. Left, two tokens in the plane and an arrow from each to where it is moved. Right, the two outputs and arrows to where they go."}}
 J = (query + key + value).reshape(4, 4)
 push = 0.5 * torch.linalg.svd(J).Vh[0].reshape(2, 2)
 figures.objects.tokens_and_attention(x, Attention.from_matrices(A, V), moved=x + push)
@@ -135,10 +132,9 @@ plt.show()
 # :::
 #
 # So $\lambda_2 = 4$, and $\lambda_n$ is about $n/2 + 4$ for many tokens. The first bound of (a) is
-# `bounds.general_upper_exact`. From norms alone, `bounds.ball_upper` has a slightly smaller bound at small $t$, with
-# the same leading constant, by the bound on one row in the proof of {prf:ref}`masked-leading`; with a mask it uses
-# that theorem itself. In width 3 the $A$ of (b) is $t/R^2$ times a reflection in a line, with the eigenvalues
-# $1, -1, -1$. Its input is `worst_case.even_fork_input`.
+# `bounds.general_upper_exact`. `bounds.ball_upper` has a slightly smaller bound at small $t$, with the same leading
+# constant, by the bound on one row in the proof of {prf:ref}`masked-leading`; with a mask it uses that theorem itself.
+# The input of (b) is `worst_case.even_fork_input`.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -153,7 +149,7 @@ plt.show()
 # about $\norm V_2\, t \sqrt{n/2 + 4}$ for large $t$ and $n \ge 5$.
 # :::
 #
-# The closed form is easier to read and never smaller: for large $t$ it loses {glue:text}`closed_5:.1f` % at
+# The closed form is never smaller than the first bound of (a): for large $t$ it loses {glue:text}`closed_5:.1f` % at
 # $n = 5$, the most, and {glue:text}`closed_98:.2f` % at $n = 98$.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
@@ -165,31 +161,6 @@ plt.show()
 # On sequences of $n$ tokens in the ball of radius $R$, in the Euclidean norm of sequences,
 #
 # $$\Lip(f_{|B_R^n}) \le \sqrt3\, \norm V_2 \big(\norm A_2^2 R^4 (4n + 1) + n\big)^{1/2} .$$
-# :::
-#
-# {bdg-secondary}`ours` {ref}`what is this? <badges>`
-#
-# :::{prf:theorem} A tighter bound
-# :label: general-sharp
-#
-# Let $f$ be one head, masked or not, and $X$ a sequence of $n$ tokens in the ball of radius $R$. Let
-# $t = \norm A_2 R^2$ be the {term}`logit range` and $c(P) = \max_j \sum_i P_{ij} \le n$ the largest column sum of the
-# {term}`attention matrix` at $X$. Then, in the Euclidean norm of sequences,
-#
-# $$\norm{D_X f}_2 \le \norm V_2 \big(t + \sqrt{c(P)}\,(1 + t)\big), \qquad
-#   \Lip(f_{|B_R^n}) \le \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
-#
-# The last bound is never above {prf:ref}`general-upper`.
-# :::
-#
-# {bdg-success}`text of the paper` {ref}`what is this? <badges>`
-#
-# :::{prf:lemma} Variance in a ball {cite}`castin2024smooth`, Lemma C.1
-# :label: variance-in-ball
-#
-# If a random point $Z$ lies in the ball of centre $x_0$ and radius $R$, then
-# $\mathbb E\, \abs{Z - \mathbb E Z}^2 \le R^2$. Equality holds exactly if $\abs{Z - x_0} = R$ almost surely and
-# $\mathbb E Z = x_0$; for two points, if they are antipodal with equal weights.
 # :::
 
 # %% tags=["hide-input"]
@@ -209,14 +180,10 @@ for p in (0.5, 0.4, 0.1):
 glue("variance", max(variance_ratios), display=False)
 
 # %% [markdown]
-# Over 500 random {term}`measures <measure>` the variance is at most {glue:text}`variance:.3f` $R^2$. Two antipodal
-# {term}`atoms <atom>` of weights $p$ and $1 - p$ have $4p(1-p) R^2$: all of $R^2$ at one half only.
-#
 # ## Measured against stated
 #
 # *How fast the limit is reached.* The table has the local constant of even forks over the bound of
-# {prf:ref}`general-exact` (a). For 98 tokens and $t = 100$ it is {glue:text}`even_ratio:.3f`. By (b) the loss is at
-# most of order $\log(n t) / t$.
+# {prf:ref}`general-exact` (a). For 98 tokens and $t = 100$ it is {glue:text}`even_ratio:.3f`.
 
 # %% tags=["hide-input"]
 reflection, eye3 = torch.diag(torch.tensor([1.0, -1.0, -1.0])).double(), torch.eye(3).double()
@@ -243,8 +210,8 @@ shown = best.rename(columns=lambda t: f"t = {t:,.0f}").reset_index()
 figures.table(shown, names={"n": "tokens n"} | {name: name for name in shown.columns[1:]}, digits=4)
 
 # %% [markdown]
-# From $t = 100$ on the loss is at most {glue:text}`largest_loss:.2f` $\log(n t) / t$ here. The sign of the third
-# direction matters: with $+ f f^\top$ in place of $- f f^\top$ the same limit is reached later, with
+# By (b) the loss is at most of order $\log(n t) / t$; from $t = 100$ on it is at most {glue:text}`largest_loss:.2f`
+# times that here. The sign of the third direction matters: with $+ f f^\top$ in place of $- f f^\top$ the ratio is only
 # {glue:text}`turned_ratio:.2f` at $t = 100$ and $n = 98$. At $t = 10$ even forks of 3 to 10 tokens are far below the
 # bound, and we do not know how much of that gap is due to the bound.
 #
@@ -276,33 +243,34 @@ in_R = pd.DataFrame([against_n_and_R(A, V, 8, R) for R in radii])
 too_high = min((rows.published / rows.tighter).min() for rows in (in_n, in_R))
 glue("too_high", float(too_high), display=False)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-ball", "caption": "Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \\diag(-1, \\frac12)$ and $V = I$; all axes logarithmic. {term}`Gradient ascent` starts from the other inputs, so it is never below them. From $R = 2$ on the token at 0 and the {term}`fork` grow like $R^2$. With $n$ the fork is ahead and then flattens; the {term}`two clusters` overtake it. At small $R$ our line is too high by about $\\sqrt n$: the second bound for layers, below, closes this."}, "image": {"alt": "Two log-log panels, against the number of tokens and against the radius. Two lines, the published bound above ours, lie above all marks: random inputs, two clusters, a token at 0, forks and gradient ascent, which is highest where it was tried. The marks of forks rise and then flatten."}}
-axes = figures.panels(2, width=4.6, height=4.3)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-ball", "caption": "Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \\diag(-1, \\frac12)$ and $V = I$. {term}`Gradient ascent` (stars) starts from the other inputs. Above: with $n$ the {term}`fork` is ahead and then flattens; the {term}`two clusters` overtake it. Below: from $R = 2$ on the token at 0 and the fork grow like $R^2$. At small $R$ our line is too high by about $\\sqrt n$; the second bound for layers, below, closes this gap."}, "image": {"alt": "Two log-log panels, against the number of tokens (above) and against the radius (below). Two lines, the published bound above ours, lie above all marks: random inputs, two clusters, a token at 0, forks and gradient ascent, which is highest where it was tried. In the upper panel the marks of forks rise and then flatten."}}
+axes = figures.panels(1, rows=2, width=6.4, height=4.3)
 looks = {
-    "published": ("#d55e00", None, "--", "Theorem 3.3"),
-    "tighter": ("#009e73", None, "-", "exact leading constant (ours)"),
-    "ascended": ("#000000", "*", "", "gradient ascent"),
-    "fork": ("#e69f00", "s", ":", "fork"),
-    "two clusters": ("#0072b2", "o", ":", "two clusters"),
-    "token at 0": ("#cc79a7", "D", ":", "token at 0"),
-    "random": ("#808080", ".", ":", "largest of 20 random"),
+    "published": ("#d55e00", None, "--", "Theorem 3.3", 0),
+    "tighter": ("#009e73", None, "-", "exact (ours)", 3),
+    "ascended": ("#000000", "*", "", "", 0),
+    "fork": ("#e69f00", "s", ":", "fork", -7),
+    "two clusters": ("#0072b2", "o", ":", "two clusters", 6),
+    "token at 0": ("#cc79a7", "D", ":", "token at 0", 0),
+    "random": ("#808080", ".", ":", "largest of\n20 random", 0),
 }
 for ax, rows, name in zip(axes, (in_n, in_R), ("n", "R"), strict=True):
-    for column, (colour, marker, line, label) in looks.items():
-        look = {"color": colour, "marker": marker, "ls": line, "label": label}
-        ax.plot(rows[name], rows[column], ms=9 if marker == "*" else 5, **look)
-    ax.set(xscale="log", yscale="log", xticks=rows[name][::2])
+    for column, (colour, marker, line, label, up) in looks.items():
+        ax.plot(rows[name], rows[column], color=colour, marker=marker, ls=line, ms=9 if marker == "*" else 5)
+        end = rows[name].iloc[-1], rows[column].iloc[-1]
+        ax.annotate(label, end, (9, up), textcoords="offset points", color=colour, va="center", fontsize=9)
+    ax.set(xscale="log", yscale="log", ylabel="local Lipschitz constant", xticks=rows[name][::2])
+    ax.set_xlim(right=3.5 * rows[name].iloc[-1])
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.minorticks_off()
-axes[0].set(title="R = 2", xlabel="tokens n", ylabel="local Lipschitz constant")
+axes[0].text(2.1, 3.75, "★ ascent", fontsize=9, va="center")
+axes[0].set(title="R = 2", xlabel="tokens n")
 axes[1].set(title="n = 8", xlabel="radius R")
-axes[1].legend(loc="upper left", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# *Random maps* in one to four dimensions, $A$ not symmetric and $V$ of any shape; 2 to 8 tokens; three radii. Each
-# constant is the largest singular value of the dense Jacobian, at random inputs, at the two clusters of
-# {doc}`22_tightness`, at forks and even forks, at inputs found by gradient ascent, and at equal tokens.
+# *Random maps*, in one to four dimensions: $A$ not symmetric, $V$ of any shape, 2 to 8 tokens, three radii. Each entry
+# is the largest ratio of a constant, from the dense Jacobian, to a bound.
 
 
 # %% tags=["hide-input"]
@@ -346,18 +314,30 @@ found = pd.concat(found, ignore_index=True)
 # %% tags=["hide-input"]
 forms = ["published", "tighter", "exact", "column", "spread"]
 worst = found.groupby("inputs", sort=False)[forms].max().assign(cases=found.inputs.value_counts()).reset_index()
-names = {"inputs": "inputs", "cases": "how many", "published": "over Theorem 3.3", "tighter": "over the tighter bound"}
-names |= {"exact": "over the exact bound", "column": "over the local form, c(P)"}
-names |= {"spread": "over the spread, below"}
-figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=3)
+names = {"inputs": "inputs", "cases": "how many", "published": "over Theorem 3.3", "exact": "over the exact bound"}
+names["column"] = "over the local form"
+figures.table(worst[list(names)].replace("ascended", "gradient ascent"), names=names, digits=3)
 
 # %% [markdown]
-# Each entry is the largest ratio of measured to stated; none exceeds one.
+# None exceeds one. At equal tokens $P_{ij} = 1/n$ and only the value term is left, so the constant is $\norm V_2$ at
+# every radius.
 #
-# At equal tokens $P_{ij} = 1/n$ and only the value term is left, so the constant is $\norm V_2$ at every radius. There
-# $c(P) = 1$, and the local form becomes $\norm V_2 (1 + 2t)$, exact as $t \to 0$.
+# ::::{dropdown} A local form, from column sums of the attention matrix, and its proof
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
-# ::::{dropdown} Proof of the tighter bound
+# :::{prf:theorem} A tighter bound
+# :label: general-sharp
+#
+# Let $f$ be one head, masked or not, and $X$ a sequence of $n$ tokens in the ball of radius $R$. Let
+# $t = \norm A_2 R^2$ be the {term}`logit range` and $c(P) = \max_j \sum_i P_{ij} \le n$ the largest column sum of the
+# {term}`attention matrix` at $X$. Then, in the Euclidean norm of sequences,
+#
+# $$\norm{D_X f}_2 \le \norm V_2 \big(t + \sqrt{c(P)}\,(1 + t)\big), \qquad
+#   \Lip(f_{|B_R^n}) \le \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
+#
+# The last bound is never above {prf:ref}`general-upper`.
+# :::
+#
 # :::{prf:proof}
 # By {prf:ref}`jacobian-one-head` the Jacobian applied to $\varepsilon$ is $V$ times
 # $q + k + v$, where
@@ -490,10 +470,6 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # times $\norm\varepsilon$, since it acts on each row alone.
 # :::
 # ::::
-#
-# *Width 2, in numbers.* What is the best factor there? In the plane we know only examples. If all logits stay bounded,
-# tokens are $x_i = \omega_i z + (\alpha_i / t)\, e$, and the limit of the Jacobian over $t$ is an explicit $n \times n$
-# matrix. We maximise its norm over $\omega$, $\alpha$ and $z^\top A z$, with up to three distinct tokens:
 
 
 # %% tags=["hide-input"]
@@ -515,16 +491,24 @@ for n in least_width:
     root = bounds.general_upper_exact(1e8 * eye3, eye3, n, 1) / 1e8
     plane_rows.append({"n": n, "plane": -min(tried), "fork": (n / 2) ** 0.5, "bound": root})
 plane_rows = pd.DataFrame(plane_rows)
-names = {"n": "tokens n", "plane": "found in width 2", "fork": "fork, √(n/2)", "bound": "√λ"}
-figures.table(plane_rows.assign(share=plane_rows[["plane", "fork"]].max(axis=1) / plane_rows.bound),
-              names=names | {"share": "share of the bound"}, digits=4)  # fmt: skip
+for row in plane_rows.itertuples():  # a fork has the square root of n / 2
+    glue(f"plane_{row.n}", float(max(row.plane, row.fork) / row.bound), display=False)
 
 # %% [markdown]
-# The proof goes by rows and cannot use column sums: in the bound of the key term $\sqrt{c(P)/2}$ in place of
-# $\sqrt{c(P)}$ is false. Two antipodal clusters with {term}`uniform attention` have $c(P) = 1$ and a key term of norm
-# $t$.
+# ::::{dropdown} The variance in a ball (Lemma C.1), measured and proved
+# {bdg-success}`text of the paper` {ref}`what is this? <badges>`
 #
-# ::::{dropdown} Proof of the variance lemma
+# :::{prf:lemma} Variance in a ball {cite}`castin2024smooth`, Lemma C.1
+# :label: variance-in-ball
+#
+# If a random point $Z$ lies in the ball of centre $x_0$ and radius $R$, then
+# $\mathbb E\, \abs{Z - \mathbb E Z}^2 \le R^2$. Equality holds exactly if $\abs{Z - x_0} = R$ almost surely and
+# $\mathbb E Z = x_0$; for two points, if they are antipodal with equal weights.
+# :::
+#
+# Over 500 random {term}`measures <measure>` the variance is at most {glue:text}`variance:.3f` $R^2$. Two antipodal
+# {term}`atoms <atom>` of weights $p$ and $1 - p$ have $4p(1-p) R^2$: all of $R^2$ at one half only.
+#
 # :::{prf:proof}
 # $\mathbb E\, \abs{Z - \mathbb E Z}^2 = \mathbb E\, \abs{Z - x_0}^2 - \abs{\mathbb E Z - x_0}^2 \le R^2$, and both
 # inequalities in it must be equalities.
@@ -533,8 +517,32 @@ figures.table(plane_rows.assign(share=plane_rows[["plane", "fork"]].max(axis=1) 
 #
 # ## Whole layers
 #
-# Heads act on the same tokens, so the constant of a layer can be below the sum of its heads' constants. Head $h$ has
-# $A_h = s\, W_K^\top W_Q$, $M_h = W_O W_V$ and reads along $a_h(x) = s\, W_K^\top (W_Q x + b_Q)$.
+# Heads act on the same tokens, so the constant of a layer can be below the sum of its heads' constants.
+# `lipnb.bounds.ball_upper` returns the least of three bounds: the two of {prf:ref}`layer-on-ball`, folded below, which
+# take all heads together, and the sum of the bounds of single heads. At $R = 0$ it is the local constant there. It also
+# takes the tokens of a LayerNorm.
+#
+# The table has the largest ratios of measured to `ball_upper`. Each case is a random layer with
+# {term}`logit range` at least 1 and an input found for it by gradient ascent; half of the layers take tokens from a
+# LayerNorm instead of a ball.
+
+# %% tags=["hide-input"]
+layers = results.load("verify-ball")
+layers["query bias"] = layers.bias.map({False: "no", True: "yes"})
+nearest = layers.pivot_table("worst", ["heads", "mask", "query bias"], "tokens", "max", sort=False)
+for key, size in layers.groupby("tokens").cases.sum().items():
+    glue(f"layer_cases_{key.split()[-1]}", int(size), display=False)
+shown = {"heads": "heads", "mask": "mask", "query bias": "query bias"}
+figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens", "64": "64 tokens"}, digits=3)
+
+# %% [markdown]
+# None of {glue:text}`layer_cases_12:,d` cases with 3 to 12 tokens and {glue:text}`layer_cases_64:,d` with 64 is above
+# one. {term}`Forks <fork>` of 64 tokens come closest. Several heads with query biases stay farthest below one at 64
+# tokens; we do not know how loose the bound is for them.
+#
+# ::::{dropdown} The bounds for layers, and their proof
+# Head $h$ has $A_h = s\, W_K^\top W_Q$, $M_h = W_O W_V$ and reads along
+# $a_h(x) = s\, W_K^\top (W_Q x + b_Q)$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -561,32 +569,10 @@ figures.table(plane_rows.assign(share=plane_rows[["plane", "fork"]].max(axis=1) 
 #   + \norm U_2 \big(\norm{\textstyle\sum_h M_h}_2 + (e^\delta - 1)\, \beta\big) .$$
 # :::
 #
-# At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$. Without a
-# {term}`mask <mask (causal)>` $\norm U_2 = c = 1$. In the first bound the leading constant is attained by a fork if
-# $A_h = s_h A$, $M_h = r_h V$ with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$.
-# `lipnb.bounds.ball_upper` returns the least of these two, evaluated row by row, and of the sum of the bounds of
-# single heads. It also takes the tokens of a LayerNorm.
+# At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$; without a mask $\norm U_2 = c = 1$.
+# In the first bound the leading constant is attained by a fork if $A_h = s_h A$, $M_h = r_h V$ with $s_h, r_h > 0$ and
+# $A$, $V$ as above: take $w_h = r_h / s_h$.
 #
-# Each case below is a random layer with {term}`logit range` at least 1, where the second bound is seldom the smaller
-# one, and an input found for this layer by gradient ascent. Half of the layers take tokens from a LayerNorm instead
-# of a ball.
-
-# %% tags=["hide-input"]
-layers = results.load("verify-ball")
-layers["query bias"] = layers.bias.map({False: "no", True: "yes"})
-nearest = layers.pivot_table("worst", ["heads", "mask", "query bias"], "tokens", "max", sort=False)
-for key, size in layers.groupby("tokens").cases.sum().items():
-    glue(f"layer_cases_{key.split()[-1]}", int(size), display=False)
-shown = {"heads": "heads", "mask": "mask", "query bias": "query bias"}
-figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens", "64": "64 tokens"}, digits=3)
-
-# %% [markdown]
-# The table has the largest ratios of measured to `ball_upper`, over {glue:text}`layer_cases_12:,d` cases with 3 to 12
-# tokens and {glue:text}`layer_cases_64:,d` with 64; none is above one. {term}`Forks <fork>` of 64 tokens come
-# closest. Several heads with query biases stay farthest below one at 64 tokens; we do not know how loose the bound is
-# for them.
-#
-# ::::{dropdown} Proof for layers
 # :::{prf:proof}
 # *Keys of one row.* Let $y_j = x_j - m_i$ in head $h$, $a_h = a_h(x_i)$ and $z_h = \sum_j P_{ij}\, y_j\,
 # (a_h \cdot \varepsilon_j)$. For a unit vector $v$ the numbers $P_{ij}\, v \cdot y_j$ have the sum 0 and absolute sum
@@ -611,27 +597,17 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 #
 # ## A bound from the spread, and a form of it that fails
 #
-# The paper also has a bound from the distances between tokens, Theorem C.3, under two hypotheses. Its formulas are
-# lost in the text that we have; both forms below are derived from its proof.
+# Theorem C.3 of the paper is a bound from the distances between tokens. Its formulas are lost in the text that we have;
+# we derived two forms from its proof, (a) and (b) below. For a small cloud far from the origin they say much more than
+# the radius: on random clouds of spread 0.01 the median of measured over stated is {glue:text}`cloud_a:.2f` for (a) and
+# {glue:text}`cloud_thm:.1g` for Theorem 3.3.
 #
-# {bdg-secondary}`ours` {ref}`what is this? <badges>`
-#
-# :::{prf:theorem} Bound from the spread
-# :label: spread-upper
-#
-# Let $f$ be one head without a mask, and $X$ a sequence of $n$ tokens.
-#
-# (a) If $\abs{x_i - x_0} \le r$ for some $x_0$ and $\abs{A x_i} \le s$ for all $i$, then
-# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(\norm A_2^2 r^4 + n (4 s^2 r^2 + 1)\big)^{1/2}$.
-#
-# (b) If $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ **and** $\abs{A^\top x_i} \le s$ for all $i, j$, then
-# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(s^2 r^2 (n + 1) + n\big)^{1/2}$.
-# :::
-#
-# Without the hypothesis on $A^\top x_i$, as the released code has it (without the factor $\sqrt3$), form (b) fails.
-# Take $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$.
-# But $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which
-# is above $\sqrt 6$ for all $a > 5/\sqrt6$.
+# Form (b) needs $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ *and* $\abs{A^\top x_i} \le s$. Without the last
+# hypothesis, as the released code has it (without the factor $\sqrt3$), it fails. Take $A = a\, e_1 e_2^\top$, tokens
+# $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But $P_{ij} = \frac12$,
+# $\Sigma_i A = A$, and the norm is the norm of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$, which is above $\sqrt 6$ for
+# all $a > 5/\sqrt6$: at $a = 50$ it is {glue:text}`broken_50:.1f`. Random clouds do not show this failure, because it
+# needs tokens that $A$ maps to nearly 0 and $A^\top$ does not.
 
 
 # %% tags=["hide-input"]
@@ -651,9 +627,7 @@ for a in (2.0, 2.1, 50.0):
     measured = local_lipschitz(Attention.from_matrices(A, plane), x).value.item()
     stated = from_distances(A, plane, x, False), from_distances(A, plane, x, True)
     broken[a] = (measured, *stated, bounds.spread_upper(A, plane, x).item())
-head = ["measured constant", "(b) with A x only", "(b)", "(a)"]
-shown = pd.DataFrame(broken, index=head).T.rename_axis("a").reset_index()
-figures.table(shown, digits=4, bold=shown[head[0]] > shown[head[1]])
+glue("broken_50", broken[50.0][0], display=False)
 
 # %% tags=["hide-input"]
 clouds = []
@@ -675,17 +649,26 @@ for case in range(300):
     }
     clouds.append({"r": r, **{k: measured / b for k, b in by_form.items()}})
 clouds = pd.DataFrame(clouds)
-names = {"r": "spread r of the cloud", "(a)": "over (a)", "two-sided (b)": "over (b)"}
-names |= {"one-sided (b)": "over (b) with A x only", "Thm 3.3": "over Theorem 3.3"}
-figures.table(clouds.groupby("r").median().reset_index(), names=names, digits=2)
+medians = clouds.groupby("r").median()
+glue("cloud_a", float(medians["(a)"][0.01]), display=False)
+glue("cloud_thm", float(medians["Thm 3.3"][0.01]), display=False)
 
 # %% [markdown]
-# The second table has medians of measured over stated on random clouds; larger is tighter. For a cloud that is small
-# compared with its distance from the origin, the spread says much more than the radius. The form of (b) with $A x$
-# alone is not exceeded on these clouds: it fails where $A$ maps the tokens to nearly 0 and $A^\top$ does not, which
-# random matrices avoid.
+# ::::{dropdown} The bound from the spread, and its proof
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
-# ::::{dropdown} Proof of the bound from the spread
+# :::{prf:theorem} Bound from the spread
+# :label: spread-upper
+#
+# Let $f$ be one head without a mask, and $X$ a sequence of $n$ tokens.
+#
+# (a) If $\abs{x_i - x_0} \le r$ for some $x_0$ and $\abs{A x_i} \le s$ for all $i$, then
+# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(\norm A_2^2 r^4 + n (4 s^2 r^2 + 1)\big)^{1/2}$.
+#
+# (b) If $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ **and** $\abs{A^\top x_i} \le s$ for all $i, j$, then
+# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(s^2 r^2 (n + 1) + n\big)^{1/2}$.
+# :::
+#
 # :::{prf:proof}
 # The same three terms. (a) $\operatorname{tr} \Sigma_i \le r^2$ by {prf:ref}`variance-in-ball`;
 # $\abs{x_j - m_i} \le 2r$ and $\abs{A x_i} \le s$ bound $\abs{k_i}$ by $2rs \sum_j P_{ij} \abs{\varepsilon_j}$;
@@ -769,19 +752,19 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - The published bound, as reconstructed, holds at all inputs tried, and none of them reaches half of it. The tighter
-#   ones are proved, not only tested, and with them the published one.
-# - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can replace
-#   $\sqrt{\lambda_n}$ by less. A bound can still use the head's own $A$ and $V$, and can be smaller at moderate $t$:
-#   the limit is reached with a loss of order $\log(n t)/t$. Lengths beyond $e^{2t}$ need {doc}`29_exact_rate`.
-# - Three tokens or more need width 3. In width 2 the best factor is between the values found and $\sqrt{\lambda_n}$.
-#   In width 1 it is at most 1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each
-#   side.
+#   bounds are proved, not only tested, and the published bound follows from them.
+# - The leading constant is exact for given norms: no bound from $\norm A_2$, $\norm V_2$, $R$ and $n$ alone can improve
+#   on $\sqrt{\lambda_n}$. A bound that uses $A$ and $V$ themselves can be smaller at moderate $t$. Lengths beyond
+#   $e^{2t}$ need {doc}`29_exact_rate`.
+# - Three tokens or more need width 3. In width 2 the best factor is below $\sqrt{\lambda_n}$; for 3, 4 and 10 tokens we
+#   found {glue:text}`plane_3:.2f`, {glue:text}`plane_4:.2f` and {glue:text}`plane_10:.2f` of it. In width 1 it is at
+#   most 1, and for odd $n$ at least $(n - 1)/n$, with a token at 0 and half of the others on each side.
 # - With a mask the bound holds, but its leading constant is not reached: the exact one is smaller
 #   ({prf:ref}`masked-leading`).
 # - The released code has the form that fails. We do not know whether Theorem C.3 reads so.
-# - Apart from even forks, no input here is longer than 512 tokens. How loose the bounds are for inputs met in
-#   practice is measured in {doc}`62_certified_bracket`.
+# - {doc}`62_certified_bracket` measures how loose the bounds are for inputs met in practice.
 #
-# **One thing to try.** Set `ascent_steps = 400` and see whether the black marks of {numref}`fig-21-ball` move up.
+# **One thing to try.** In the downloaded notebook, set `ascent_steps = 400` in the cell *parameters* and see whether
+# the stars of {numref}`fig-21-ball` move up.
 #
 # **Next:** {doc}`22_tightness`.

@@ -12,10 +12,10 @@
 # The {term}`bounds <bound>` for {term}`sequences <sequence>` grow with the number of {term}`tokens <token>` $n$. Over
 # all sequences of all lengths in a ball, that is, over all {term}`measures <measure>`, the constant of
 # {term}`attention` is still finite: it is at most exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This
-# page tests the published upper and lower bounds, and halves the {term}`exponent` of the upper one. For the true
-# exponent see {doc}`29_exact_rate`. At the radii of a trained layer none of these bounds is of practical use.
+# page tests the published bounds, and halves the {term}`exponent` of the upper bound ({doc}`29_exact_rate` has the true
+# exponent). At the radii of a trained layer none of these bounds is of practical use.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 model_name = "minilm"
 length = 24  # tokens of the window that fixes the real radii
 random_cases = 300
@@ -70,7 +70,7 @@ for R in np.linspace(0.4, 6, 29):
     best.append(one)
 best = pd.DataFrame(best)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-23-both-sides", "caption": "$A = -1$, $V = 1$: the constant at the best measure of two points, between its bounds. The published upper bound (as we reconstruct it) has twice the exponent; on this scale ours can hardly be told from the measured constant."}, "image": {"alt": "Logarithm of the constant against the radius. The published upper bound rises twice as fast as the other three curves, which nearly coincide: our upper bound, the constant measured at two points, and the published lower bound."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-23-both-sides", "caption": "$A = -1$, $V = 1$: the constant at the best measure of two points, between its bounds. The published upper bound (as we reconstruct it) has twice the exponent; on this scale our bound and the measured constant nearly coincide."}, "image": {"alt": "Logarithm of the constant against the radius. The published upper bound rises twice as fast as the other three curves, which nearly coincide: our upper bound, the constant measured at two points, and the published lower bound."}}
 ax = figures.panels(1, width=6.4, height=4)[0]
 ax.plot(best.R, best.published, color="#d55e00")
 ax.plot(best.R, best.tighter, color="#e69f00")
@@ -90,10 +90,10 @@ plt.show()
 # %% [markdown]
 # ## The smallest case: two points on a line
 #
-# Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Each point
+# Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy point at $R$. Each point
 # attends mostly to the other point. If the light point moves, the heavy point's output moves with it, and in the
-# {term}`Wasserstein distance` the move of a large mass counts more than the move of a small mass. So the entry of the
-# {term}`Jacobian` from the light to the heavy point is nearly the whole constant.
+# {term}`Wasserstein distance` the move of a large mass counts more. So the entry of the {term}`Jacobian` from the light
+# to the heavy point is nearly the whole constant.
 
 # %%
 R, s = 2.0, 4.0
@@ -167,12 +167,12 @@ figures.table(
 #
 # One token in $e^{2 \gamma R^2}$ is enough for the lower bound. Growth does not end there: at other inputs the constant
 # grows like $\sqrt n$ up to $e^{2 \gamma^* R^2}$ tokens, with the rate $\gamma^* \ge \gamma$ of {prf:ref}`exact-rate`.
-# The paper's first version states the same growth with a constant $C$ in place of $\gamma$.
+# The paper's first version states the lower bound's growth with a constant $C$ in place of $\gamma$.
 #
 # ## Upper bounds, measured
 #
-# We try random matrices, weights and radii; sequences of up to 400 tokens, random and in two clusters; and
-# {term}`gradient ascent` on matrices, points and weights, which maximises the ratio of the constant to our bound, from
+# We try random matrices, weights and radii, and sequences of up to 400 tokens, random and in two clusters.
+# {term}`Gradient ascent` on matrices, points and weights maximises the ratio of the constant to our bound, from
 # {glue:text}`starts` starts (four points in the plane, $t$ fixed for each).
 
 # %%
@@ -206,7 +206,7 @@ def weighted_norm(A, V, x, a):
     return torch.linalg.matrix_norm(J.flatten(3).flatten(1, 2), 2)
 
 
-# %%
+# %% tags=["hide-input"]
 free = [normal(ascents, *shape) for shape in ((2, 2), (2, 2), (4, 2), (4,))]
 free = [one.requires_grad_() for one in free]
 optimizer = torch.optim.Adam(free, lr=0.05)
@@ -242,14 +242,14 @@ names = {"inputs": "inputs", "cases": "cases", "published": "largest, over publi
 figures.table(tried, names)
 
 # %% [markdown]
-# No case exceeds either bound. The largest ratio to ours is {glue:text}`drawn_most:.2f`, at a random measure. After
-# gradient ascent the constant reaches {glue:text}`nearly:.2f` of our bound at small $t$, where attention hardly
-# differs from an average, and {glue:text}`nearly_hot:.2f` of it for $t > 1$.
+# No case exceeds either bound. The largest ratio to our bound is {glue:text}`drawn_most:.2f`, at a random measure.
+# After gradient ascent it is {glue:text}`nearly:.2f` at small $t$, where attention hardly differs from an average, and
+# {glue:text}`nearly_hot:.2f` for $t > 1$.
 #
 # ## Lower bound, measured
 #
-# We measure the constant at the two points for six matrices: on a line and in the plane, symmetric and not, with
-# $\gamma$ from the smallest eigenvalue and from the largest, and with $s = \gamma R^2$ from 0.3 to 300.
+# We measure the constant at the two points for six matrices, on a line and in the plane, symmetric and not, with
+# $\gamma$ from the smallest eigenvalue or from the largest, and $s = \gamma R^2$ from 0.3 to 300.
 
 # %% tags=["hide-input"]
 matrices = {
@@ -260,6 +260,11 @@ matrices = {
     "not symmetric, > 0": torch.tensor([[2.0, -1.0], [0.0, 0.5]]).double(),
     "random": normal(3, 3),
 }
+shear = matrices["not symmetric"]
+glue("shear_gamma", bounds.growth_rate(shear), display=False)
+glue("shear_rate", bounds.mean_field_rate(shear).lower, display=False)
+
+# %% tags=["hide-input"]
 rows = []
 for name, A in matrices.items():
     V, gamma = torch.eye(len(A)).double(), bounds.growth_rate(A)
@@ -273,13 +278,10 @@ for name, A in matrices.items():
             row[share] = np.exp(np.log(constant_at_measure(A, V, *measure)) - lower)
             compare_bounds(A, V, *measure, ratios)
         rows.append(row)
-shear = matrices["not symmetric"]
-glue("shear_gamma", bounds.growth_rate(shear), display=False)
-glue("shear_rate", bounds.mean_field_rate(shear).lower, display=False)
 dirac = pd.DataFrame(rows)
 far = dirac[dirac.s > 2.9]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-23-two-points", "caption": "Measured constant over $\\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each of six matrices, which coincide for large $s$. Every point is above 1, so no $\\theta$ is needed. The closed form (line) has only one entry of the Jacobian; for large $s$ that is nearly the whole constant."}, "image": {"alt": "Measured constant divided by the lower bound against s, for six matrices. All points lie above one: with the paper's weight they fall onto one curve that tends to one, with a third of that weight they tend to 1.3."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-23-two-points", "caption": "Measured constant over $\\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each of six matrices. Every point is above 1, so no $\\theta$ is needed. The closed form (line) counts one entry of the Jacobian; for large $s$ this entry is nearly the whole constant."}, "image": {"alt": "Measured constant divided by the lower bound against s, for six matrices. All points lie above one: with the paper's weight they fall onto one curve that tends to one, with a third of that weight they tend to 1.3."}}
 ax = figures.panels(1, width=6.4, height=3.6)[0]
 for share, colour, name in ((1, "#0072b2", "weight p"), (1 / 3, "#cc79a7", "weight p / 3")):
     for (_, one), marker in zip(dirac.groupby("A"), "osD^v+", strict=True):
@@ -295,9 +297,9 @@ plt.show()
 # %% [markdown]
 # ## At the radii of a real layer
 #
-# We take MiniLM's heads as in the theorems, without biases, with the norm of the longest token of a {term}`window` as
-# the {term}`radius`. All columns but the first three are natural logarithms. The last column is about the constant of
-# all heads together, measured at that window.
+# We take the head of MiniLM with the largest logit range in each layer, without biases, as in the theorems. The
+# {term}`radius` is the norm of the longest token of a {term}`window`. The last column is about all heads together,
+# measured at that window.
 
 # %% tags=["hide-input"]
 real, plain = [], []
@@ -325,8 +327,8 @@ figures.table(real, names)
 # %% [markdown]
 # At these radii the bounds say nothing useful: the smallest logarithm of our upper bound is
 # {glue:text}`smallest_log:.0f`, and the largest logarithm of a measured constant is {glue:text}`largest_log:.1f`.
-# This is not a defect of the theorems. They cover measures that place one token in $e^{2 \gamma R^2}$ apart from the
-# others, and no text is that long.
+# The theorems have to cover measures that place one token in $e^{2 \gamma R^2}$ apart from the others, and no text is
+# that long.
 
 # %% tags=["hide-input", "nbval-check-output"]
 theta = {}
@@ -425,7 +427,7 @@ ledger.record(
 # 7. *The whole norm.* The block from light to heavy is $q\,(I + 2 s (1 - q)\, u u^\top)$, because $x_1 - m_2$ and $A
 #    x_2$ are multiples of $u$: its norm is the entry of 4. Every other block has a norm of at most $1 + 3t$, and the
 #    one from heavy to light is multiplied by $\sqrt{p / (1 - p)} \le 1$ as soon as $p \le \frac12$. So the constant
-#    is at least the entry and at most $3 (1 + 3t)$ more, which is nothing beside $s e^s / 2$ for large $R$.
+#    is at least the entry and at most $3 (1 + 3t)$ more, which is negligible against $s e^s / 2$ for large $R$.
 # 8. *Best weight, at these points.* With $p = c\,e^{-2s}$ and $s$ large, $q \to c / (1 + c)$, and the constant over
 #    $s e^s$ tends to $2 \sqrt c / (1 + c)^2$: one half at $c = 1$, largest at $c = \frac13$, where it is
 #    $3 \sqrt 3 / 8$. $\square$
@@ -434,20 +436,20 @@ ledger.record(
 #
 # ## What this shows and does not show
 #
-# - The growth is real<!-- typed: 8 / (3 sqrt 3), from the theorem -->: at a measure of two points
-#   the constant is of order $R^2 e^{\gamma R^2}$, and at no measure in the
-#   ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
-#   known up to a factor of 1.54, for large radii.
+# - The growth is real<!-- typed: 8 / (3 sqrt 3), from the theorem -->: at a measure of two points the constant is of
+#   order $R^2 e^{\gamma R^2}$, and at no measure in the ball does it exceed the upper bounds. For matrices with the
+#   eigenvalue $-\norm{A}_2$ the largest constant is known up to a factor of 1.54, for large radii.
 # - For other matrices the exponents on this page differ: where $A$ is symmetric and positive definite, $\gamma$ is an
 #   eighth of $\norm{A}_2$. {doc}`29_exact_rate` has the true exponent: for these $A$ the lower exponent is right, but
-#   for most $A$ it is not. For the matrix *not symmetric* above, $\gamma$ is {glue:text}`shear_gamma:.3f` and the
-#   true rate {glue:text}`shear_rate:.3f`.
+#   for most $A$ it is not. For our matrix $\begin{pmatrix} -0.3 & 2 \\ 0 & 0.7 \end{pmatrix}$, $\gamma$ is
+#   {glue:text}`shear_gamma:.3f` and the true rate {glue:text}`shear_rate:.3f`.
 # - We reconstructed the lower bound from its proof. The paper's text names two assumptions whose formulas are lost;
 #   one of them must be $V = I$. The proof above needs only that and a real eigenvector. For another $V$ the lower
 #   bound is multiplied by $\abs{V u}$.
 # - The real heads are taken without their biases, and their radius comes from one window.
 #
-# **One thing to try.** Add `diag(1, -1/8)` to the list of matrices. Which of the two measures is used there, and
-# would the other one give as much? (The best two {term}`atoms <atom>`, {doc}`29_exact_rate`, give more than either.)
+# **One thing to try.** In the code of {numref}`fig-23-two-points`, add `diag(1, -1/8)` to the matrices. Which of the
+# two measures is used there, and would the other measure give as much? (The best two {term}`atoms <atom>`,
+# {doc}`29_exact_rate`, give more than either.)
 #
 # **Next:** {doc}`24_large_radius`: what happens when the tokens of one input are scaled up.

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Heads and biases (Lemma 3.8, Theorem E.3)
 #
-# The theorems are about one {term}`attention head` without biases; a layer has many heads, and biases. Adding the
-# constants of the heads gives a valid {term}`bound`, but usually a wasteful one: in each layer of MiniLM it is at
+# The theorems are about one {term}`attention head` without biases; a layer has many heads, and biases. The sum of the
+# heads' constants is a valid {term}`bound` for the layer, but usually a wasteful one: in each layer of MiniLM it is at
 # least {glue:text}`least_lost:.1f` times the {term}`local Lipschitz constant`. This page shows when the sum is
-# attained, and proves a finer bound, which {cite:t}`castin2024smooth` leave to future work. Of the biases only the
-# query bias changes the constant, and Theorem 3.3 fails once it is large. Theorem E.3 takes it into account.
+# attained, and proves a finer bound, a question that {cite:t}`castin2024smooth` leave to future work. Of the biases
+# only the query bias changes the constant; once it is large, Theorem 3.3 fails, and Theorem E.3 takes its place.
 
 # %% tags=["parameters"]
 model_name = "minilm"  # a BERT: it can be masked or not
@@ -93,26 +93,29 @@ for key, value in {"nearest": beyond.min(), "farthest": beyond.max(), "least_los
     glue(key, float(value), display=False)
 glue("heads_summed", model.heads, display=False)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-real-layers", "caption": "MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma 3.8. The constant of the layer itself (blue dot) is less than twice that of its roughest head (cross): in these layers the constants of the heads hardly add up."}, "image": {"alt": "One stacked bar for each of six layers, the sum of twelve heads. The constant of the layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the bar."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-real-layers", "caption": "MiniLM without a {term}`mask`, one {term}`window` of text. A grey bar is the sum of Lemma 3.8, one segment for each head. The layer's own constant (blue dot) is less than twice the constant of its roughest head (cross), so the constants of the heads hardly add up."}, "image": {"alt": "One stacked bar for each of six layers, the sum of twelve heads. The constant of the layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the bar."}}
 ax = figures.panels(1, width=6.6, height=4.4)[0]
 rows = real[~real.masked]
 heads = torch.stack([shares[False, i].sort(descending=True).values for i in rows.layer])
 bars = {"color": "#d9d9d9", "edgecolor": "white", "width": 0.8, "legend": False}
 pd.DataFrame(heads).plot.bar(stacked=True, rot=0, ax=ax, **bars)
-marks = {"ours": "D", "constant": "o", "roughest head": "x"}
-for (name, style), colour in zip(marks.items(), ("#009e73", "#0072b2", "k"), strict=True):
-    ax.plot(rows.layer, rows[name], style, ms=6, color=colour)
-ax.set(xlabel="layer", ylabel="local constant", ylim=(0, 1.32 * heads.sum(1).max()))
-shown = [*ax.lines, ax.patches[0]], ["finer bound (ours)", "the layer", "its roughest head", "each head in Lemma 3.8"]
-ax.legend(*shown, loc="upper left", ncols=2, fontsize=9)
+marks = (("ours", "D", "#009e73", 0), ("constant", "o", "#0072b2", -0.15), ("roughest head", "x", "k", 0.15))
+for name, style, colour, shift in marks:
+    ax.plot(rows.layer + shift, rows[name], style, ms=6, color=colour)
+last = rows.iloc[-1]
+labels = (("Lemma 3.8", last["Lemma 3.8"] - 7, "0.35"), ("finer bound (ours)", last.ours, "#009e73"),
+          ("● the layer", 13, "#0072b2"), ("× its roughest head", 3, "k"))  # fmt: skip
+for text, height, colour in labels:
+    ax.text(last.layer + 0.5, height, text, color=colour, va="center", fontsize=10)
+ax.set(xlabel="layer", ylabel="local constant", xlim=(-0.6, last.layer + 2.1))
 plt.show()
 
 # %% [markdown]
 # ## The smallest case: two heads that differ by a rotation
 #
 # Two heads in the plane have the same queries, keys and values. The first writes its output as it is, the second
-# turned by an angle $\theta$. Then $D_X f = (I + \mathrm{Rot}_\theta)\, J$, and the layer's constant is $2
-# \abs{\cos(\theta / 2)}\, \norm{J}_2$ where Lemma 3.8 says $2 \norm{J}_2$.
+# turned by an angle $\theta$. Then $D_X f = (I + \mathrm{Rot}_\theta)\, J$. The layer's constant is $2
+# \abs{\cos(\theta / 2)}\, \norm{J}_2$; Lemma 3.8 says $2 \norm{J}_2$.
 
 # %%
 head, x = [normal(1, 2, 2) for _ in range(3)], normal(3, 2)
@@ -131,8 +134,8 @@ turned = pd.DataFrame(turned, columns=names)
 figures.table(turned.round(6), {"degrees": "angle, degrees"} | {name: name for name in names[1:]})
 
 # %% [markdown]
-# If both heads write in the same direction, the lemma is attained. If they write in opposite directions, they cancel:
-# the layer is a constant map, and the lemma does not show it.
+# If both heads write in the same direction, the lemma is attained. If they write in opposite directions, they cancel
+# and the layer is constant, which the lemma cannot show.
 #
 # ## Several heads: the statements
 #
@@ -166,10 +169,10 @@ figures.table(turned.round(6), {"degrees": "angle, degrees"} | {name: name for n
 # The finer bound takes into account whether heads write into different directions. If their outputs are orthogonal and
 # equally strong, it is smaller by a factor of $\sqrt H$.
 #
-# ## Measured: one map, three programs
+# ## Measured: random layers
 #
-# First we compare ways to compute the definition: a sum over heads; a concatenation times one matrix; and PyTorch's own
-# multi-head {term}`attention`, which shares no code with ours. Sizes are random, and all biases are present.
+# We first compute the definition in three ways: as a sum over heads; as a concatenation times one matrix; and by
+# PyTorch's own multi-head {term}`attention`, which shares no code with ours. Sizes are random, and all biases present.
 
 # %% tags=["hide-input"]
 definition_errors = []
@@ -191,13 +194,10 @@ for _ in range(100):
 print(f"{len(definition_errors)} comparisons, largest relative difference {ledger.written(max(definition_errors), 1)}")
 
 # %% [markdown]
-# ## Measured: random layers
-#
-# We draw random layers of one to six heads, masked and not, with heads of very different size, and divide the layer's
-# constant by the lemma's bound and by the finer one. At a ratio of one the bound is attained; above one it would be
-# refuted.
+# Then we draw random layers of one to six heads of very different size, masked and not. We divide the layer's constant
+# by each bound: one means attained, more than one would refute it.
 
-# %%
+# %% tags=["hide-input"]
 random_ratios = []
 for case in range(300):
     h, k, v, d, n = torch.randint(1, 7, (5,), generator=generator).tolist()
@@ -224,8 +224,8 @@ figures.table(by_heads, names)
 # ## How the loss grows with random heads
 #
 # We take layers of width 32 with independent Gaussian heads. Either the heads share the width, $k = 32 / H$, as in a
-# transformer, or each has $k = 4$. If independent heads added like independent vectors, the sum would exceed the
-# constant of the layer by a factor of $\sqrt H$.
+# transformer, or each has $k = 4$. If the heads added like independent vectors, the sum would exceed the constant of
+# the layer by a factor of $\sqrt H$.
 
 # %% tags=["hide-input"]
 random_layers = []
@@ -249,18 +249,21 @@ for sharing, rows in random_layers.groupby("heads"):
 fits = [(*key, fit.exponent, f"{fit.low:.2f} to {fit.high:.2f}") for key, fit in slopes.items()]
 fits = pd.DataFrame(fits, columns=["sharing", "bound", "exponent", "interval"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-random-heads", "caption": "How much the bounds lose with random heads (medians, log-log). From two heads on the finer bound loses less, and its loss grows more slowly."}, "image": {"alt": "Bound over constant against the number of random heads, log-log. All four curves rise from one head to 32; Lemma 3.8 rises about like the square root of the number of heads or faster, the finer bound more slowly."}}
-ax = figures.panels(1, width=6.4, height=4.2)[0]
-for sharing, colour in (("k = 32 / H", "#d55e00"), ("k = 4", "#e69f00")):
-    for name, style in (("Lemma 3.8", "s-"), ("ours", "D--")):
-        look = {"color": colour, "label": f"{name}, {sharing}"}
-        ax.plot(head_counts, loss.loc[sharing, name], style, **look)
-ax.plot(head_counts, [H**0.5 for H in head_counts], "k:", label=r"$\sqrt{H}$")
-ax.set(xlabel="random heads H", ylabel="bound / constant", xscale="log", yscale="log")
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-random-heads", "caption": "How many times too high the bounds are for random heads (medians, log-log). From two heads on the finer bound (green) loses less, and its loss grows more slowly."}, "image": {"alt": "Bound over constant against the number of random heads, log-log. All four curves rise from one head to 32; Lemma 3.8 rises about like the square root of the number of heads or faster, the finer bound more slowly."}}
+ax = figures.panels(1, width=6.6, height=4.2)[0]
+for sharing, line in (("k = 32 / H", "-"), ("k = 4", "--")):
+    for name, marker, colour in (("Lemma 3.8", "s", "0.35"), ("ours", "D", "#009e73")):
+        rows = loss.loc[sharing, name]
+        ax.plot(head_counts, rows, marker + line, color=colour)
+        ax.annotate(f"{name}, {sharing}", (head_counts[-1], rows.iloc[-1]), (8, 0), textcoords="offset points",
+                    color=colour, va="center", fontsize=10)  # fmt: skip
+roots = [H**0.5 for H in head_counts]
+ax.plot(head_counts, roots, "k:")
+ax.annotate(r"$\sqrt{H}$", (head_counts[-1], roots[-1]), (8, 0), textcoords="offset points", va="center")
+ax.set(xlabel="random heads H", ylabel="bound / constant", xscale="log", yscale="log", xlim=(0.85, 160))
 ax.set_xticks(head_counts, head_counts)
 ax.set_yticks([1, 2, 5, 10, 20], [1, 2, 5, 10, 20])
 ax.minorticks_off()
-ax.legend(fontsize=9)
 plt.show()
 
 # %% tags=["hide-input"]
@@ -268,9 +271,9 @@ figures.table(fits, {"sharing": "width of a head", "bound": "bound", "exponent":
                      "interval": "95 % interval"}, digits=2)  # fmt: skip
 
 # %% [markdown]
-# With a shared width the loss of the lemma grows about like $\sqrt H$, starting from the factor of nearly two that even
-# one wide head loses between $J$ and $W$. With $k = 4$ throughout it starts near one and grows faster. Heads differ in
-# where they write and in which perturbation is the worst; the finer bound uses the first difference and not the second.
+# With a shared width the loss of the lemma grows about like $\sqrt H$. It starts near two, because even one wide head
+# loses this factor between $J$ and $W$. With $k = 4$ it starts near one and grows faster. Heads differ in where they
+# write and in their worst perturbation; the finer bound uses only the first difference.
 #
 # ## Measured: real layers
 #
@@ -285,10 +288,9 @@ figures.table(real, names)
 # %% [markdown]
 # The constant of a layer is {glue:text}`nearest:.2f` to {glue:text}`farthest:.2f` times the constant of its
 # {term}`roughest <rougher>` head alone. The sum over the {glue:text}`heads_summed` heads is
-# {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times too high, the finer bound
-# {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f` times.
-
-# %% [markdown]
+# {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times too high; the finer bound is
+# {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f` times too high.
+#
 # ## Biases: one that is orthogonal to the tokens
 #
 # Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The attention stays uniform whatever
@@ -313,7 +315,7 @@ names = {"s": "size of the bias s", "constant": "constant", "over 3.3": "over Th
 figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 
 # %% [markdown]
-# The bound without biases is exceeded in the rows in bold. The one with biases grows with $s$, as it must.
+# In the rows in bold the constant exceeds Theorem 3.3, which knows no bias. Theorem E.3 grows with $s$, as it must.
 #
 # ## Biases: the statement
 #
@@ -339,9 +341,9 @@ figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 #
 # Part 1 is in the text of the paper; parts 2 and 3 are our reconstruction.
 #
-# First we compare the Jacobian of two tokens in the plane with every bias, block by block, with automatic
-# differentiation. Then we take random maps, masked or not, with query biases of very different size, and maps on which
-# {term}`gradient ascent` maximises the constant, with tokens kept in the unit ball.
+# For two tokens in the plane, with every bias, we compare the Jacobian with automatic differentiation. Then we take random
+# maps, masked or not, with query biases of very different size. On further maps {term}`gradient ascent` maximises the
+# constant over the unit ball.
 
 # %% tags=["hide-input"]
 Q, K, V, x = (normal(2, 2) for _ in range(4))
@@ -358,7 +360,7 @@ for i in range(2):
 by_hand = blocks.permute(0, 2, 1, 3).reshape(4, 4)
 dense = torch.func.jacrev(f)(x).reshape(4, 4)
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 7, (3,), generator=generator).tolist()
@@ -402,12 +404,11 @@ figures.table(checks, {"what": "what", "cases": "cases", "largest": "largest"}, 
 # %% [markdown]
 # ## Biases of a trained layer
 #
-# The query bias adds a slope $c$ to the {term}`logits <logit>` that does not come from the tokens, and the theorem
-# adds $\abs c$ to $\norm A_2 R$; here $R$ is the largest token norm of the window. In MiniLM the largest ratio of
-# $\abs c$ to $\norm A_2 R$ is {glue:text}`largest_share:.2f`. Real tokens are not aligned with the top direction of
-# $A$, so the table also compares $\abs c$ with the median of $\abs{A x_i}$, the slope that the tokens of the window
-# typically give. There the largest ratio is {glue:text}`largest_typical:.2f`. The last columns have the measured
-# constant over the bound.
+# The query bias adds to the {term}`logits <logit>` a slope $c$ that does not depend on the tokens. The theorem therefore
+# adds $\abs c$ to $\norm A_2 R$, where $R$ is the largest token norm of the window. In MiniLM $\abs c$ is at most
+# {glue:text}`largest_share:.2f` times $\norm A_2 R$. But real tokens do not point in the top direction of $A$: compared
+# with the median of $\abs{A x_i}$, the slope of a typical token, $\abs c$ is up to {glue:text}`largest_typical:.2f`
+# times as large. The bound itself is far too high: the measured constant is at most {glue:text}`largest_ratio:.4f` of it.
 
 # %% tags=["hide-input"]
 biased, plain = [], models.load(model_name, dtype=torch.float64)
@@ -423,7 +424,7 @@ for layer in range(plain.layers):
         biased.append((layer, h, steepest.item(), c.norm().item(), typical.median().item(), lip, upper))
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-query-bias", "caption": "Every head of MiniLM, one window of text. Relative to the slope in the bound (squares) the query bias is small; relative to the slope that the window's tokens give (dots) it is not, least of all in the first layer."}, "image": {"alt": "For each head of six layers, the query bias relative to two slopes, on a logarithmic axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope of real tokens it is several times larger, close to one for some heads of the first layer."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-query-bias", "caption": "The query bias of every head of MiniLM, one window of text. It is small relative to the slope in the bound (squares), but not relative to the slope of the window's tokens (dots), least of all in the first layer."}, "image": {"alt": "For each head of six layers, the query bias relative to two slopes, on a logarithmic axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope of real tokens it is several times larger, close to one for some heads of the first layer."}}
 names = ["layer", "head", "A R", "c", "typical", "lip", "upper"]
 biased = pd.DataFrame(biased, columns=names)
 biased["share"], biased["of typical"] = biased.c / biased["A R"], biased.c / biased.typical
@@ -433,26 +434,18 @@ glue("largest_typical", float(biased["of typical"].max()), display=False)
 glue("largest_ratio", float(biased.ratio.max()), display=False)
 ax = figures.panels(1, width=6.6, height=4)[0]
 place = biased.layer + (biased["head"] / biased["head"].max() - 0.5) / 2
-looks = (("of typical", "o", "#0072b2", r"over the median of $|A x_i|$"),
+looks = (("of typical", "o", "#cc79a7", r"over the median of $|A x_i|$"),
          ("share", "s", "#d55e00", r"over $\Vert A\Vert_2 R$, as in the bound"))  # fmt: skip
 for name, marker, colour, label in looks:
-    ax.plot(place, biased[name], marker, color=colour, label=label)
+    ax.plot(place, biased[name], marker, color=colour)
+    height = biased[name][biased.layer == biased.layer.max()].median()
+    ax.text(biased.layer.max() + 0.45, height, label, color=colour, va="center", fontsize=10)
 ax.axhline(1, color="0.5", lw=0.9)
-ax.set(yscale="log", xlabel="layer, its heads side by side", ylabel="query bias $|c|$, relative")
+ax.set(yscale="log", xlabel="layer (its heads from left to right)", ylabel="query bias $|c|$, relative")
+ax.set(xlim=(-0.5, biased.layer.max() + 2.9))
+ax.set_xticks(range(plain.layers))
 ax.set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
-ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
 plt.show()
-
-# %% tags=["hide-input"]
-shown = biased.groupby("layer")[["share", "of typical", "ratio"]].agg(["median", "max"])
-shown.columns = [" ".join(pair) for pair in shown.columns]
-names = {"layer": "layer"} | {
-    f"{kind} {which}": f"{text}, {which}"
-    for kind, text in (("share", "|c| over |A| R"), ("of typical", "|c| over typical slope"),
-                       ("ratio", "constant over bound"))
-    for which in ("median", "max")
-}  # fmt: skip
-figures.table(shown, names, digits=2)
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert (turned.ratio - turned["|cos(angle / 2)|"]).abs().max() < 1e-7
@@ -467,7 +460,6 @@ for (_, name), fit in slopes.items():
     assert 0.4 < fit.exponent < 1 if name == "Lemma 3.8" else 0.15 < fit.exponent < 0.65
 assert all(slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s, _ in slopes)
 print(f"✓ three programs agree; no bound exceeded; sum over the layer: everywhere 5 to {model.heads}")
-e3 = [*found["E.3"], *hidden["over E.3"], *ascended, *biased.ratio]
 assert (by_hand - dense).norm() < 1e-12 * dense.norm()
 assert found["b_K, b_V"].max() < 1e-9 and found.Jacobian.max() < 1e-9
 assert found["c = 0"].abs().max() < 1e-12 and hidden["over 3.3"].max() > 10
@@ -476,34 +468,26 @@ assert hidden["over E.3"].max() <= 1
 print("  key and value biases change no derivative; the bound with query bias holds on every case")
 
 # %% tags=["hide-input"]
-one_map, lemma, aligned = "castin.def-2.2", "castin.lem-3.8", turned.ratio.iloc[0] - 1
-programs = "sum over heads, concatenation, and PyTorch's own program"
-random_heads = "random layers, masked and not, and all MiniLM layers"
-many = random_ratios[random_ratios.H > 1]  # of one head the lemma is no statement
-ratios = [*many.lemma, *real.constant / real["Lemma 3.8"]]
-ours = [*many.ours, *real.constant / real.ours]
-better = [*many.finer, *real.ours / real["Lemma 3.8"]]
-same, finer = "exact for equal heads written alike", "finer: outputs together"
-read = {"seen": "reconstructed"}
-identities = {"within": 1e-9, "grounds": "random maps, masked or not"}
-hand, below = "two heads in the plane", "one exists: that of this page over Lemma 3.8"
+many = random_ratios[random_ratios.H > 1]  # with one head the lemma states nothing
+drawn = {"seen": "ours", "effort": "proved", "grounds": "random layers, masked and not, and all MiniLM layers"}
+read = {"seen": "reconstructed", "grounds": "random maps, masked or not"}
 # fmt: off
 ledger.record(
-    ledger.equal(one_map, programs, definition_errors, within=1e-12, seen="reconstructed",
-                 effort="random", grounds="all biases"),
-    ledger.upper(lemma, "at each input", ratios, seen="reconstructed", effort="proved",
-                 grounds=random_heads),
-    ledger.equal(lemma, same, aligned, within=1e-7, seen="ours", effort="structured",
-                 grounds=hand),
-    ledger.upper(lemma, finer, ours, seen="ours", effort="proved", grounds=random_heads),
-    ledger.upper("castin.rem-3.8", below, better, seen="text of the paper",
-                 effort="proved", grounds=random_heads),
-    ledger.equal("castin.rem-e.1", "f with b_K and b_V = f without + b_V",
-                 found["b_K, b_V"], **identities, seen="text of the paper", effort="proved"),
-    ledger.equal("castin.lem-e.2", "closed form with biases", found.Jacobian,
-                 **identities, **read, effort="random"),
-    ledger.upper("castin.thm-e.3", "with |K^T b_Q| / sqrt k", e3,
-                 grounds="random, structured, ascended, trained heads", **read, effort="proved"),
+    ledger.equal("castin.def-2.2", "sum over heads, concatenation, and PyTorch's own program", definition_errors,
+                 within=1e-12, seen="reconstructed", effort="random", grounds="all biases"),
+    ledger.upper("castin.lem-3.8", "at each input", [*many.lemma, *real.constant / real["Lemma 3.8"]],
+                 **drawn | {"seen": "reconstructed"}),
+    ledger.equal("castin.lem-3.8", "exact for equal heads written alike", turned.ratio.iloc[0] - 1, within=1e-7,
+                 seen="ours", effort="structured", grounds="two heads in the plane"),
+    ledger.upper("castin.lem-3.8", "finer: outputs together", [*many.ours, *real.constant / real.ours], **drawn),
+    ledger.upper("castin.rem-3.8", "one exists: that of this page over Lemma 3.8",
+                 [*many.finer, *real.ours / real["Lemma 3.8"]], **drawn | {"seen": "text of the paper"}),
+    ledger.equal("castin.rem-e.1", "f with b_K and b_V = f without + b_V", found["b_K, b_V"], within=1e-9,
+                 effort="proved", **read | {"seen": "text of the paper"}),
+    ledger.equal("castin.lem-e.2", "closed form with biases", found.Jacobian, within=1e-9, effort="random", **read),
+    ledger.upper("castin.thm-e.3", "with |K^T b_Q| / sqrt k",
+                 [*found["E.3"], *hidden["over E.3"], *ascended, *biased.ratio], effort="proved",
+                 **read | {"grounds": "random, structured, ascended, trained heads"}),
     ledger.depends("castin.sec-5.3-bias", "which statement, and which bias",
                    "key and value biases change nothing; with a query bias Theorem 3.3 fails as it stands, "
                    f"{hidden['over 3.3'].max():.0f} times, and Theorem E.3 holds", seen="text of the paper"),
@@ -549,19 +533,16 @@ ledger.record(
 #
 # ## What this shows and does not show
 #
-# - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
-#   least as much as at the input where the layer is worst. A bound for a layer that adds bounds for its heads has
-#   this loss in addition to all others.
-# - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the
-#   figure and are not a general law.
+# - The loss of the lemma is measured at single inputs. On a ball the heads need not be worst at the same input: the sum
+#   then loses at least as much as at the layer's worst input.
+# - The {term}`exponents <exponent>` of the random layers describe this width and these token sizes, and are not a law.
 # - Key, value and output biases can be left out of every computation of a Lipschitz constant. The query bias cannot.
-# - The bound with biases has a proof, and no case tried exceeds it. On the trained heads it is far too large: the
-#   constant is at most {glue:text}`largest_ratio:.4f` of it. The loss comes from $n$ and $R$; the bias adds little to
-#   it.
+# - The bound with biases is proved, and no case tried exceeds it. On the trained heads it is far too large because of
+#   $n$ and $R$, not because of the bias.
 # - One model, one window of text for each layer: we did not measure how much the ratios vary.
 #
-# **One thing to try.** A query bias has the same effect as another, constant coordinate of the tokens
-# ({py:func}`lipnb.bounds.without_query_bias`). For which size of that coordinate is Theorem 3.3 better than Theorem
+# **One thing to try.** A query bias acts like one more token coordinate, a constant
+# ({py:func}`lipnb.bounds.without_query_bias`). For which value of that coordinate is Theorem 3.3 better than Theorem
 # E.3?
 #
 # **Next:** {doc}`28_transport_toolbox`.

@@ -10,9 +10,9 @@
 # # Facts on transport, and Lemma 3.1
 #
 # The proofs about measures use a dozen standard facts {cite}`villani2009optimal`: what a {term}`pushforward` is, how
-# the distances $W_p$ compare, how two measures are joined by a shortest path, and when
+# the distances $W_p$ compare, how a shortest path joins two measures, and when
 # {term}`local Lipschitz constants <local Lipschitz constant>` make up the global one. We test each fact on random
-# clouds of points, and there each one holds. But Lemma 3.1, as we reconstruct it, assumes too little. On a connected
+# clouds of points, and each one holds. Lemma 3.1, however, assumes too little, as we reconstruct it: on a connected
 # set with a slit a map can have local constants below 1 and an infinite global one.
 
 # %% tags=["parameters"]
@@ -53,8 +53,8 @@ def ring_distance(r, s, apart):
     return np.where(arc <= 0, straight, around), straight
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-28-slit-ring", "caption": "Left: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange), but within the ring the way is long (black). Right: the difference of their angles over their distance grows without limit towards the slit, although no local constant exceeds one; over the length of the path it does not."}, "image": {"alt": "Left, a ring with a slit, coloured by angle; a short line joins two points across the slit, a long curve joins them inside the ring. Right, the difference of angles over distance grows without limit towards the slit, over path length it stays below one."}}
-left, right = figures.panels(2, width=4.2, height=3.6)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-28-slit-ring", "caption": "Above: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange), but the path between them within the ring is long (black). Below: the difference of their angles, divided by their distance, grows without limit towards the slit, although no local constant exceeds one. Divided by the length of the path it stays below one."}, "image": {"alt": "Above, a ring with a slit, coloured by angle; a short line joins two points across the slit, a long curve joins them inside the ring. Below, the difference of angles over distance grows without limit towards the slit, over path length it stays below one."}}
+left, right = figures.panels(1, rows=2, width=6.2, height=3.4)
 angle, radius = np.meshgrid(np.linspace(-3.1, 3.1, 200), np.linspace(1, 2, 20))
 mesh = radius * np.cos(angle), radius * np.sin(angle)
 colours = left.pcolormesh(*mesh, angle, cmap="viridis", shading="gouraud")
@@ -68,14 +68,15 @@ left.set(aspect="equal")
 left.axis("off")
 half = np.geomspace(1e-3, 3, 100)
 by_path, by_line = ring_distance(1.5, 1.5, 2 * (np.pi - half))
-right.loglog(half, 2 * (np.pi - half) / by_line, color="#d55e00", label="distance")
-right.loglog(half, 2 * (np.pi - half) / by_path, color="black", label="path length")
+right.loglog(half, 2 * (np.pi - half) / by_line, color="#d55e00")
+right.text(0.012, 250, "angles / distance", color="#d55e00")
+right.loglog(half, 2 * (np.pi - half) / by_path, color="black")
+right.text(1e-3, 0.5, "angles / path length")
 right.axhline(1, color="#009e73", lw=1, ls="--")
 right.text(1e-3, 1.15, "largest local constant", color="#009e73")
 right.set_xticks([0.001, 0.01, 0.1, 1], ["0.001", "0.01", "0.1", "1"])
 right.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
-right.set(xlabel="angle from the slit", ylabel="difference of angles, divided by", ylim=(0.3, 3e3))
-right.legend()
+right.set(xlabel="angle from the slit", ylabel="difference of angles / length", ylim=(0.3, 3e3))
 plt.show()
 
 # %% [markdown]
@@ -83,10 +84,9 @@ plt.show()
 #
 # Take the ring $1 < \abs z < 2$ of the plane, slit along the negative axis, and let $\varphi(z)$ be the angle of $z$,
 # between $-\pi$ and $\pi$. The set is open and connected, the map is smooth, and its local constant is
-# $1 / \abs z < 1$. But two points on either side of the slit can be close while their angles are not.
-#
-# What the lemma needs is that points can be joined *inside the set* by paths about as long as their distance. If
-# distance is measured by the shortest path in the ring, the equality holds again.
+# $1 / \abs z < 1$. But two points on either side of the slit can be close while their angles are not. The lemma
+# needs paths *inside the set* that are about as long as the distance of their ends: if we measure distance by the
+# shortest path in the ring, the equality holds again.
 
 # %%
 apart, radius = 6.0, 1.5  # z = 1.5 exp(3i) and its mirror image
@@ -142,8 +142,8 @@ figures.table(pd.DataFrame({
 #
 # ## Measured: distances, order, duality
 #
-# The distance between clouds of equal weights is given by the cheapest matching. Here are all matchings of three points
-# with three points:
+# The cheapest matching gives the distance between clouds of equal weights. Here are all matchings of three points with
+# three points:
 
 # %%
 three = np.array([[[0, 0], [1, 0], [0, 2]], [[1, 1], [0, 1], [3, 0]]])
@@ -153,11 +153,11 @@ matched = pd.DataFrame({"matching": [*map(str, by_hand)], "distance": [*by_hand.
 figures.table(matched, digits=5, bold=matched.distance <= wasserstein(*three) + 1e-9)
 
 # %% [markdown]
-# The matchings in bold attain the distance that `lipnb.measures.wasserstein` gives. Then, on random clouds, we compare
-# exact transport with all matchings of up to six points and, on the line, with the distribution functions, and test the
-# triangle inequality and the order of $W_p$ in $p$. For duality, the linear programme yields potentials $v$, and
-# $g(z) = \min_j (\abs{z - y_j} - v_j)$ has Lipschitz constant one and must reach $W_1$; other functions of constant one
-# must not exceed it. On the line $g$ can be written down: its slope is the sign of the difference of the distribution
+# The matchings in bold attain the distance that `lipnb.measures.wasserstein` gives. On random clouds we compare exact
+# transport with all matchings of up to six points and, on the line, with the distribution functions. We also test the
+# triangle inequality and the order of $W_p$ in $p$. For duality, the linear programme yields potentials $v$. The
+# function $g(z) = \min_j (\abs{z - y_j} - v_j)$ has Lipschitz constant one and must reach $W_1$; other functions of
+# constant one must not exceed it. On the line the slope of $g$ is the sign of the difference of the distribution
 # functions.
 
 # %% tags=["hide-input"]
@@ -187,12 +187,11 @@ for case in range(clouds):
     found["sign"].append(moved / expected - 1)
 
 # %% [markdown]
-# We push two measures forward by one map (A.5) and one measure by two maps (A.6): linear maps followed by $\tanh$
-# must not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The
-# integral of $g$ after a pushforward equals the integral of $g \circ \varphi$ before it (A.1), also when the map
-# merges points.
+# We push two measures forward by one map (A.5) and one measure by two maps (A.6). Linear maps followed by $\tanh$ must
+# not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The integral of
+# $g$ after a pushforward must equal the integral of $g \circ \varphi$ before it (A.1), even if the map merges points.
 
-# %%
+# %% tags=["hide-input"]
 push = {k: [] for k in ("one map", "isometry", "two maps", "shift", "integral")}
 for case in range(clouds):
     d, p = 1 + case % 3, (1, 2, 3)[case % 3]
@@ -214,11 +213,11 @@ for case in range(clouds):
     push["integral"].append(mass @ np.cos(merged @ s) - a @ np.cos(np.sign(x) @ s))
 
 # %% [markdown]
-# Geodesics: every {term}`atom` travels straight to its partners, at constant speed {cite}`mccann1997convexity`. At
-# time $s$ the measure has a point $(1 - s) x_i + s y_j$ for each pair that the best {term}`transport plan` joins. Its
-# speed is measured between random times.
+# Along a geodesic every {term}`atom` travels straight to its partners, at constant speed {cite}`mccann1997convexity`. At
+# time $s$ the measure has a point $(1 - s) x_i + s y_j$ for each pair that the best {term}`transport plan` joins. We
+# measure the speed between random times.
 
-# %%
+# %% tags=["hide-input"]
 speed, lengths = [], []
 for case in range(60):
     (x, a), (y, b) = weighted_cloud(3 + case % 6, 2), weighted_cloud(4 + case % 5, 2)
@@ -247,16 +246,17 @@ facts = [(name, len(values), kind, float(np.abs(values).max())) for name, (value
 facts = pd.DataFrame(facts, columns=["fact", "cases", "kind", "worst"])
 figures.table(facts, {"fact": "fact", "cases": "cases", "kind": "what is measured", "worst": "largest"})
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-28-geodesic", "caption": "A geodesic of measures: a ring becomes a cross, at times $0, \\frac14, \\frac12, \\frac34, 1$. Every point moves straight to its partner."}, "image": {"alt": "Five clouds of points from left to right: a ring that turns step by step into a cross."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-28-geodesic", "caption": "A geodesic of measures at five times from 0 to 1 (numbers below): a ring becomes a cross. Every point moves straight to its partner."}, "image": {"alt": "Five clouds of points from left to right: a ring that turns step by step into a cross."}}
 turn = np.linspace(0, 2 * np.pi, 121)[:-1]
 ring = np.stack([np.cos(turn), np.sin(turn)], 1)
 arm = np.linspace(-1.4, 1.4, 30)
 cross = [(s, s * c) for c in (1, -1) for s in arm]
 cross = np.array(cross + cross) + 0.03 * rng.normal(size=(120, 2)) + [12.5, 0]
 partner = ot.emd(*uniform(120).expand(2, 120).numpy(), cdist(ring, cross) ** 2).argmax(1)
-ax = plt.subplots(figsize=(7.5, 1.9))[1]
-for share, colour in zip(np.linspace(0, 1, 5), plt.get_cmap("viridis")(np.linspace(0, 0.9, 5)), strict=True):
-    ax.scatter(*((1 - share) * ring + share * cross[partner]).T, s=5, color=colour)
+ax = plt.subplots(figsize=(7.0, 2.1))[1]
+for share in np.linspace(0, 1, 5):
+    ax.scatter(*((1 - share) * ring + share * cross[partner]).T, s=5, color="#0072b2")
+    ax.text(12.5 * share, -2.2, f"{share:.2f}", ha="center")
 ax.set_aspect("equal")
 ax.axis("off")
 plt.show()
@@ -265,7 +265,7 @@ plt.show()
 # ## Measured: local and global constants
 #
 # *On a convex set.* {term}`Attention <attention>` of two {term}`tokens <token>` on a line, with $V = 1$ and five values
-# of $A$, is a map of the square $[-2, 2]^2$. We search its largest {term}`Jacobian` norm on a fine grid, and the
+# of $A$, is a map of the square $[-2, 2]^2$. We compare its largest {term}`Jacobian` norm on a fine grid with the
 # largest quotient over many pairs, far apart and close together.
 
 # %% tags=["hide-input"]
@@ -315,13 +315,13 @@ glue("paths_largest", float(paths.max()), display=False)
 
 # %% [markdown]
 # *The limit of Def. B.1.* At a dozen inputs, the supremum of the quotient over a disc tends to the norm of the
-# Jacobian: the largest difference (relative) is {glue:text}`disc_first:.2f` at {term}`radius` 1 and
+# Jacobian. The largest relative difference is {glue:text}`disc_first:.2f` at {term}`radius` 1 and
 # {glue:text}`disc_last` at radius $10^{-6}$.
 #
 # *On the slit ring.* Over 50,000 random pairs the largest quotient by distance is {glue:text}`slit_largest:.0f`; by
-# path length it is {glue:text}`paths_largest:.5f`. Between points $z$ and $w$ whose angles differ by $\Delta$ the path
-# is straight if it clears the hole, $\Delta \le \arccos \frac1{\abs z} + \arccos \frac1{\abs w}$, and otherwise follows
-# two tangents and the arc of the hole between them.
+# path length it is {glue:text}`paths_largest:.5f`. The shortest path between points $z$ and $w$ whose angles differ by
+# $\Delta$ is straight if $\Delta \le \arccos \frac1{\abs z} + \arccos \frac1{\abs w}$. Otherwise it follows two tangents
+# and the arc of the hole between them.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert abs(wasserstein(*three) / min(by_hand.values()) - 1) < 1e-12
@@ -397,13 +397,11 @@ ledger.record(
 #
 # - Every fact of the toolbox holds in the cases computed, which have finitely many points. For general measures the
 #   facts follow by approximation, which no computation shows.
-# - Lemma 3.1 fails *as we reconstruct it*. That the set is open and connected is in the text of the paper; the
-#   equality is our reading of a lost formula. On convex sets it holds, and the theorems use it on balls only, so
-#   nothing else is affected.
-# - In every metric space no local constant exceeds the global one.
+# - Lemma 3.1 fails *as we reconstruct it*: the equality is our reading of a lost formula. On convex sets it holds, and
+#   the theorems use it on balls only, so nothing else is affected.
 # - The equality on the square is a check at a grid of 201 by 201 inputs, not a proof.
 #
-# **One thing to try.** Let the inner radius of the ring go to zero, but keep the slit. What happens to the largest
-# local constant, and does the lemma hold then?
+# **One thing to try.** Let the inner radius of the ring go to zero and keep the slit. What happens to the largest local
+# constant, and does the lemma hold then?
 #
 # **Next:** {doc}`29_exact_rate`: the true {term}`exponent` of the mean-field bound.

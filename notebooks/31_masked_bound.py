@@ -10,11 +10,10 @@
 # # Masked attention (Theorems 4.3 and 4.5)
 #
 # A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound`
-# holds unchanged with this {term}`causal mask <mask (causal)>`. We prove that it makes the worst case smaller: for a
-# large {term}`logit range` $t$ the largest constant of a head, over $\norm V_2\, t$, falls from $\sqrt{\lambda_n}$
-# ({prf:ref}`general-exact`) to $\sqrt{\mu_n}$ ({prf:ref}`masked-leading`). For many tokens these are about
-# $\sqrt{n/2 + 4}$ and $\sqrt{n/2 + 21/8}$. At a single input the {term}`mask` can make the constant smaller or larger
-# ({numref}`fig-31-smooth-or-rough`).
+# holds unchanged with this {term}`causal mask <mask (causal)>`. We prove that the mask makes the worst case smaller: for
+# $n$ tokens and a large {term}`logit range` $t$ the largest constant of a head, over $\norm V_2\, t$, falls from about
+# $\sqrt{n/2 + 4}$ ({prf:ref}`general-exact`) to about $\sqrt{n/2 + 21/8}$ ({prf:ref}`masked-leading`). At a single
+# input the {term}`mask` can make the constant smaller or larger ({numref}`fig-31-smooth-or-rough`).
 
 # %% tags=["parameters"]
 maps = 400  # random maps, two radii each
@@ -58,16 +57,19 @@ cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), nor
 glue("lowest", float(spread.loc[4.0, 0.05]), display=False)
 glue("highest", float(spread.loc[4.0, 0.95]), display=False)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-smooth-or-rough", "caption": "The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens the masked map averages over the past, and the mask multiplies the constant by the same factor as at $A = 0$ (dashed). For large ones the ratio can go either way, further down than up."}, "image": {"alt": "Masked over unmasked constant against the radius, log-log. At small radii all inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both directions, further down than up."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-smooth-or-rough", "caption": "The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens the masked map averages over the past, and the mask multiplies the constant by the same factor as at $A = 0$ (dashed). For large tokens the mask can lower or raise the constant, and lowers it further."}, "image": {"alt": "Masked over unmasked constant against the radius, log-log. At small radii all inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both directions, further down than up."}}
 ax = figures.panels(1, width=6.4, height=4)[0]
 ax.fill_between(spread.index, spread[0.05], spread[0.95], color="#0072b2", alpha=0.3)
-ax.plot(spread.index, spread[0.5], "o-", color="#0072b2", label="median; band: 5 to 95 % of the inputs")
-ax.axhline(cesaro, color="#d55e00", lw=1, ls="--", label="no logits, A = 0")
+ax.plot(spread.index, spread[0.5], "o-", color="#0072b2")
+ax.axhline(cesaro, color="#d55e00", lw=1, ls="--")
 ax.axhline(1, color="0.5", lw=0.8)
-ax.set(xscale="log", yscale="log", xlabel="radius R", ylabel="masked over unmasked constant")
+ax.text(0.011, 1.13 * cesaro, "no logits, A = 0", color="#d55e00", va="bottom")
+ax.text(0.011, 0.88, "the mask changes nothing", color="0.35", va="top")
+ax.annotate("median", (16, 1.0), (6, 9), textcoords="offset points", color="#0072b2", va="center")
+ax.annotate("5 to 95 %\nof the inputs", (16, 0.06), (6, 0), textcoords="offset points", color="#0072b2", va="center")
+ax.set(xscale="log", yscale="log", xlabel="radius R", ylabel="masked / unmasked constant", xlim=(0.008, 90))
 ax.set_xticks([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"])
 ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-ax.legend(loc="lower left")
 plt.show()
 
 # %% [markdown]
@@ -126,10 +128,10 @@ print("relative difference from automatic differentiation:", ledger.written((by_
 #
 # ## Measured: the definition, the Jacobian, the bounds
 #
-# We take random maps at two radii, every third with tokens close together, and maps on which {term}`gradient ascent`
-# maximises the constant, with tokens kept in the unit ball.
+# We take random maps at two radii, every third with tokens close together. On further maps {term}`gradient ascent`
+# maximises the constant over the unit ball.
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 8, (3,), generator=generator).tolist()
@@ -147,7 +149,7 @@ for case in range(maps):
         later = J.view(n, 4, n, d).norm(dim=(1, 3)).triu(1).max()
         R = x.norm(dim=1).max().item()
         norm = torch.linalg.matrix_norm(J, 2).item()
-        uppers = [bound(A, V, n, R) for bound in (bounds.general_upper, bounds.general_upper_sharp)]  # fmt: skip
+        uppers = [bound(A, V, n, R) for bound in (bounds.general_upper, bounds.general_upper_sharp)]
         uppers.append(bounds.column_upper(A, V, x, masked=True).item())
         errors = [(y - alone).norm() / y.norm(), (J - twin).norm() / twin.norm(), later]
         rows.append([*map(float, errors), *(norm / upper for upper in uppers)])
@@ -166,7 +168,7 @@ for case in range(ascents):
     tighter.append(best / bounds.general_upper_sharp(A, eye, n, 1.0))
     exactly.append(best / bounds.ball_upper(f, n, 1.0))
 
-checks = [("f^m(X)_i against f(x_1, ..., x_i)_i: error", len(found), found.definition.max()),
+checks = [("definition, against f(x_1, ..., x_i)_i: error", len(found), found.definition.max()),
           ("Jacobian: error", len(found), found.Jacobian.max()),
           ("constant over Theorem 4.3", len(found), found["Thm 4.3"].max()),
           ("constant over our bound", len(found), found.tighter.max()),
@@ -183,7 +185,7 @@ figures.table(checks, {"what": "what is measured", "cases": "inputs", "largest":
 # The {term}`two clusters` of {doc}`22_tightness` reach the rate $\sqrt n$ with the mask too, because every token
 # still sees the first one.
 
-# %%
+# %% tags=["hide-input"]
 A = torch.diag(torch.tensor([-1.0, 0.5], dtype=torch.float64))
 tight = []
 for n in (2, 4, 8, 16, 32, 64, 128):
@@ -193,29 +195,25 @@ for n in (2, 4, 8, 16, 32, 64, 128):
     ]
     upper = bounds.general_upper(A, eye, n, 2.0)
     tight.append((n, *norms, norms[0] / n**0.5, norms[0] / upper))
-columns = ["n", "masked", "unmasked", "masked / sqrt(n)", "over Thm 4.3"]
-tight = pd.DataFrame(tight, columns=columns)
-names = {"n": "tokens n", "masked": "masked", "unmasked": "unmasked", "masked / sqrt(n)": "masked / √n",
-         "over Thm 4.3": "masked over Theorem 4.3"}  # fmt: skip
-figures.table(tight, names)
+tight = pd.DataFrame(tight, columns=["n", "masked", "unmasked", "masked / sqrt(n)", "over Thm 4.3"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-two-clusters", "caption": "At the two clusters ($R = 2$) the masked constant follows $\\sqrt n$ at first and then grows faster; the unmasked one grows faster from the start, from below $\\sqrt n$ to above it."}, "image": {"alt": "Constant against the number of tokens at the two clusters, log-log. The masked curve follows the square root of n and ends a little above it; the unmasked one starts below it and ends further above."}}
-ax = figures.panels(1, width=6, height=3.8)[0]
-ax.plot(tight.n, tight.unmasked, "s-", color="#e69f00", label="unmasked")
-ax.plot(tight.n, tight.masked, "o-", color="#0072b2", label="masked")
-ax.plot(tight.n, tight.n**0.5, color="0.4", lw=1, ls="--", label=r"$\sqrt{n}$")
-ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-two-clusters", "caption": "The constant at the two clusters ($R = 2$), divided by $\\sqrt n$. With the mask it equals $\\sqrt n$ for few tokens and exceeds it for many. Without the mask it starts lower and ends higher."}, "image": {"alt": "Constant over the square root of n against the number of tokens at the two clusters. The masked curve starts at one and ends a little above it; the unmasked one starts below it and ends further above."}}
+ax = figures.panels(1, width=6.2, height=3.6)[0]
+for name, marker, colour in (("unmasked", "s", "#e69f00"), ("masked", "o", "#0072b2")):
+    share = tight[name] / tight.n**0.5
+    ax.plot(tight.n, share, marker + "-", color=colour)
+    ax.annotate(name, (tight.n.iloc[-1], share.iloc[-1]), (8, 0), textcoords="offset points", color=colour, va="center")
+ax.axhline(1, color="0.4", lw=1, ls="--")
+ax.set(xscale="log", xlabel="tokens n", ylabel=r"local constant / $\sqrt{n}$", xlim=(1.8, 330))
 ax.set_xticks([2, 8, 32, 128], [2, 8, 32, 128])
-ax.set_yticks([1, 2, 5, 10], [1, 2, 5, 10])
 ax.minorticks_off()
-ax.legend()
 plt.show()
 
 # %% [markdown]
 # ## Measured: large radius
 #
-# We take random tokens at seven radii, and tokens with a near tie. We compare the measured constant with
-# $\norm V_2 \sqrt n$ plus the bound on the distance from the limit, and its distance from the limit with that bound.
+# We take random tokens at seven radii, and tokens with a near tie. We compare the constant with $\norm V_2 \sqrt n$ plus
+# the bound on the distance from the limit, and the distance itself with that bound.
 
 # %% tags=["hide-input"]
 limits = []
@@ -243,7 +241,7 @@ for _ in range(40):
     exact.append(far / bounds.large_radius_limit(f, x).item() - 1)
 
 # %% tags=["hide-input"]
-shown = [("constant over |V| √n plus the distance", len(limits), limits["with the rate"].max()),
+shown = [("constant over (|V| √n + bound on the distance)", len(limits), limits["with the rate"].max()),
          ("distance from the limit over its bound", len(limits), limits.distance.max()),
          ("constant over |V| √n alone", len(limits), limits.without.max()),
          ("at 10^4 X: relative distance from the limit", len(exact), max(map(abs, exact)))]  # fmt: skip
@@ -252,19 +250,17 @@ figures.table(shown, {"what": "what is measured", "cases": "inputs", "largest": 
 
 # %% [markdown]
 # At moderate radii $\norm V_2 \sqrt n$ alone is not a bound: the third row is above 1.
-
-# %% [markdown]
+#
 # ## The exact leading constant
 #
-# A mask lowers the leading constant of the worst head of given norms. Without a mask it is $\sqrt{\lambda_n}$, by
-# {prf:ref}`general-exact`, and $\lambda_n$ is about $n/2 + 4$ for many tokens. With a mask, row 1 sees only itself:
-# it has no query term and no key term. Row 2 sees two tokens and is one of them, so its query and one of its keys
-# move together. A row sees no later token, so of the two tokens that move most the first does not see the second.
-# From these facts the upper bound falls from $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$, with $\mu_n$ about $n/2 + 21/8$.
+# Without a mask the leading constant of the worst head of given norms is $\sqrt{\lambda_n}$ ({prf:ref}`general-exact`),
+# and $\lambda_n$ is about $n/2 + 4$ for many tokens. With a mask, row 1 sees only itself: it has no query term and no
+# key term. Row 2 sees two tokens and is one of them, so its query and one of its keys move together. Of the two tokens
+# that move most, the first does not see the second. So $\lambda_n$ falls to $\mu_n$, about $n/2 + 21/8$.
 #
-# The input has to change too. In the {term}`even fork <fork>` all rows attend to tokens 1 and 2; under a mask row 1
-# cannot. With a mask it is better if row 2 attends to tokens 1 and 2, and all later rows to tokens 2 and 3: then row
-# 3 moves by its own query and its own key.
+# The worst input changes too. In the {term}`even fork <fork>` all rows attend to tokens 1 and 2; under a mask row 1
+# cannot. It is now better if row 2 attends to tokens 1 and 2, and all later rows to tokens 2 and 3: then row 3 moves by
+# its own query and its own key.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -300,18 +296,19 @@ figures.table(shown, {"what": "what is measured", "cases": "inputs", "largest": 
 # :::
 #
 # In code $N_n(t)$ is `norm_of_masked_rows(t, 1, t, n, apart=True)` of `lipnb.bounds.rows_on_ball`, a part of
-# `bounds.ball_upper`. The table has both leading constants and how much of `ball_upper` the input of (b) reaches.
+# `bounds.ball_upper`. The input of (b) has three tokens near a line and the others above it:
 
 
 # %%
 def fork_under_mask(n, t, u):
-    """Three tokens near a line, the others above it, in width 3; others are behind by u for every row but the first."""
+    """Tokens of (b); every row but the first prefers its two tokens by a logit gap of u."""
     low, high = u / (8 * t), (u / t) ** 0.5
     x = [[1, -9 * low, 0], [-1, -3 * low, 0], [1, -low, 0], *[[1, -low, high]] * (n - 3)]
     x = torch.tensor(x[:n], dtype=torch.float64)
     return x / x.norm(dim=1).max()
 
 
+# %% tags=["hide-input"]
 swap, eye3 = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, -1]]).double(), torch.eye(3).double()
 leading = []
 for n in (2, 3, 4, 6, 10, 40, 98):
@@ -333,8 +330,9 @@ names = {"n": "tokens n", "free": "no mask, √λ", "masked": "mask, √μ"} | {
 figures.table(shown, names, digits=4)
 
 # %% [markdown]
-# By (b) the loss is at most of order $\log(n t) / t$. At $t = 10$ this input is far below the bound for four tokens
-# or more, and we do not know how much of that gap is due to the bound.
+# The table has both leading constants and the share of `ball_upper` that this input reaches. By (b) the loss is at most
+# of order $\log(n t) / t$. At $t = 10$ the input is far below the bound for four tokens or more; we do not know how much
+# of that gap is due to the bound.
 #
 # ::::{dropdown} Proof of (a)
 # :::{prf:proof}
@@ -438,29 +436,25 @@ figures.table(shown, names, digits=4)
 # %% tags=["hide-input"]
 # fmt: off
 read, own = ({"seen": seen, "effort": "proved"} for seen in ("reconstructed", "ours"))
-shown = {"seen": "reconstructed", "effort": "random"}
-bound, radius = "castin.thm-4.3", "castin.thm-4.5"
-seven = "random and nearly tied tokens, seven radii"
+exactly_read = {"seen": "reconstructed", "effort": "random", "within": 1e-9}
+bound, radius, seven = "castin.thm-4.3", "castin.thm-4.5", "random and nearly tied tokens, seven radii"
 at_last = (leading.reached / leading.masked)[leading.t == 1e6] - 1
 ledger.record(
     ledger.equal("castin.def-2.5", "f^m(X)_i = f(x_1, ..., x_i)_i", found.definition,
-                 within=1e-9, grounds="unmasked attention on each beginning", **shown),
-    ledger.equal("castin.lem-d.1", "sums over j <= i", found.Jacobian, within=1e-9, grounds="autograd", **shown),
+                 grounds="unmasked attention on each beginning", **exactly_read),
+    ledger.equal("castin.lem-d.1", "sums over j <= i", found.Jacobian, grounds="autograd", **exactly_read),
     ledger.upper(bound, "the bound of Theorem 3.3 with the mask",
                  [*found["Thm 4.3"], *ascended, *tight["over Thm 4.3"]],
                  grounds="random, tight and ascended inputs", **read),
     ledger.upper(bound, "tighter: |V| (t + sqrt(n) (1 + t))", [*found.tighter, *tighter],
                  grounds="random and ascended inputs; proof on the page", **own),
-    ledger.upper(bound, "tighter, local: largest column sum for n", found["column"],
-                 grounds="random inputs", **own),
+    ledger.upper(bound, "tighter, local: largest column sum for n", found["column"], grounds="random inputs", **own),
     ledger.upper(bound, "exact leading constant with a mask at every n (ours)", [*exactly, *leading.share],
                  grounds="ascended inputs; masked forks of 2 to 98 tokens", **own),
-    ledger.equal(bound, "leading constant sqrt(mu_n) of |V| t (ours)", at_last,
-                 within=1e-3, grounds="masked forks of 2 to 98 tokens, t = 1e6", **own),
-    ledger.upper(radius, "||V|| sqrt(n) plus the explicit rate, seven radii",
-                 limits["with the rate"], grounds=seven, **read),
-    ledger.upper(radius, "explicit rate to the exact limit", limits.distance,
-                 grounds=seven, **own),
+    ledger.equal(bound, "leading constant sqrt(mu_n) of |V| t (ours)", at_last, within=1e-3,
+                 grounds="masked forks of 2 to 98 tokens, t = 1e6", **own),
+    ledger.upper(radius, "||V|| sqrt(n) plus the explicit rate, seven radii", limits["with the rate"], grounds=seven, **read),
+    ledger.upper(radius, "explicit rate to the exact limit", limits.distance, grounds=seven, **own),
     ledger.equal(radius, "exact limit |V| max_j sqrt(#followers)", exact, within=1e-6,
                  grounds="random tokens scaled by 10^4", **own),
 )
@@ -499,18 +493,16 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 #
 # - The general bound, its tighter forms and the limit of large {term}`radius` hold with the mask.
 # - For the worst head of given norms and large $t$ the mask lowers the constant on a ball, at every length, from
-#   $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$ times $\norm V_2\, t$: no bound from norms alone has less. This says nothing
+#   $\sqrt{\lambda_n}$ to $\sqrt{\mu_n}$ times $\norm V_2\, t$: no bound from norms alone can be lower. This says nothing
 #   about single heads.
-# - The mask lowers the constant at some inputs and raises it at others. For tokens of norm 4 the ratio of the
-#   constants, masked over unmasked, is below {glue:text}`lowest:.2f` for one random input in twenty, and above
-#   {glue:text}`highest:.1f` for another one in twenty. At large radius the ends of the band depend on the draw,
-#   because few of the inputs reach them.
+# - At single inputs the mask lowers or raises the constant. For tokens of norm 4 the ratio of the constants, masked over
+#   unmasked, is below {glue:text}`lowest:.2f` for one random input in twenty, and above {glue:text}`highest:.1f` for
+#   another one in twenty. At large radius the ends of the band depend on the draw.
 # - The {term}`mean field` bound, which does not grow with $n$, does *not* hold unchanged with the mask: see
 #   {doc}`32_masked_mean_field`.
-# - Random maps of few tokens are not trained layers; {doc}`62_certified_bracket` measures some, with and without the
-#   mask.
+# - Random maps of few tokens are not trained layers; {doc}`62_certified_bracket` measures trained ones.
 #
-# **One thing to try.** Reverse the order of the tight input, so that the first token comes last. What is left of
-# $\sqrt n$ with the mask?
+# **One thing to try.** In the folded cell above {numref}`fig-31-two-clusters`, reverse the order of `x`, so that the
+# first token comes last. What is left of $\sqrt n$ with the mask?
 #
 # **Next:** {doc}`32_masked_mean_field`: the masked map on measures.

@@ -10,14 +10,14 @@
 # # Adversarial tokens (Figure 1, bottom row)
 #
 # **Every head that we tried has inputs on which its constant grows like $\sqrt n$; how a whole layer grows depends on
-# the choice of inputs.** For each {term}`attention head` of MiniLM and GPT-2, in the ball that its
-# {term}`layer normalisation` allows, {term}`two clusters` of {term}`tokens <token>` do it. If the head is fixed, the
-# layer's slope has median {glue:text}`followed_mid:.2f`; if we choose the worst head again at each length,
-# {glue:text}`own_clusters:.2f`. {term}`Forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of $\sqrt{n - 2}$
-# ({numref}`fig-42-own`). Two clusters are not the worst inputs: in MiniLM, with tokens of the mean norm that text has,
-# the constants at forks are tens to hundreds of times larger.
+# the choice of inputs.** The heads are those of two trained models, and the inputs are {term}`two clusters` of
+# {term}`tokens <token>` in the ball that {term}`layer normalisation` allows. If the attacked head is fixed, the slope of
+# the whole layer has median {glue:text}`followed_mid:.2f`; if we choose the worst head again at each length,
+# {glue:text}`own_clusters:.2f`. {term}`Forks <fork>` give {glue:text}`own_forks:.2f`. Two clusters are not the worst
+# inputs: where the tokens of MiniLM have the mean norm of text, the constants at forks are tens to hundreds of times
+# larger.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 rows_to_check = 4  # of each model, measured again now
 ascent_steps = 15
 context = {"minilm": 512, "gpt2-124m-attention": 1024}  # positions of each model
@@ -45,7 +45,7 @@ alone, layers, own = (results.load(name) for name in ("adversarial", "adversaria
 radii_of_seeds = results.load("released-radii")
 windows = results.load("scaling-factor")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-own", "caption": "Slope of the constant of whole layers; hollow: masked. Text is MiniLM's own, the same in both panels. One head followed: the worst at the longest input. Not run: one head at the norm of text; text for GPT-2. The others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\\sqrt{n - 2}$, {glue:text}`own_law:.2f` (GPT-2 has the least); at two clusters most are below one half, dotted."}, "image": {"alt": "Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all forks lie together just above one half; text lies below it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-own", "caption": "Slope of the constant of whole layers, one mark each; hollow: masked. *One head followed* is the head that is worst at the longest input; for two clusters and forks the largest constant counts at each length. At forks {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes are within 0.02 of that of $\\sqrt{n - 2}$, {glue:text}`own_law:.2f`. At two clusters most are below one half (dotted). One head followed was not run at the norm of text, nor text for GPT-2."}, "image": {"alt": "Three panels below each other, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly below one half, next to random clusters; all forks lie together just above one half; text lies below it."}}
 figures.adversarial.own_worst(own, layers)
 plt.show()
 
@@ -84,7 +84,7 @@ plt.show()
 # :::
 #
 # The tokens are the two clusters of {prf:ref}`tightness`, on the line of an eigenvector $u$ of $A = K^\top Q / \sqrt k$
-# with a real eigenvalue $\lambda$. A head of GPT-2 is attacked in $k + 2$ dimensions in place of $d$:
+# with a real eigenvalue $\lambda$. A head of GPT-2 can be attacked in $k + 2$ dimensions instead of $d$:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -115,9 +115,8 @@ plt.show()
 # ## Every head, alone
 #
 # Each head has its own $V$ and no biases, as in the theorems. The {term}`exponent` is fitted against $N$ over
-# $n = 7, 22, 47, 97$. There is one input for each length, with nothing random in it: intervals below are the scatter
-# about a line. The radius *text* is the mean token norm (root mean square) of text. The worst head has the largest
-# constant at $n = 97$.
+# $n = 7, 22, 47, 97$, with one input for each length and nothing random in it. The radius *text* is the mean token norm
+# (root mean square) of text. The worst head has the largest constant at $n = 97$.
 
 # %% tags=["hide-input"]
 minilm = models.load("minilm", dtype=torch.float64)
@@ -154,17 +153,17 @@ shown |= {"in N": "exponent of the worst head", "constant": "its constant at n =
 figures.table(summary, names=shown, bold=summary["at"] == "layer norm")
 
 # %% [markdown]
-# Where the promised length $1 + e^{2\gamma R^2}$ is beyond any text, every token of the group attends to
-# the lone one alone. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$: the worst head of a
-# layer is the one with the largest value matrix. The head with another exponent has a small $2 \gamma R^2$: its
-# promised length is not far above $n = 97$, and below it the constant grows faster than $\sqrt n$.
+# Where the promised length $1 + e^{2\gamma R^2}$ is beyond any text, every token of the group attends to the lone token
+# alone. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$, and the worst head of a layer is the
+# head with the largest value matrix. The head with another exponent has a small $2 \gamma R^2$: below its promised
+# length the constant grows faster than $\sqrt n$.
 #
 # ## How far from the worst are two clusters?
 #
 # The authors call their inputs a heuristic and the results of {term}`gradient ascent` poor. The fork of
-# {prf:ref}`regimes-fork`, built on a singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$.
-# For all heads of MiniLM at the mean token norm of text, and for some of them with the {term}`mask <mask (causal)>`,
-# the table divides the constant at the fork of 98 tokens by the quantity in the first column.
+# {prf:ref}`regimes-fork`, built on a singular pair $A v = \sigma k$ instead of an eigenvector, exists for every $A$. The
+# table divides the constant at the fork of 98 tokens, for all heads of MiniLM at the mean token norm of text and some of
+# them with the {term}`mask <mask (causal)>`, by the quantity in the first column.
 
 # %% tags=["hide-input"]
 radii = alone[(alone.model == "minilm") & (alone["at"] == "text")].groupby(["masked", "layer"]).R.first()
@@ -193,18 +192,17 @@ shown = {"of": "constant at the fork, over", "masked": "mask", "min": "smallest"
 figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper")
 
 # %% [markdown]
-# Gradient ascent, {glue:text}`ascent_steps:.0f` steps from two random inputs of four tokens
-# against a head of the random GPT-2, finds {glue:text}`ascent_ascent:.0f`, where two clusters have
-# {glue:text}`ascent_two:.1f` and a fork {glue:text}`ascent_fork:.0f`: so short a search says little about ascent in
-# general.
+# Gradient ascent, {glue:text}`ascent_steps:.0f` steps from two random inputs of four tokens against a head of the random
+# GPT-2, finds {glue:text}`ascent_ascent:.0f`. Two clusters have {glue:text}`ascent_two:.1f` there and a fork
+# {glue:text}`ascent_fork:.0f`. So short a search says little about ascent in general.
 #
 # ## Whole layers, by their own worst
 #
-# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens built against one head; section 5.2
-# of the paper takes any head. Here it is the head that is worst at the longest input, *followed* through all lengths.
-# As a control, all heads of a layer are attacked, with both signs of $u$, and the largest constant counts, at each
-# length anew, as for forks. Further controls are two clusters along random directions, and text. {numref}`fig-42-own`
-# has the slopes, by least squares over 7, 12, 22, 47 and 97 tokens.
+# Figure 1 shows whole layers on tokens built against one head; the other heads see the same tokens, and section 5.2 of the
+# paper takes any head. We take the head that is worst at the longest input and *follow* it through all lengths. As a
+# control we attack all heads of a layer, with both signs of $u$, and count the largest constant at each length, as for
+# forks. Further controls are two clusters along random directions, and text. {numref}`fig-42-own` has the slopes, by
+# least squares over 7, 12, 22, 47 and 97 tokens.
 
 # %% tags=["hide-input"]
 rates = head_rates.own_slopes(own, layers)
@@ -231,7 +229,7 @@ numbers |= {
 for name, number in numbers.items():
     glue(name, float(number), display=False)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the slopes and constants by model and inputs", "code_prompt_hide": "Hide the slopes and constants"}
 lines = rates[rates.kind.isin(["clusters", "random", "fork"]) & (rates.model != "gpt2")]
 lines = lines.groupby([*panel_of, "kind"], sort=False).agg(
     low=("slope", "min"), middle=("slope", "median"), high=("slope", "max"), early=("early", "median"),
@@ -249,16 +247,16 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # With one head followed, the slopes lie between {glue:text}`followed_low:.2f` and {glue:text}`followed_high:.2f`;
 # {glue:text}`followed_near:.0f` of {glue:text}`followed_layers:.0f` are within 0.1 of one half. The worst two clusters
 # change head or sign with the length in {glue:text}`own_change:.0f` of {glue:text}`own_layers:.0f` layers. Two clusters
-# along random directions, against no head, have a median slope of {glue:text}`own_random:.2f`, with
-# {glue:text}`chance:.2f` times the constant. So at two clusters the slope of a whole layer is no sign of an attack. The
-# constants at forks are larger, {glue:text}`fork_over:.0f` times in the median.
+# along random directions, built against no head, have a median slope of {glue:text}`own_random:.2f` and
+# {glue:text}`chance:.2f` times the constant. So the slope of a whole layer at two clusters is not a sign of an attack.
+# The constants at forks are larger, {glue:text}`fork_over:.0f` times in the median.
 #
 # ## Smaller radii
 #
 # Smaller radii make the growth slower, for every seed of the random GPT-2 that we drew. The table has layer 6 and its
-# head 0 alone, on two clusters of that head, with slopes over 7, 12, 22, 47 and 97 tokens. At radius 3 the promised
-# length is below the longest inputs. For {glue:text}`panel_head_slow:.0f` of the seeds the layer is slower than
-# $\sqrt n$ at radius 100 already. {doc}`46_released_code` has the released panel of this layer.
+# head 0 alone, on two clusters of that head. At radius 3 the promised length is below the longest inputs. For
+# {glue:text}`panel_head_slow:.0f` of the seeds the layer is slower than $\sqrt n$ already at radius 100.
+# {doc}`46_released_code` has the released panel of this layer.
 
 # %% tags=["hide-input"]
 smaller = pd.DataFrame({  # rows seed, radius
@@ -300,12 +298,12 @@ figures.table(pd.DataFrame(lines), names=headings)
 # 3.5) takes over from that of Theorem 3.3.
 # :::
 #
-# Figure 2 shows the factor for BERT, whose weights are not available to us; here it is for MiniLM, on five extracts of
-# 98 tokens of *Alice*, and for GPT-2 at the largest radius of its LayerNorm. We do not know whether the figure shows
-# $\gamma R^2$ or $2 \gamma R^2$, so the table has the share of heads whose promised length holds all positions under
-# both.
+# Figure 2 shows the factor for BERT, whose weights are not available to us. We took MiniLM, on five extracts of 98 tokens
+# of *Alice*, and GPT-2 at the largest radius of its LayerNorm. We do not know whether the figure shows $\gamma R^2$ or
+# $2 \gamma R^2$. In each map at least {glue:text}`share-least:.1%` of the heads are promised all positions of the model
+# if it is $2 \gamma R^2$, and at least {glue:text}`share-least-half:.1%` if it is $\gamma R^2$.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the factors and shares by model and radius", "code_prompt_hide": "Hide the factors and shares"}
 mine = windows[(windows.model == "minilm") & ~windows.masked]
 checked = []
 for row_of in mine.sample(rows_to_check, random_state=seed).itertuples():
@@ -324,11 +322,13 @@ for (model, is_masked, radius), rows in mean.groupby(["model", "masked", "radius
     shares.append([names[model] + ", masked" * is_masked, radius, context[model], *rows.s.quantile([0, 0.5, 1]), *both])
 columns = ["model", "radius", "n", "smallest", "median", "largest", "share", "if gamma R^2"]
 shares = pd.DataFrame(shares, columns=columns)
+glue("share-least", float(shares.share.min()), display=False)
+glue("share-least-half", float(shares["if gamma R^2"].min()), display=False)
 shown = {"model": "model", "radius": "radius", "n": "positions", "smallest": "smallest 2γR²", "median": "median 2γR²"}
 shown |= {"share": "share of heads, 2γR²", "if gamma R^2": "share, if γR²"}
 figures.table(shares, names=shown)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "Numbers of heads by their $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far; where the promised length is short, other tokens against the same head keep the rate: {doc}`29_exact_rate`."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "Numbers of heads by their $2 \\gamma R^2$. The promised length is its exponential: a head with 20 is promised $e^{20}$ tokens. Dotted: where it holds all positions of the model. Nearly all heads lie to the right of it, most of them far."}, "image": {"alt": "Three histograms of twice gamma R squared on a logarithmic axis: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. One head of the first lies to the left of a dotted line near six, all others to the right."}}
 figures.adversarial.scaling_factors(windows)
 plt.show()
 
@@ -486,16 +486,16 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Each head of these layers has inputs on which its constant grows like $\sqrt n$, for trained models in balls that
-#   their normalisation allows. So the rate does not need special matrices.
-# - At $n = 97$ Theorem 3.3 is far above two clusters, for single heads of MiniLM {glue:text}`over_low:.0f` to
-#   {glue:text}`over_high:,.0f` times, mostly because of the inputs: at forks the median head reaches about a fifth of
-#   the {term}`bound`, and more than half of its tighter form.
-# - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
-#   need be able to make them: this does not show that a text could come near.
+# - Each head of these trained layers has inputs on which its constant grows like $\sqrt n$, in the ball that its
+#   normalisation allows. So the rate does not need special matrices.
+# - For single heads of MiniLM at $n = 97$, Theorem 3.3 is {glue:text}`over_low:.0f` to {glue:text}`over_high:,.0f` times
+#   the constant at two clusters, mostly because of the inputs: at forks the median head reaches about a fifth of the
+#   {term}`bound`, and more than half of its tighter form.
+# - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and earlier layers may be
+#   unable to make them. So we do not show that a text could come near.
 # - Two heads, one of MiniLM and one of masked MiniLM, have promised lengths below the model's positions at their mean
 #   token norm on text. The conclusion of {prf:ref}`scaling-factor-claim` holds there, too, at the tokens of
-#   {doc}`29_exact_rate`. For GPT-2 the radius is what its LayerNorm allows.
+#   {doc}`29_exact_rate`. For GPT-2 the radius is the largest that its LayerNorm allows.
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?
 #

@@ -9,14 +9,12 @@
 # %% [markdown]
 # # Why the constant grows
 #
-# Trained {term}`attention` looks at the same few {term}`tokens <token>`, and moving one of those moves many outputs: by
-# its value, and by its key, which changes how much attention it gets. For one head, terms for these two effects and for
-# a third, that of queries, bound the {term}`local Lipschitz constant` ({prf:ref}`three-terms`). Over
-# {glue:text}`why-layers:.0f` trained layers the first two account for the growth of the constant with the number $n$ of
-# tokens: their slope differs from that of the constant by {glue:text}`why-rmse:.3f` (root mean square), the slope of
-# the {term}`spectral norm` of the {term}`attention matrix` by {glue:text}`why-P-rmse:.3f` ({numref}`fig-43-slopes`). On
-# two models that the form was not chosen on, the two errors cannot be told apart ([below](held-out)). With independent
-# tokens the constant grows, too, so a part of the growth needs no text ({numref}`fig-43-null`).
+# Trained {term}`attention` looks at the same few {term}`tokens <token>`. Moving one of those moves many outputs: by its
+# value, and by its key, which changes how much attention it gets. Over {glue:text}`why-layers:.0f` trained layers these
+# two effects account for the growth of the {term}`local Lipschitz constant` with the number $n$ of tokens: their slope
+# differs from that of the constant by {glue:text}`why-rmse:.3f` (root mean square), the slope of the norm of the
+# {term}`attention matrix` by {glue:text}`why-P-rmse:.3f`. On two models that the form was not chosen on, the two errors
+# cannot be told apart. With independent tokens the constant grows, too, so a part of the growth needs no text.
 
 # %% tags=["parameters", "hide-input"]
 texts = ["alice", "python_reference"]  # for the live cells, best first
@@ -60,7 +58,7 @@ shown_terms = {
     "both": "slope of largest $F$ + largest $\\|S\\|_2$",
 }
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens (of MiniLM, too, beyond its training): how fast its constant grows (up) against the slopes of two other quantities, without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Left: the norm of the attention matrix, which knows where attention goes, and neither values nor keys. Right: values and keys. The layers of gpt2-mini, far above the line on the left, lie near it on the right, and the first layer of MiniLM comes nearer; most other layers of MiniLM lie on the right of the line there."}, "image": {"alt": "Two scatter plots of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. On the left several marks lie far above the diagonal; on the right all lie within about a tenth of it, more below than above."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens (of MiniLM, too, beyond its training): how fast its constant grows (up) against the slope of another quantity, without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Above: the norm of the attention matrix, which knows where attention goes, but neither values nor keys. Below: values and keys. The layers of gpt2-mini, far above the upper line, lie near the lower one, and the first layer of MiniLM comes nearer."}, "image": {"alt": "Two scatter plots, one below the other, of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. In the upper one several marks lie far above the diagonal; in the lower one all lie within about a tenth of it, more below than above."}}
 drawn = figures.points(figures.atlas.mechanism(rates, close, shown_terms))
 plt.show()
 
@@ -68,10 +66,10 @@ plt.show()
 # %% [markdown]
 # ## Everyone looks at one
 #
-# Let $n - 1$ equal tokens $b$ on a line each give half of their attention to one token $a$, with $A = V = 1$. That is
-# so if $b(a - b) = \log(n-1)$. Moving $a$ by a little moves each of the $n-1$ outputs, first because half of each is
-# the value of $a$: this gives $\frac12\sqrt{n-1}$. And a larger $a$ gets more attention, which moves each output by
-# another $\frac14\log(n-1)$: the key of $a$ acts, more the more tokens there are.
+# Let $n - 1$ equal tokens $b$ on a line each give half of their attention to one token $a$, with $A = V = 1$; this is so
+# if $b(a - b) = \log(n-1)$. Moving $a$ by a little moves each of the $n-1$ outputs, first because half of each is the
+# value of $a$: this gives $\frac12\sqrt{n-1}$. And a larger $a$ gets more attention, which moves each output by another
+# $\frac14\log(n-1)$. That is the effect of the key of $a$; it grows with the number of tokens.
 
 # %%
 rows, b = [], 40.0
@@ -143,11 +141,9 @@ figures.table(example, names | {"constant": "constant"}, digits=3)
 # :::
 # ::::
 #
-
-#
-# In the example the sum of the three terms is nearly reached ({glue:text}`why-reached:.1f` % at 512 tokens). For
-# random heads of width 2, gradient ascent finds tokens whose constant is {glue:text}`why-ascended:.4f` of the sum, and
-# none beyond it.
+# In the example the sum of the three terms is nearly reached ({glue:text}`why-reached:.1f` % at 512 tokens). For random
+# heads of width 2, gradient ascent finds tokens whose constant is {glue:text}`why-ascended:.4f` of the sum, and none
+# beyond it.
 
 
 # %% tags=["hide-input"]
@@ -200,10 +196,9 @@ for name, found in shares.items():
 #
 # $$\max_h F^{(h)} + \max_h \norm{S^{(h)}}_2$$
 #
-# over the {term}`windows <window>` of 8 to 512 tokens at which the constant was measured, and fit nothing. The table
-# compares it with other slopes, in three ways: over all layers; over distinct weights, with MiniLM without its mask
-# only, and ALBERT, whose depths share one attention, as one layer; and over octaves, from each length to the next, less
-# their mean in the layer. In the octaves only the bends of a curve count, not its level.
+# over the {term}`windows <window>` of 8 to 512 tokens at which the constant was measured, and fit nothing. *Distinct
+# weights* count MiniLM without its mask only, and ALBERT, whose depths share one attention, as one layer. *Octaves* go
+# from each length to the next, less their mean in the layer: only the bends of a curve count there, not its level.
 
 # %% tags=["hide-input"]
 PREDICTORS = {
@@ -230,35 +225,33 @@ shown = shown.reset_index().assign(predictor=[*PREDICTORS.values()])
 figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 
 # %% [markdown]
-# Intervals resample the {glue:text}`why-models:.0f` models, and are as wide as six models make them. The RMS error of
-# values and keys, less that of the norm of $P$, is {glue:text}`why-less:.3f` [{glue:text}`why-less-low:.3f`,
-# {glue:text}`why-less-high:.3f`] over the layers, and {glue:text}`why-octave-less:.3f`
-# [{glue:text}`why-octave-less-low:.3f`, {glue:text}`why-octave-less-high:.3f`] over the octaves. The terms follow the
-# bends within layers with a correlation of {glue:text}`why-octave:.2f` [{glue:text}`why-octave-low:.2f`,
-# {glue:text}`why-octave-high:.2f`], the norm with {glue:text}`why-octave-P:.2f` [{glue:text}`why-octave-P-low:.2f`,
-# {glue:text}`why-octave-P-high:.2f`].
+# The RMS error of values and keys, less that of the norm of $P$, is {glue:text}`why-less:.3f`
+# [{glue:text}`why-less-low:.3f`, {glue:text}`why-less-high:.3f`] over the layers, and {glue:text}`why-octave-less:.3f`
+# [{glue:text}`why-octave-less-low:.3f`, {glue:text}`why-octave-less-high:.3f`] over the octaves. The intervals resample
+# the {glue:text}`why-models:.0f` models and are wide. The terms follow the bends within layers with a correlation of
+# {glue:text}`why-octave:.2f` [{glue:text}`why-octave-low:.2f`, {glue:text}`why-octave-high:.2f`], the norm with
+# {glue:text}`why-octave-P:.2f` [{glue:text}`why-octave-P-low:.2f`, {glue:text}`why-octave-P-high:.2f`].
 #
-# Three reservations. Most of the gain is in {glue:text}`why-gainers`, and in {glue:text}`why-worse:.0f` of the
+# Three reservations. Most of the gain is in {glue:text}`why-gainers`; in {glue:text}`why-worse:.0f` of the
 # {glue:text}`why-layers:.0f` layers the norm of $P$ is nearer. The terms lie too high, by {glue:text}`why-bias:.2f` in
-# the mean, because $S$ takes norms and forgets directions. And the mean slope of the neighbouring layers is not clearly
-# worse: the RMS error of values and keys less theirs is {glue:text}`why-beside:.3f` [{glue:text}`why-beside-low:.3f`,
+# the mean, because $S$ ignores directions. And the mean slope of the neighbouring layers is not clearly worse: the RMS
+# error of values and keys less theirs is {glue:text}`why-beside:.3f` [{glue:text}`why-beside-low:.3f`,
 # {glue:text}`why-beside-high:.4f`].
 #
-# *The terms account for growth; they do not forecast it.* They are taken at the windows at which the constant is
-# measured. Below 64 tokens their slope foretells that of the constant from 64 tokens on with an RMS error of
-# {glue:text}`why-forecast-both:.2f`, the constant's own slope with {glue:text}`why-forecast-own:.2f`.
+# *The terms account for growth; they do not forecast it.* Their slope below 64 tokens foretells that of the constant from
+# 64 tokens on with an RMS error of {glue:text}`why-forecast-both:.2f`, the constant's own slope with
+# {glue:text}`why-forecast-own:.2f`.
 #
 # (held-out)=
 # ## Two models that the form was not chosen on
 #
 # The form was chosen by looking: of some thirteen forms this one was the best on these layers. So we took two models
-# that no page was written with, e5-small (12 layers) and minilm-l3 (3), on two texts from 8 to 128 tokens. We stored
-# the slopes of the terms and wrote down what we expected before measuring the constants for these tables. The error of
-# values and keys would be below {glue:text}`why-at-most:.2f`, and within {glue:text}`why-as-rival:.2f` of that of the
-# norm of $P$, either way. That was not blind: a first look, by other code and at other windows of the same models, had
-# shown two errors of about the same size.
+# that no page was written with, e5-small (12 layers) and minilm-l3 (3), on two texts from 8 to 128 tokens. Before
+# measuring the constants we stored the slopes of the terms and wrote down what we expected: an error of values and keys
+# below {glue:text}`why-at-most:.2f`, and within {glue:text}`why-as-rival:.2f` of that of the norm of $P$, either way. This
+# was not blind: a first look at other windows of the same models had shown two errors of about the same size.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all errors on these two models", "code_prompt_hide": "Hide the errors"}
 unseen = layer_growth.stored("unseen-atlas-")
 unseen = with_terms(unseen[unseen.case == "as read"], results.load("unseen-head-terms"))
 fresh = layer_growth.rates(unseen, along=along[:4]).assign(mean=rates.slope.mean(), flat=0.0)
@@ -283,28 +276,32 @@ figures.table(shown, names, digits=2, bold=shown.predictor == "values and keys")
 # %% [markdown]
 # Both expectations came true. The error of values and keys is {glue:text}`why-held:.3f`; less that of the norm of $P$
 # it is {glue:text}`why-held-less:.3f` [{glue:text}`why-held-less-low:.3f`, {glue:text}`why-held-less-high:.3f`]. That
-# interval resamples the {glue:text}`why-held-layers:.0f` layers, with both texts of one together; two models are too
-# few to resample.
+# interval resamples the {glue:text}`why-held-layers:.0f` layers, since two models are too few.
 #
 # - The *level* carries over: the error is near that on the layers above, and a third below that of their mean slope.
-#   The largest error is {glue:text}`why-held-largest:.3f`, where it was {glue:text}`why-largest:.3f`.
-# - The *advantage over the norm of $P$* is not decided here. With all eight models, resampled, it is
+#   The largest error is {glue:text}`why-held-largest:.3f`; it was {glue:text}`why-largest:.3f`.
+# - The *advantage over the norm of $P$* is not decided here. Over all eight models, resampled, the difference is
 #   {glue:text}`why-eight-less:.3f` [{glue:text}`why-eight-less-low:.3f`, {glue:text}`why-eight-less-high:.3f`].
-# - *Keys alone* were nearer than values alone on the layers above. Here they are the farthest of the terms, and values
-#   alone the nearest.
-# - *Bends*: these curves are nearly straight. The terms follow their octaves with a correlation of
-#   {glue:text}`why-held-bends:.2f` [{glue:text}`why-held-bends-low:.2f`, {glue:text}`why-held-bends-high:.2f`]; the
-#   norm of $P$ does not. By their errors, "no bend" is as good as the terms. We had not written this test down.
-# - *Within e5-small*, whose slopes differ little, the correlation over layers is {glue:text}`why-e5-alice:.2f` on Alice
-#   and {glue:text}`why-e5-ag_news:.2f` on AG News; for the norm of $P$ it is {glue:text}`why-e5-P-alice:.2f` and
-#   {glue:text}`why-e5-P-ag_news:.2f`, for values alone {glue:text}`why-e5-value-alice:.2f` and
-#   {glue:text}`why-e5-value-ag_news:.2f`.
+#
+# :::{dropdown} Three smaller findings on these two models
+# *Keys alone* were nearer than values alone on the layers above. Here they are the farthest of the terms, and values
+# alone the nearest.
+#
+# *Bends.* These curves are nearly straight. The terms follow their octaves with a correlation of
+# {glue:text}`why-held-bends:.2f` [{glue:text}`why-held-bends-low:.2f`, {glue:text}`why-held-bends-high:.2f`]; the norm of
+# $P$ does not. By their errors, "no bend" is as good as the terms. We had not written this test down.
+#
+# *Within e5-small*, whose slopes differ little, the correlation over layers is {glue:text}`why-e5-alice:.2f` on Alice and
+# {glue:text}`why-e5-ag_news:.2f` on AG News; for the norm of $P$ it is {glue:text}`why-e5-P-alice:.2f` and
+# {glue:text}`why-e5-P-ag_news:.2f`, for values alone {glue:text}`why-e5-value-alice:.2f` and
+# {glue:text}`why-e5-value-ag_news:.2f`.
+# :::
 #
 # ## Changed attention, changed slopes
 #
-# Correlation over layers is no cause. So we change the attention of a layer at the inputs that it receives, and measure
-# all slopes again on the same windows, of 16 to 256 tokens. *Softer* multiplies the queries by 1/2, *sharper* by 2; one
-# change deletes the most attended token, and one gives every place the same learned position.
+# Correlation over layers does not show a cause. So we change the attention of a layer at the inputs that it receives, and
+# measure all slopes again on the same windows, of 16 to 256 tokens. *Softer* multiplies the queries by 1/2, *sharper* by
+# 2. One change deletes the most attended token, and one gives every place the same learned position.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of values and keys changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-close:.2f`. Softer attention makes both flatter, sharper attention makes both steeper in nearly all layers, and values and keys follow the effect of deleting a token in most."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in four colours, along the diagonal: softer attention at the lower left, sharper at the upper right."}}
 stored = with_terms(results.load("interventions"), results.load("head-terms-changed"), also=["intervention"])
@@ -333,9 +330,9 @@ names |= {f"{name} close": f"within {close}, {words}" for name, words in columns
 figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("all"))
 
 # %% [markdown]
-# Sharpness is a cause of the growth: in {glue:text}`why-sharp-signs:.0f` of {glue:text}`why-sharp-layers:.0f` layers
+# **Sharpness is a cause of the growth.** In {glue:text}`why-sharp-signs:.0f` of {glue:text}`why-sharp-layers:.0f` layers
 # sharper attention makes the constant grow faster; in {glue:text}`why-soft-signs:.0f` softer attention makes it grow
-# slower. By how much, the terms tell better than the norm of $P$: the correlation of the changes is
+# slower. The terms tell by how much better than the norm of $P$: the correlation of the changes is
 # {glue:text}`why-changes:.2f` against {glue:text}`why-P-changes:.2f`, and it is larger within each of the four changes,
 # too. Where a token is deleted, most slopes move little: "no change" is within {glue:text}`why-close:.2f` in
 # {glue:text}`why-deleted-none:.0f` of {glue:text}`why-deleted:.0f` layers, values and keys in
@@ -343,7 +340,7 @@ figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("al
 #
 # ## The null model: independent tokens
 #
-# Compared with what does the constant grow on text? If tokens are drawn independently from one law, it tends to a
+# What is the growth on text to be compared with? If tokens are drawn independently from one law, the constant tends to a
 # number.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -361,11 +358,9 @@ figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("al
 # of the mean-field map, as an operator on perturbations in $L^2(\mu)$. No number of tokens enters.
 # :::
 #
-
-#
-# The same is true of any tokens whose empirical measures tend to $\mu$, if they lie in its support. To grow, new tokens
-# must be unlike those before, or the law must change with the length: for instance by one token that all of an ever
-# longer text attends to.
+# The same is true of any tokens whose empirical measures tend to $\mu$, if they lie in its support. For the constant to
+# grow, new tokens must be unlike those before, or the law must change with the length: for instance by one token that an
+# ever longer text attends to.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -399,12 +394,11 @@ kinds = {
     "shuffled": alice[alice.order == "shuffled"],
     "beside": results.load("independent-beside-special"),
 }
-looks = {"text": ("#0072b2", "o", "text in order"), "shuffled": ("#e69f00", "s", "shuffled before reading")}
-looks |= {"beside": ("#d55e00", "^", "independent")}
+looks = {"text": ("C0", "o", "text"), "shuffled": ("C4", "s", "shuffled"), "beside": ("C1", "^", "independent")}
 layers = sorted(kinds["text"].layer.unique())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-null", "caption": "Small marks: single texts and draws; large ones: geometric means. Every text begins with [CLS] and ends with [SEP], which are kept at every length; all other independent tokens are drawn with replacement from what the layer receives at {glue:text}`null-pool:,d` tokens, in {term}`windows <window>` of Alice. In layer 0 independent tokens are far above text; elsewhere they begin higher or alike, and text catches up with them."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher or alike; in layer 0 they stay above, in the others text meets or passes them on the way."}}
-axes = figures.panels(3, rows=2, width=3.2, height=2.9)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-null", "caption": "Small marks: single texts and draws; large marks: geometric means. [CLS] and [SEP] are kept at every length; all other independent tokens are drawn with replacement from what the layer receives at {glue:text}`null-pool:,d` tokens of Alice. In layer 0 independent tokens are far above text; elsewhere they begin higher or alike, and text catches up with them."}, "image": {"alt": "Six log-log panels, one for each layer of MiniLM, of the local constant against the number of tokens for text in order, shuffled text and independent tokens, with their means, from 8 to 512 tokens. Text in order and shuffled lie together. Independent tokens begin higher or alike; in layer 0 they stay above, in the others text meets or passes them on the way."}}
+axes = figures.panels(2, rows=3, width=3, height=2.6)
 for ax, layer in zip(axes, layers, strict=True):
     for kind, (colour, marker, label) in looks.items():
         some = kinds[kind][kinds[kind].layer == layer]
@@ -415,11 +409,11 @@ for ax, layer in zip(axes, layers, strict=True):
     ax.set_xticks([10, 100, 1000], ["10", "100", "1,000"])
     ax.set_yticks([5, 10, 20, 40], ["5", "10", "20", "40"])
     ax.minorticks_off()
-axes[-1].legend(loc="upper left", fontsize=9)
+figures.named_at_the_end(axes[1], apart=11)
 plt.show()
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the slopes with intervals, layer by layer", "code_prompt_hide": "Hide the slopes with intervals"}
 def rows_of(kind, layer, low=32):
     """Rows of one layer from `low` to 512 tokens."""
     return kinds[kind][(kinds[kind].layer == layer) & kinds[kind].length.between(low, 512)]
@@ -443,19 +437,19 @@ told = slopes[[*columns]].map(lambda cell: f"{cell[0]:.2f} ({cell[1][0]:.2f} to 
 figures.table(told.assign(layer=slopes.layer), {"layer": "layer"} | columns)
 
 # %% [markdown]
-# *Slopes from 32 to 512 tokens in MiniLM and their differences, with 95 % intervals (Student's, one layer at a time)
-# over windows of text and {glue:text}`null-draws:.0f` draws at each length, all from one pool.* Text grows more in
-# {glue:text}`null-more:.0f` of {glue:text}`null-layers:.0f` layers from 32 tokens on, and in
-# {glue:text}`null-late:.0f` from 128 on; there independent tokens grow more in {glue:text}`null-late-fewer:.0f`. In all
-# layers but the first independent tokens have at least {glue:text}`null-share:.0f` % of the slope on text. So a part of
-# the growth needs neither order nor a text that goes on, only a larger sample. If the special tokens are drawn like all
-# others, the limit of the theorem is the constant at the whole pool of {glue:text}`null-pool:,d` tokens; the mean of
-# the draws is {glue:text}`null-reached-least:.2f` to {glue:text}`null-reached-most:.2f` of it at 2,048 tokens.
+# **From 32 to 512 tokens, text grows more in {glue:text}`null-more:.0f` of {glue:text}`null-layers:.0f` layers of MiniLM**
+# (95 % intervals, Student's, one layer at a time, over windows of text and {glue:text}`null-draws:.0f` draws at each
+# length from one pool). From 128 tokens on it grows more in {glue:text}`null-late:.0f` and less in
+# {glue:text}`null-late-fewer:.0f`. In all layers but the first, independent tokens have at least
+# {glue:text}`null-share:.0f` % of the slope on text. So a part of the growth needs neither order nor a coherent text, only
+# a larger sample. If the special tokens are drawn like all others, the limit of the theorem is the constant at the whole
+# pool; the mean of the draws is {glue:text}`null-reached-least:.2f` to {glue:text}`null-reached-most:.2f` of it at 2,048
+# tokens.
 #
 # ## Which token moves which
 #
-# The Jacobian is a matrix of blocks, one for each pair of tokens. Let $D_j f_i$ be the block that says how output $i$
-# answers to token $j$, and $N_{ij} = \norm{D_j f_i}_2$.
+# The Jacobian is a matrix of blocks, one for each pair of tokens. Let $D_j f_i$ be the block that maps a push of token $j$
+# to the change of output $i$, and $N_{ij} = \norm{D_j f_i}_2$.
 #
 # :::{prf:lemma} The matrix of block norms
 # :label: block-norms
@@ -474,8 +468,6 @@ figures.table(told.assign(layer=slopes.layer), {"layer": "layer"} | columns)
 # :::
 # :::
 #
-
-#
 # Here is $N$ for one sentence, next to attention:
 
 # %% tags=["hide-input"]
@@ -488,7 +480,7 @@ attention, x = model.attention(layer), model.activations(ids, layer)
 norms = block_norms(attention, x)[0]
 looks = attention.probabilities(x[0]).mean(0)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-maps", "caption": "One layer of MiniLM on a sentence: the attention, averaged over heads, and the norms of the blocks. Attention shows one token that all look at; its column stands out among the norms too, which show in addition that each token moves itself, and which words move others."}, "image": {"alt": "Two square maps of the same tokens. In both the column of the first token is dark; in the map of block norms the diagonal and several other columns are visible too, which are pale in the attention."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-maps", "caption": "One layer of MiniLM on a sentence. Above: the attention, averaged over heads, shows one token that all look at. Below: its column stands out among the norms of the blocks, too, which also show that each token moves itself, and which words move others."}, "image": {"alt": "Two square maps of the same tokens. In both the column of the first token is dark; in the map of block norms the diagonal and several other columns are visible too, which are pale in the attention."}}
 words = model.tokenizer.convert_ids_to_tokens(ids[0])
 figures.influence.maps(looks, norms, words)
 plt.show()
@@ -496,14 +488,13 @@ plt.show()
 
 # %% [markdown]
 # The layer has the constant {glue:text}`why-here:.2f`; the blocks of the first token together give
-# {glue:text}`why-column:.1f` of it, and the norm of $N$ is {glue:text}`why-blocks:.1f`, too large because it ignores
+# {glue:text}`why-column:.1f` of it. The norm of $N$ is {glue:text}`why-blocks:.1f`, too large because it ignores
 # directions, as $S$ does.
 #
 # ## Beyond one layer, beyond training
 #
-# *Sub-layers.* Everything above is about attention alone; the released code measures it with its residual connection
-# and its {term}`layer normalisation`. How many of these sub-layers have a constant near $n^{1/4}$ is in
-# {ref}`one table <all-counts>` with all other counts.
+# *Sub-layers*, with residual connection and {term}`layer normalisation`, are counted in {ref}`one table <all-counts>`
+# with all others.
 #
 # *Whole networks.* The constant of a network is at most the product of those of its whole layers, with norms and MLP,
 # but that grows far faster. From 8 to 128 tokens the network of MiniLM has the slope {glue:text}`why-net-minilm:.2f`
@@ -516,7 +507,7 @@ plt.show()
 # tokens have {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places larger by 100. With
 # one position for all places no length that we tried jumps.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-jump", "caption": "The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. Blue: one dot for each stored window. Orange: medians of the windows measured when this page runs. The constant more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line."}, "image": {"alt": "Constant of the first layer of MiniLM against the number of tokens up to 512, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-jump", "caption": "The first layer of MiniLM, unmasked: one dot for each stored window, and medians of the windows measured when this page runs. The constant more than doubles where its training texts ended, so no single {term}`exponent` describes lengths on both sides."}, "image": {"alt": "Constant of the first layer of MiniLM against the number of tokens up to 512, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond."}}
 token_ids = model.token_ids(corpora.read(corpus))
 
 
@@ -673,13 +664,12 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - For one head the three terms bound the constant, by proof. That the slope of a layer follows two of them is an
-#   observation on {glue:text}`why-layers:.0f` layers of {glue:text}`why-models:.0f` models, on which the form was
-#   chosen. On two further models its level holds and its advantage is not decided.
+#   observation on {glue:text}`why-layers:.0f` layers, on which the form was chosen. On two further models its level holds
+#   and its advantage is not decided.
 # - The query term is not small at every input: where a token sees others far apart on both sides, as in
 #   {doc}`51_dot_product_is_not_lipschitz`, it is nearly all of the constant.
-# - The null model is one model, unmasked, and one pool. It does not explain the growth: it says what remains to be
-#   explained, namely how longer windows differ from larger samples. In layer 0 independent tokens have larger constants
-#   than text at every length; we do not know why.
+# - The null model is one model, unmasked, and one pool. It leaves open how longer windows differ from larger samples. In
+#   layer 0 independent tokens have larger constants than text at every length; we do not know why.
 #
 # **One thing to try.** In the example at the top, let the tokens give a tenth of their attention to $a$ instead of
 # half: which of the two terms is then the larger one?

@@ -9,13 +9,13 @@
 # %% [markdown]
 # # What the released experiments measure
 #
-# **The released code, as we read it, returns another quantity than the constant.** {cite:t}`castin2024smooth` released
-# the code of their experiments; without it, this page could not exist. Where a call returns two values, the code keeps
+# **The released code, as we read it, returns another quantity than the constant.** Its authors
+# released it {cite}`castin2024smooth`; without that, this page could not exist. Where a call returns two values, the code keeps
 # the first instead of the second: it reports the {term}`released quantity` in place of the
-# {term}`local Lipschitz constant`. In a GPT-2 with random weights, on random {term}`tokens <token>`, the constant grows
+# {term}`local Lipschitz constant`. In a network with random weights, on random {term}`tokens <token>`, the constant grows
 # with {term}`exponent` {glue:text}`released-defined:.2f` in their number $n$, the released quantity with
-# {glue:text}`released-reported:.2f` ({numref}`fig-46-two-quantities`). That is no verdict on trained layers:
-# {ref}`one table <all-counts>` counts both quantities there.
+# {glue:text}`released-reported:.2f`. This does not decide how trained layers grow; {ref}`one table <all-counts>` counts
+# both quantities there.
 
 # %% tags=["parameters", "hide-input"]
 expected = {"released": 0.26, "defined": 0.08}  # random GPT-2, found before
@@ -52,7 +52,7 @@ def law_of(rows, column="lipschitz"):
     return power_law(rows.length, rows[column], clusters=[rows.window, rows.length])
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-two-quantities", "caption": "Two quantities on the same inputs, in log-log axes. Orange: what the released loop reports. Blue: the local Lipschitz constant. Dashed: the curves of the released figures, which follow the orange points. Left: random tokens, with token types as released. Right: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released, dotted from the columns of the true head. Left: the published rate is that of the released quantity. Right: at the tokens of the true head both quantities grow about like $\\sqrt n$, with this seed; at the tokens from rows, which follow no head, only the released quantity does throughout."}, "image": {"alt": "Two log-log panels for a random GPT-2. Left, random tokens: the released quantity follows a dashed curve of slope one quarter, several times above the nearly flat constant. Right, adversarial tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays flat up to some thirty tokens, that from columns rises from some seven tokens on."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-two-quantities", "caption": "A random GPT-2: what the released loop reports and the local Lipschitz constant, on the same inputs, in log-log axes. The dashed curves of the released figures follow the released quantity. Above: random tokens, with token types as released. Below: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released, dotted from the columns of the true head. There both quantities grow about like $\\sqrt n$, with this seed; at the tokens from rows, which follow no head, only the released quantity does throughout."}, "image": {"alt": "Two log-log panels for a random GPT-2. Above, random tokens: the released quantity follows a dashed curve of slope one quarter, several times above the nearly flat constant. Below, adversarial tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays flat up to some thirty tokens, that from columns rises from some seven tokens on."}}
 figures.released.two_quantities(text, worst)
 plt.show()
 
@@ -61,7 +61,7 @@ plt.show()
 #
 # The released loop is a power iteration for $\norm{J}_2$ with the {term}`Jacobian` $J = D_X f$: a random unit vector
 # $u$, then $v = J^\top (J u)$ again and again. But the call that gives the *tangent* $J u$ returns a pair, output and
-# tangent, and the code keeps the first. So $v = J^\top f(X)$, whatever $u$ is.
+# tangent, and the code keeps the output. So $v = J^\top f(X)$, whatever $u$ is.
 #
 # Take one head with $A = V = 1$ and the tokens $1$ and $-\frac12$. `estimate` is the released loop in our words; with
 # `fed_back=True` it continues from the tangent, as the paper says.
@@ -110,8 +110,7 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 # :::
 # ::::
 #
-# So $\rho_X$ measures how fast the *size of the output* changes, not how fast the output does. The theorems do not use
-# it and are untouched.
+# So $\rho_X$ measures how fast the *size of the output* changes, not how fast the output does. No theorem uses it.
 #
 # ## Why flat layers look like $n^{1/4}$
 #
@@ -131,9 +130,8 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 #
 # In general {prf:ref}`released-value` gives the same rate from above. Where the constant stays below $L$ and the norms
 # of the outputs below $M$, $\norm{f(X)}_F \le \sqrt n\, M$, and so $\rho_X \le \sqrt{L M}\, n^{1/4}$. **Where
-# {term}`attention`
-# is uniform, a constant that does not grow at all is reported as $n^{1/4}$.** And where the constant does grow like
-# $\sqrt n$:
+# {term}`attention` is uniform, a constant that does not grow at all is reported as $n^{1/4}$.** And where the constant
+# does grow like $\sqrt n$:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -147,8 +145,8 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 #   \frac{\rho_X(f)}{\sqrt R} \to \Big((n-1)^2 + \frac1{n-1}\Big)^{1/4} \abs{V^\top V u}^{1/2} .$$
 # :::
 #
-# At {term}`two clusters` both grow like $\sqrt n$, but $\rho_X$ also like $\sqrt R$, so a fitted factor has another
-# meaning. Both propositions, measured with a random $V$ of norm 1:
+# At {term}`two clusters` both grow like $\sqrt n$, but $\rho_X$ also grows like $\sqrt R$, so a fitted factor has another
+# meaning. Here are both propositions, measured with a random $V$ of norm 1:
 
 # %% tags=["hide-input"]
 d, V, A = 6, *torch.randn(2, 6, 6, generator=generator, dtype=torch.float64)
@@ -206,12 +204,11 @@ figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 #
 # ## Random GPT-2, text
 #
-# The third panel of Figure 1 needs no download: it shows layer 6 of a GPT-2 drawn at random from seed 0, as released.
-# We take ten {term}`windows <window>` for each length $2, 4, \dots, 98$, of *Alice* and of random token ids. The
-# released script gives GPT-2 token types, for which the network adds the embedding of token 0 at every position, and
-# leaves dropout active. The last column is what the released loop ends with, where it does not stop at its first step.
-# Windows of *Alice* begin at its first token again at every length. They overlap, so they are not independent inputs,
-# and the intervals of the exponents are clustered by window and by length.
+# The third panel of Figure 1 needs no download: it shows layer 6 of a GPT-2 drawn at random from seed 0. We take ten
+# {term}`windows <window>` for each length $2, 4, \dots, 98$, of *Alice* and of random token ids. The released script gives
+# GPT-2 token types, for which the network adds the embedding of token 0 at every position, and leaves dropout active. The
+# last column is what the released loop ends with, where it does not stop at its first step. Windows of *Alice* all begin
+# at its first token, as in the script, so they overlap; the intervals of the exponents are clustered by window and length.
 
 # %% tags=["hide-input"]
 held = text[text.loop_steps > 1]
@@ -235,19 +232,17 @@ nearest = (fits.exponent - 0.25).abs().groupby(fits.text).idxmin()
 figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 
 # %% [markdown]
-# The curve drawn over that panel is $0.445\, n^{1/4}$. It is the released quantity; the constant is several times
-# smaller and nearly flat. The rows in bold have token types and dropout on, as in the script. With dropout, the
-# released quantity is computed with one draw throughout; the loop draws again for each output.
-#
-# The script draws the same curve over *Alice* and over AG News, and the panel probably shows AG News:
-# {doc}`41_real_text` has the constant there.
+# The curve drawn over that panel is $0.445\, n^{1/4}$. **It follows the released quantity; the constant is several times
+# smaller and nearly flat.** The rows in bold have token types and dropout on, as in the script. (With dropout, the
+# released quantity is computed with one draw throughout; the loop draws again for each output.) The script draws the same
+# curve over *Alice* and AG News. The panel probably shows AG News, where {doc}`41_real_text` has the constant.
 #
 # ## Random GPT-2, adversarial tokens
 #
 # The sixth panel shows layer 6 of a GPT-2 drawn from seed 320, at radius 100, with tokens from an eigenvector of "the
 # matrix $A$ of head 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its
-# weights. The released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There
-# is one input for each length, with nothing random in it, and so no interval.
+# weights. The released code takes *rows*, with a remark that this is probably wrong. The table has both readings, with one
+# input for each length and nothing random in it.
 
 # %% tags=["hide-input"]
 shown = [7, 22, 47, 97]
@@ -262,9 +257,9 @@ figures.table(pd.DataFrame(beside), names=headings)
 
 # %% [markdown]
 # The numbers noted from the released script come from the rows. Those tokens follow no head of the layer. The curve of
-# their constant is no straight line: with the seed of the script it is flat up to 22 tokens, and steeper than $\sqrt n$
-# from there on. So one fitted slope says little, and so does one seed. Here are both parts, fitted to all stored lengths
-# (every fifth), over {glue:text}`panel_seeds:.0f` seeds of the weights:
+# their constant is not a straight line: with the seed of the script it is flat up to 22 tokens, and steeper than
+# $\sqrt n$ from there on. So one fitted slope says little, and so does one seed. Here are both parts, fitted to all
+# stored lengths, over {glue:text}`panel_seeds:.0f` seeds of the weights:
 
 # %% tags=["hide-input"]
 seeds = results.load("released-seeds").query("input != 'text'")
@@ -292,15 +287,14 @@ headings |= {name: f"{a} to {b} tokens: median (seeds)" for name, (a, b) in span
 figures.table(pd.DataFrame(lines), names=headings | {"near": "within 0.1 of ½, 7 to 97"})
 
 # %% [markdown]
-# Steep and flat parts follow each other in both orders. So for the layer, in this range, the constant grows like
-# $\sqrt n$ with some seeds and not with others, at the tokens of a true head as at those of none. A head alone has the
-# rate ({doc}`42_adversarial_inputs`, which also has smaller radii).
+# Steep and flat parts follow each other in both orders. So in this range the constant of the layer grows like $\sqrt n$
+# with some seeds and not with others, whether or not the tokens belong to a head. A head alone has the rate
+# ({doc}`42_adversarial_inputs`).
 #
 # ## Every other difference, with its effect
 #
-# The first group is about the map. The weights of BERT are not available to us: those effects are measured on MiniLM, a
-# smaller BERT, on the text that comes with Python, in the first layer for the encoder and in the middle one for the
-# decoder.
+# The weights of BERT are not available to us. Its effects are measured on MiniLM, a smaller BERT, on the text that comes
+# with Python, in the first layer for the encoder and in the middle layer for the decoder.
 
 # %% tags=["hide-input"]
 bert = models.load("minilm")
@@ -316,7 +310,7 @@ change = local_lipschitz(f, ends[1]).value / local_lipschitz(f, ends[0]).value -
 effects["pieces"] = "MiniLM, 31 tokens, [CLS] in front: constant {:+.0%} to {:+.0%}."
 effects["pieces"] = effects["pieces"].format(change.min(), change.max())
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show every difference that we found, with its effect", "code_prompt_hide": "Hide the differences"}
 f = gpt2.attention(6)
 x = audit.received(gpt2, audit.random_ids(32, 5), 6, token_types=True)
 truth, hasty = local_lipschitz(f, x).value, text[text.loop_steps == 1]
@@ -344,14 +338,13 @@ HTML(differences.effects_table(effects))
 # %% [markdown]
 # ## Which of these matter?
 #
-# - **The index, most of all.** In the random GPT-2 it raises the value several times over, and a nearly flat
-#   constant becomes $n^{1/4}$. It is enough to explain the curve of that panel.
+# - **The index, most of all.** In the random GPT-2 it raises the value several times over, and a nearly flat constant
+#   becomes $n^{1/4}$. It suffices to explain the curve of that panel.
 # - **The stopping rule, next.** Feeding the tangent back is not enough: where the constant is small, its square changes
 #   by less than the threshold from the first step on. The rule has to be relative ({ref}`the counts
-#   <solver-measured>`). As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Their
-#   values, below 0.1 or missing, are left out of the last column of the table under "Random GPT-2, text".
-# - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. The
-#   code measures the whole sub-layer of BERT; {ref}`the table <all-counts>` counts sub-layers, too.
+#   <solver-measured>`). As released, it makes {glue:text}`hasty:.1f` % of the loops stop at once, with values below 0.1 or
+#   missing.
+# - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
 #   {prf:ref}`released-uniform` the released quantity follows that mean, and grows like $n^{1/4}$.
 # - The rest hardly changes a rate.
@@ -414,14 +407,13 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The two panels of Figure 1 with a random GPT-2 can be drawn again here from the seeds of the scripts, and they
-#   show $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
+# - The two panels of Figure 1 with a random GPT-2 can be drawn again here from the seeds of the scripts, and they show
+#   $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
 # - For BERT and the pretrained GPT-2 the code is the same, but we do not have their whole networks. What their panels
-#   would show as defined is open; {doc}`41_real_text` measures other models, and MiniLM stands in for BERT here.
-# - No theorem is touched: none uses an experiment. That explicit inputs reach $\sqrt n$ has a proof, and is measured in
-#   {doc}`22_tightness`.
-# - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we
-#   read one commit of the repository, 60da456; nothing of it is copied.
+#   would show as defined is open; {doc}`41_real_text` measures other models.
+# - The theorems are untouched. That explicit inputs reach $\sqrt n$ has a proof ({doc}`22_tightness`).
+# - Effects are given one at a time, on the models and the text named; together they may not add up. This is how we read
+#   one commit of the repository, 60da456; nothing of it is copied.
 #
 # **One thing to try.** Draw another network, `models.load("gpt2", random=True, seed=1)`: where does the constant at the
 # tokens from rows begin to grow?

@@ -11,7 +11,7 @@
 #
 # {term}`Attention <attention>` by dot products has no {term}`Lipschitz constant <Lipschitz constant on a ball>` on
 # the whole space: three {term}`tokens <token>` on a line make its {term}`Jacobian` as large as one likes. A token
-# half way between two others weighs both equally. The farther away these are, the smaller the push that decides
+# half way between two others weighs both equally. The farther away they are, the smaller the push that decides
 # between them, and the farther the output then moves. The Jacobian grows with the square of the distance, in every
 # norm that we tried, with and without biases.
 
@@ -50,36 +50,36 @@ def around(hesitant, s, n, z):
     return hesitant + torch.as_tensor(s)[:, None, None].double() * signs[:, None] * z
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-steps", "caption": "Left: the output of the first token as it crosses the middle between two others, dot products, $a = 1$. The farther the others, the higher and narrower the step: its slope is $\\frac23 s^2 + \\frac13$. Right: norms of the Jacobian at $t = 0$. Far out, those of dot products grow with slope 2 in all three norms. Those of {term}`L2 attention` fall back to a constant, because a token far from all others attends to itself alone. So scores by distance stay smooth at these tokens, where dot products do not."}, "image": {"alt": "two panels. Left, the output of a token that crosses the middle between two others at s and -s, for four distances s: S-shaped steps that become higher and steeper with s. Right, norms of the Jacobian against s on log-log axes: those of dot products nearly coincide and from s about 2 on rise in a straight line of slope 2; those of L2 attention rise a little and fall back to a constant."}}
-axes = figures.panels(2, width=4.4, height=3.9)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-steps", "caption": "Above: the output of the first token as it crosses the middle between two others at $s$ and $-s$ (dot products, $a = 1$). The farther the others, the higher and steeper the step: its slope is $\\frac23 s^2 + \\frac13$. Below: the norm of the Jacobian at $t = 0$, for $p = 2$; for $p = 1$ and $\\infty$ it is nearly the same. With dot products it grows like $s^2$. With {term}`L2 attention` it falls back to a constant, because a token far from all others attends to itself alone."}, "image": {"alt": "Two panels. Above, the output of a token that crosses the middle between two others at s and -s, for four distances s: S-shaped steps that become higher and steeper with s. Below, norms of the Jacobian against s on log-log axes: with dot products it rises from s about 2 on in a straight line of slope 2; with L2 attention it rises a little and falls back to a constant."}}
+above, below = figures.panels(1, rows=2, width=6.4, height=3.5)
 t = torch.linspace(-1, 1, 801, dtype=torch.float64)
-for s, color in ((1.5, "#56b4e9"), (3, "#0072b2"), (6, "#d55e00"), (12, "#000000")):
+for s, color in ((1.5, "#eda06a"), (3, "#e27a3a"), (6, "#d55e00"), (12, "#7a3600")):
     x = torch.stack([t, s + 0 * t, -s + 0 * t], -1)[..., None]
-    axes[0].plot(t, line(x)[:, 0, 0], color=color, label=f"s = {s:g}")
-axes[0].set(xlabel="place t of the first token among (t, s, -s)", ylabel="its output")
-axes[0].legend(title="others at", loc="upper left", handlelength=1.2)
+    output = line(x)[:, 0, 0]
+    above.plot(t, output, color=color)
+    above.text(1.03, output[-1] - 0.5 * (s < 2), f"s = {s:g}", color=color, va="center")
+above.set(xlabel="place t of the first token among (t, s, −s)", ylabel="output of the first token", xlim=(-1.05, 1.3))
 sweep = np.geomspace(0.1, 1000, 60)
 x = around(torch.zeros(1), sweep, 3, torch.ones(1).double())
-dot = AttentionJacobian(line, x).dense()
-distance = AttentionJacobian(Attention.l2(one, one), x).dense()
-for J, color, kind in ((dot, "#d55e00", "dot"), (distance, "#0072b2", "L2")):
-    for name, style in (("1", "-"), ("2", "--"), ("inf", ":")):
-        label = r"$\infty$" if name == "inf" else name
-        value = torch.linalg.matrix_norm(J, norms[name])
-        axes[1].plot(sweep, value, style, color=color, label=f"{kind}, p = {label}")
-axes[1].set(xscale="log", yscale="log", xlabel="s in the tokens (0, s, -s)")
-axes[1].set(ylabel="norm of the Jacobian", ylim=(0.5, 3e6))
-axes[1].legend(fontsize=9, loc="upper left")
+kinds = (("dot products", line, "#d55e00", "-", (3, 3000)),
+         ("L2 attention", Attention.l2(one, one), "#0072b2", "--", (60, 2)))  # fmt: skip
+for name, f, color, style, place in kinds:
+    below.plot(sweep, torch.linalg.matrix_norm(AttentionJacobian(f, x).dense(), 2), style, color=color)
+    below.text(*place, name, color=color)
+below.set(xscale="log", yscale="log", ylabel="norm of the Jacobian", ylim=(0.5, 3e6))
+below.set_xlabel("s in the tokens (0, s, −s)")
+below.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
+below.set_yticks([1, 100, 10_000, 1_000_000], ["1", "100", "10,000", "1,000,000"])
 plt.show()
 
 # %% [markdown]
 # ## Three tokens by hand
 #
-# Take the tokens $(0, 2, -2)$ and $a = 1$. Their variance is $8/3$, so the first entry of the Jacobian is
-# $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are close to the rows of the
-# identity matrix.
+# Take the tokens $(0, 2, -2)$ and $a = 1$. Their variance is $8/3$, and the first entry of the Jacobian is
+# $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are nearly those of the identity
+# matrix.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-push", "caption": "Three tokens on a line, drawn in the plane, and a push of the one in the middle. Left: it attends equally to both others. Right: its output moves nearly three times as far as it was pushed, because the push decides between them."}, "image": {"alt": "two panels. Left, three tokens on a line at -2, 0 and 2; thin grey arrows of equal width go from the middle token to the other two, and a short coloured arrow pushes it to the right. Right, the outputs: the middle one moves nearly three times as far in the same direction, the others hardly move."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-push", "caption": "Three tokens on a line; the middle token is pushed (orange). Left: it attends equally to both others. Right: its output moves nearly three times as far as the push, because the push decides between the others."}, "image": {"alt": "two panels. Left, three tokens on a line at -2, 0 and 2; thin grey arrows of equal width go from the middle token to the other two, and a short coloured arrow pushes it to the right. Right, the outputs: the middle one moves nearly three times as far in the same direction, the others hardly move."}}
 plane = torch.eye(2, dtype=torch.float64)
 tokens = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]], dtype=torch.float64)
 pushed = tokens + 0.3 * torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
@@ -110,41 +110,39 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 #
 # Consider dot-product attention without a mask, on all sequences of $N \ge 2$ tokens, with heads that do not cancel:
 # $\sum_h W_h z z^\top A_h \ne 0$ for some $z$, where $W_h = O_h V_h$ and $A_h = K_h^\top Q_h / \sqrt k$ (one head with
-# $W, A \ne 0$ is enough). It is Lipschitz in no norm $\norm\cdot_p$, $p \in [1, \infty]$. In dimension one, with $f(x)
-# = Px$ and $P = \softmax(a\, x x^\top)$, the
-# Jacobian entry of a token at $x_i = 0$ is
+# $W, A \ne 0$ is enough). It is Lipschitz in no norm $\norm\cdot_p$, $p \in [1, \infty]$. In dimension one, with
+# $f(x) = Px$ and $P = \softmax(a\, x x^\top)$, the Jacobian entry of a token at $x_i = 0$ is
 #
 # $$J_{ii} = a\, \widehat{\mathrm{Var}}(x) + \frac1N ,$$
 #
 # with the variance of all $N$ tokens.
 # :::
 #
-# The first sentence is in the paper's abstract; the formula is our reconstruction, because we did not have the paper.
-# We extend it to several heads, value and output matrices, and biases. No query need vanish, and heads that do not
-# cancel identically do not save the map:
+# The paper's abstract says that the map is not Lipschitz; the formula is our reconstruction, because we did not have
+# the paper. We extend it to several heads, value and output matrices, and biases. No query need vanish, and the map is
+# not Lipschitz unless its heads cancel identically:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:theorem} Any heads, any biases (ours)
 # :label: dot-any-biases
 #
-# Attention by dot products without a mask on sequences of $N \ge 3$ tokens, with heads $h$ given by $W_h = O_h V_h$,
-# $A_h = K_h^\top Q_h / \sqrt k$ and $c_h = K_h^\top b_h / \sqrt k$, $b_h$ the query bias. Count heads with equal $(A_h,
-# c_h)$ as one, with the sum of their $W_h$. If then $A_h \ne 0$ and $W_h \ne 0$ in some head, the map is not Lipschitz,
-# and its constant on the ball of radius $R$ is at least of order $R^2$.
+# Consider attention by dot products without a mask on sequences of $N \ge 3$ tokens, with heads $h$ given by $W_h = O_h
+# V_h$, $A_h = K_h^\top Q_h / \sqrt k$ and $c_h = K_h^\top b_h / \sqrt k$, $b_h$ the query bias. Count heads with equal
+# $(A_h, c_h)$ as one, with the sum of their $W_h$. If then $A_h \ne 0$ and $W_h \ne 0$ in some head, the map is not
+# Lipschitz, and its constant on the ball of radius $R$ is at least of order $R^2$.
 # :::
 #
-# Two tokens are an exception: the heads $(A, c)$ and $(-A, -c)$ with the same $W$ have attention matrices that add up
-# to one in every entry, and together they are linear.
+# With two tokens there is an exception: the attention matrices of the heads $(A, c)$ and $(-A, -c)$ add up to one in
+# every entry, so with the same $W$ the two heads together are linear.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:proposition} The block for several heads and biases (ours)
 # :label: dot-block
 #
-# Attention without a mask with heads $h$, query biases $b_h$, any key, value and output biases. If $Q_h x_i + b_h = 0$
-# in
-# every head, then, with the covariance of all $N$ tokens,
+# Consider attention without a mask with heads $h$, query biases $b_h$, and any key, value and output biases. If
+# $Q_h x_i + b_h = 0$ in every head, then, with the covariance of all $N$ tokens,
 #
 # $$J_{ii} = \sum_h W_h \Big(\frac1N I + \widehat{\mathrm{Cov}}(X)\, A_h\Big) .$$
 # :::
@@ -157,7 +155,7 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 # ({doc}`52_l2_attention`).
 
 
-# %%
+# %% tags=["hide-input"]
 def layer_with_hesitant_token(h, k, d, m, biased):
     """Attention with h k = d, and the token whose query is 0 in every head."""
     query, key, value = (normal(h, k, d) for _ in range(3))
@@ -200,7 +198,7 @@ for case in range(random_cases):
         said = block_by_formula(f, x)
     errors[kind].append(((J - said).abs().max() / J.abs().max()).item())
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for h, k, n in ((1, 1, 2), (1, 1, 9), (1, 3, 5), (2, 1, 4), (2, 2, 9), (3, 2, 3)):
     for biased in (False, True):
@@ -232,11 +230,9 @@ figures.table(
 )
 
 # %% [markdown]
-# Each row collects three norms, with and without biases: all slopes are within {glue:text}`slope-off:.1g` of 2. L2
-# attention at the same
-# tokens stays below its {term}`bound`; the largest ratio is {glue:text}`l2-most:.2f`. The formula of the block agrees
-# with
-# automatic differentiation at random layers with tokens anywhere (folded).
+# Each row collects three norms, with and without biases: all slopes are within {glue:text}`slope-off:.1g` of 2. At the
+# same tokens L2 attention stays below its {term}`bound`; the largest ratio is {glue:text}`l2-most:.2f`. The formula of
+# the block agrees with automatic differentiation at random layers with tokens anywhere.
 
 # %% tags=["hide-input"]
 ties, far_out = [], [300.0, 1000.0, 3000.0]
@@ -261,10 +257,11 @@ glue("ties-off", float(max(abs(slope - 2) for slope in ties)), display=False)
 glue("least-query", least_query, display=False)
 
 # %% [markdown]
-# The same at a tie of two far tokens, in {glue:text}`ties` layers of three heads with four query rows and one to five
-# coordinates: slopes within {glue:text}`ties-off:.1g` of 2. With biases, no token of the plane has the query 0 in all
-# three heads (in eight draws, all queries together had a length of at least {glue:text}`least-query:.2f`). In some of
-# the layers the heads cancel at the tie; there we place the token a little off it.
+# With biases a token of the plane cannot have the query 0 in all three heads of a layer: in eight draws, all queries
+# together had a length of at least {glue:text}`least-query:.2f`. But a tie of two far tokens is enough. In
+# {glue:text}`ties` layers of three heads, with four query rows and one to five coordinates, the slopes at a tie are
+# within {glue:text}`ties-off:.1g` of 2. In some of these layers the heads cancel at the tie; there we place the token a
+# little off it.
 #
 # ::::{dropdown} Proof for any heads and biases
 # :::{prf:proof}
@@ -325,17 +322,16 @@ glue("least-query", least_query, display=False)
 # &= \sup_x \norm{D_x f}_p , \end{aligned}$$
 #
 # with the matrix norm that belongs to $\norm\cdot_p$: the largest column sum for $p = 1$, the largest singular value
-# for $p = 2$, the largest row sum for $p = \infty$. For a map that is Lipschitz near every point, like one with ReLU,
-# the supremum is over the points where it is differentiable.
+# for $p = 2$, the largest row sum for $p = \infty$. For a map that is Lipschitz near every point, such as a network
+# with ReLU, the supremum is over the points where it is differentiable.
 #
 # Hence constants multiply: $\Lip_p(g \circ f) \le \Lip_p(g)\, \Lip_p(f)$, and a feed-forward network with weights
 # $W_1, \dots, W_L$, any biases and 1-Lipschitz activations has $\Lip_p \le \prod_k \norm{W_k}_p$.
 # :::
 #
-# We tested both directions on attention by dot products and by distances. On a segment between two inputs, no quotient
-# exceeded the largest norm found on the segment: over {glue:text}`segments-tried` quotients the largest ratio was
-# {glue:text}`quotient-most:.3f`. A step of $10^{-6}$ along the direction in which the Jacobian attains its norm reached
-# that norm.
+# We tested both directions on attention by dot products and by distances. Over {glue:text}`segments-tried` quotients of
+# the ends of a segment, the largest was {glue:text}`quotient-most:.3f` of the largest norm found on its segment. A step
+# of $10^{-6}$ in the direction in which the Jacobian attains its norm reached that norm.
 
 
 # %% tags=["hide-input"]
@@ -366,10 +362,9 @@ glue("segments-tried", len(quotients), display=False)
 glue("quotient-most", float(max(quotients)), display=False)
 
 # %% [markdown]
-# Feed-forward networks do have a constant. At random networks of one to four layers with ReLU or tanh and
-# biases, quotients did not exceed the product of the matrix norms, up to {term}`rounding`: the largest is
-# {glue:text}`product-most:.2f` times the product. Networks with ReLU, positive inputs and matrices of equal positive
-# entries reach the product.
+# Feed-forward networks do have a constant. In random networks of one to four layers with ReLU or tanh and biases, the
+# largest quotient is {glue:text}`product-most:.2f` of the product of the matrix norms. Networks with ReLU, positive
+# inputs and matrices of equal positive entries reach the product.
 
 
 # %% tags=["hide-input"]
@@ -454,20 +449,18 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - No constant holds on the whole space, with any heads and biases, from three tokens on, unless heads cancel
-#   identically or every $A_h$ is 0. The theorem does not cover that last case, and there a query bias can be enough:
-#   with $A = 0$ and $c = e_1$ all tokens give the same scores, and at $(0, s), (0, -s), (-1, 0)$ the constant is of
-#   order $s$. All norms on a space of finite dimension are equivalent, so this is true of each of them.
+# - From three tokens on no constant holds on the whole space, with any heads and biases, unless heads cancel
+#   identically or every $A_h$ is 0. All norms on a space of finite dimension are equivalent, so this is true in each.
+# - The theorem does not cover $A_h = 0$ in every head. There a query bias can be enough: with $A = 0$ and $c = e_1$ the
+#   constant at $(0, s), (0, -s), (-1, 0)$ is of order $s$.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`24_large_radius`
 #   shows that the same tokens reach the square of the {term}`radius`.
-# - Heads may cancel in the block of one token, and then that block stays bounded. At tokens nearby they do not
-#   cancel.
-# - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz on what it meets.
+# - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz there.
 #   {doc}`41_real_text` measures its local constants.
 # - The quotients are compared with the largest norm at 201 points of a segment; the comparison allows for a peak
 #   between them that is higher by a part in ten thousand.
 #
-# **One thing to try.** Put all tokens but the first at $+s$, none at $-s$: the first still weighs both places equally,
-# and the slope is 2. Which factor comes out in place of $c_N$?
+# **One thing to try.** Put all tokens but the first at $+s$, none at $-s$: the slope is still 2. Which factor replaces
+# $c_N$?
 #
 # **Next:** {doc}`52_l2_attention`

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # The constant in width one (Kim, Figure 2)
 #
-# How tight is the {term}`bound` of {doc}`52_l2_attention`? In the simplest case we know: it is too high by less than 2.
-# That case is one head of {term}`L2 attention` of width one, with weights 1, an odd number $N$ of
-# {term}`tokens <token>` and the maximum norm. There the constant is exactly $1 + 4 \lambda$ with
-# $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$, where $W_0$ inverts $x e^x$ on positive numbers, and one input that can
-# be written down attains it.
+# The {term}`bound` of {prf:ref}`l2-constants` in the maximum norm is nearly tight in the simplest case: it is too high by
+# less than 2. That case is one head of {term}`L2 attention` of width one, with weights 1 and an odd number $N$ of
+# {term}`tokens <token>`. There the constant is exactly $1 + 4 \lambda$ with
+# $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$, where $W_0$ inverts $x e^x$ on positive numbers, and we can write down an
+# input that attains it.
 
 # %% tags=["parameters", "hide-input"]
 random_inputs = 300  # row formula against the Jacobian
@@ -40,7 +40,7 @@ generator = torch.Generator().manual_seed(seed)
 one = torch.ones(1, 1, 1, dtype=torch.float64)
 f, masked = Attention.l2(one, one), Attention.l2(one, one, masked=True)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-54-ascents", "caption": "Left: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Right: the same as distances below the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther below the bound, where the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows both curves tend to the dashed line, where the bound is 2 too high."}, "image": {"alt": "two panels against the number of tokens N from 2 to 1001. Left, the bound, the constant a little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant. Right, the distance below the bound: the curve of the constant and that of the first input rise towards 2."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-54-ascents", "caption": "Above: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Below: the bound minus the same norms. For odd $N$ the best of 50 starts reaches the constant; for small even $N$ it stays farther below the bound, because the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows the bound becomes 2 too high."}, "image": {"alt": "Two panels against the number of tokens N from 2 to 1001. Above, the bound, the constant a little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant. Below, the bound minus the norm of the Jacobian: the curve of the constant and that of the first input rise towards 2."}}
 table = results.load("l2-tightness")
 figures.l2.tightness(table)
 plt.show()
@@ -48,10 +48,9 @@ plt.show()
 # %% [markdown]
 # ## Three tokens by hand
 #
-# Take $N = 3$: one token at 0, two at $\pm r$. The middle one gives the {term}`attention` $p = e^{-r^2} / (1 + 2
-# e^{-r^2})$ to
-# each of them. The first row of the {term}`Jacobian` is $\big(1 - 2 p + 4 p r^2,\; p (1 - 2 r^2),\; p (1 - 2
-# r^2)\big)$.
+# Take $N = 3$: one token at 0, two at $\pm r$. The middle token gives the {term}`attention`
+# $p = e^{-r^2} / (1 + 2 e^{-r^2})$ to each of the others. The first row of the {term}`Jacobian` is
+# $\big(1 - 2 p + 4 p r^2,\; p (1 - 2 r^2),\; p (1 - 2 r^2)\big)$.
 
 # %%
 x = witness(3)
@@ -85,10 +84,10 @@ glue("three-bound", float(bound), display=False)
 # asymptotically tight: gradient ascent from 50 random starts for each $N \le 1000$ finds inputs close to it.
 # :::
 #
-# An input close to the bound can be written down. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. Put one token at
-# 0, half of the others at $\sqrt{1 + z}$ and half at $-\sqrt{1 + z}$: this makes the spread of {prf:ref}`l2-spread`
-# as large as it can be. It gives exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This
-# first input is not the worst one:
+# We can write down an input close to the bound. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. Put one token at 0, half
+# of the others at $\sqrt{1 + z}$ and half at $-\sqrt{1 + z}$: this makes the spread of {prf:ref}`l2-spread` as large as
+# it can be. It gives exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This first input is not
+# the worst:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -112,12 +111,11 @@ glue("three-bound", float(bound), display=False)
 #
 # ## Measured: explicit inputs
 #
-# We measure the whole Jacobian, up to 1,001 by 1,001, at both inputs: the *first* at the {term}`radius` $\sqrt{1 +
-# z}$, the
-# *worst* at $\sqrt{3/2 + \lambda}$. The {term}`causal mask <mask (causal)>` hides later tokens, and the middle token
-# comes last.
+# We measure the whole Jacobian, up to 1,001 by 1,001, at both inputs: the *first*, at the {term}`radius`
+# $\sqrt{1 + z}$, and the *worst*, at $\sqrt{3/2 + \lambda}$. With the {term}`causal mask <mask (causal)>` the middle
+# token comes last.
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for n in odd:
     z = bounds.phi_inverse(n - 1)
@@ -132,11 +130,11 @@ inputs["bound - witness"] = inputs.bound - inputs.witness
 # %% tags=["hide-input"]
 headings = {"N": "tokens N", "bound": "bound", "1 + 4 lambda": "1 + 4λ", "best": "worst input"}
 headings |= {"masked": "the same, causal mask", "witness": "first input", "bound - witness": "bound − first input"}
-figures.table(inputs, names=headings, digits=5)
+figures.table(inputs[inputs.N.isin((3, 5, 9, 33, 101, 401, 1001))], names=headings, digits=5)
 
 # %% [markdown]
-# For even $N$ one side has one token more than the other. The row sums there are below $1 + 4 \lambda$ by less than
-# the theorem allows:
+# For even $N$ one side has one token more than the other. The row sums are below $1 + 4 \lambda$ by less than the
+# theorem allows:
 
 # %% tags=["hide-input"]
 evens = []
@@ -152,9 +150,9 @@ figures.table(evens, names=headings, digits=2)
 # %% [markdown]
 # ## Measured: gradient ascent from random starts
 #
-# The stored table repeats the figure of the paper by {term}`gradient ascent`. Adam maximises the row sum in 600
-# steps, from tokens drawn uniformly from $[-3, 3]$. These are our choices; we do not know what the paper chose.
-# Another run begins at the first input. The last column counts the random starts that end above that input.
+# The stored table repeats the figure of the paper. Adam maximises the row sum in 600 steps, from tokens drawn uniformly
+# from $[-3, 3]$. These are our choices; we do not know what the paper chose. Another run begins at the first input. The
+# last column counts the random starts that end above that input.
 
 # %% tags=["hide-input"]
 differences = []
@@ -178,27 +176,22 @@ for name, least in (("half_from", starts / 2 + 0.5), ("all_from", starts)):
     glue(name, int(summary.index[summary.index > short.max()].min()), display=False)
 
 # %% tags=["hide-input"]
-few = summary.loc[summary.index.isin((2, 3, 4, 5, 9, 10, 17, 33, 65, 101, 401, 1000, 1001))]
-headings = {"n": "tokens N", "max": "best of 50", "median": "median", "min": "smallest"}
-headings |= {
-    "from witness": "from the first input",
-    "1 + 4 lambda": "1 + 4λ",
-    "beat witness": "starts above first input",
-}
-figures.table(few, names=headings, digits=4)
+few = summary.loc[summary.index.isin((2, 3, 4, 9, 10, 17, 33, 101, 1001))]
+headings = {"n": "tokens N", "max": "best of 50", "median": "median", "from witness": "from the first input"}
+headings |= {"1 + 4 lambda": "1 + 4λ", "beat witness": "starts above first input"}
+figures.table(few.reset_index()[list(headings)], names=headings, digits=4)
 
 # %% [markdown]
-# <!-- typed: the columns of the table above, compared -->
-# Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$,
-# to a part in 100,000, and so does the run from the first input, from below. From $N =$ {glue:text}`half_from` on,
-# more than half of the random starts end above the first input; from $N =$ {glue:text}`all_from` on, all of them do.
-# What separates the starts is the balance of the two sides. Every run that moves and ends with as many tokens left as
-# right reaches the constant; few tokens ever cross the middle, and an uneven split costs $4 m^2$ with the notation of
-# the proof. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1, whatever the
-# tokens.
+# <!-- typed: the columns of the stored table, compared -->
+# Gradient ascent reaches the constant: for every odd $N$ the best of 50 starts ends at $1 + 4 \lambda$, to a part in
+# 100,000, and so does the run from the first input. From $N =$ {glue:text}`half_from` on, more than half of the random
+# starts end above the first input; from $N =$ {glue:text}`all_from` on, all do. The balance of the two sides separates
+# the starts. Every run that moves and ends with as many tokens left as right reaches the constant. Few tokens ever cross
+# the middle, and an uneven split costs $4 m^2$ with the notation of the proof. A few starts with small $N$ do not move:
+# where no $a_j$ exceeds $\frac12$ the row sum is 1, whatever the tokens.
 #
-# The proof reduces the matrix to one row. We compared the row formula with the norm of the dense Jacobian at random
-# inputs of two tokens and more, of many spreads (folded).
+# The proof reduces the matrix to one row. The row formula agrees with the norm of the dense Jacobian at random inputs
+# of two tokens and more, of many spreads.
 
 # %% tags=["hide-input"]
 errors, ratios = [], []
@@ -214,8 +207,7 @@ for _ in range(random_inputs):
 # %% [markdown]
 # ## How the bound grows
 #
-# The ratio of $\varphi^{-1}(N - 1)$ to $\log N - \log\log N$ tends to 1. Their difference tends to $-1$, not to 0,
-# because
+# The ratio of $\varphi^{-1}(N - 1)$ to $\log N - \log\log N$ tends to 1. Their difference tends to $-1$, not to 0, because
 # $W_0(y) = \log y - \log\log y + o(1)$ is taken at $y = (N - 1) / e$.
 
 # %% tags=["hide-input"]
@@ -232,16 +224,15 @@ rate_of = 4 * (np.log(measured.index) - np.log(np.log(measured.index)))
 increments = pd.Series(measured.diff() / rate_of.diff(), measured.index).dropna()
 growth["tokens"] = [f"10^{math.log10(n):.0f}" for n in growth.N]
 headings = {"tokens": "tokens N", "phi^-1": "φ⁻¹(N − 1)", "log N - log log N": "log N − log log N"}
-headings |= {"ratio": "ratio", "difference": "difference", "gap": "bound less constant"}
+headings |= {"ratio": "ratio", "difference": "difference", "gap": "bound − constant"}
+glue("increment-least", float(increments.min()), display=False)
+glue("increment-most", float(increments.max()), display=False)
 figures.table(growth, names=headings, digits=4)
 
 # %% [markdown]
-# At the lengths that we measured, the constant grows a little more slowly than the rate $4 (\log N - \log\log N)$.
-# The table has the increments of the largest row sum from one odd $N$ to the next, over the increments of the rate:
-
-# %% tags=["hide-input"]
-increased = increments.rename("increment").rename_axis("N").reset_index()
-figures.table(increased, names={"N": "tokens N", "increment": "increment over that of the rate"})
+# At the lengths that we measured, the constant grows a little more slowly than the rate $4 (\log N - \log\log N)$. From
+# one odd $N$ of our inputs to the next, from 9 on, the largest row sum grows by {glue:text}`increment-least:.2f` to
+# {glue:text}`increment-most:.2f` times as much as the rate.
 
 # %% tags=["hide-input", "nbval-check-output"]
 best = random.groupby("n").reached.max()
@@ -267,8 +258,7 @@ print(f"{said}best of 50 starts {best[1001]:.2f}")
 # ::::{dropdown} Proof of the theorem
 # :::{prf:proof}
 # By permutation the row of token 0 stands for all rows, and by translation $x_0 = 0$. Let $P_j$ be the attention of
-# this
-# token, $m = \sum_j P_j x_j$ and $a_j = x_j (x_j - m)$.
+# this token, $m = \sum_j P_j x_j$ and $a_j = x_j (x_j - m)$.
 #
 # Its row of the Jacobian is $J_{0j} = P_j (1 - 2 a_j)$ for $j \ne 0$, and $J_{00} = P_0 + 2 v$, where the variance is
 # $v = \sum_j P_j a_j$. Since $2 a + \abs{1 - 2 a} = 1 + (4 a - 2)_+$,
@@ -335,15 +325,13 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - In width one with one head the bound of the paper is less than 2 too high, for every odd $N$, and the constant is
-#   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. This rests on a proof; gradient ascent agrees with
-#   it.
-# - Our runs reach the constant. We do not know the starts and steps of the runs in the paper.
+#   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. This rests on a proof; gradient ascent agrees.
 # - The growth of the bound is a statement about large $N$.
 # - The spread of the starts tells how easy this problem is, not how likely such inputs are on text.
 # - Nothing here is about wider tokens, several heads, or the Euclidean norm. There the bounds multiply worst cases
 #   that need not meet in one input.
 #
-# **One thing to try.** For an even $N$, let the two sides have different radii: `tightness_rows(2)` finds a larger row
-# sum than equal radii give.
+# **One thing to try.** For an even $N$, let the two sides have different radii. In the downloaded notebook,
+# `tightness_rows(2)` finds a larger row sum than equal radii give.
 #
 # **Next:** {doc}`56_language_model`

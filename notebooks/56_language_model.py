@@ -13,8 +13,8 @@
 # {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space. Divided by its {term}`bound` it
 # becomes *contractive*, and a residual network of such layers can be inverted. Does a language model made of it still
 # learn? In small models trained on characters, tied attention costs at least {glue:text}`cost_tied_low:.2f` nats per
-# character over dot products. Contractive attention costs at least {glue:text}`cost_contractive_low:.3f`, and is then
-# at most {glue:text}`attends_high:.4f` nats better than the same network without attention.
+# character over dot products. Contractive attention costs at least {glue:text}`cost_contractive_low:.3f`, and gains at
+# most {glue:text}`attends_high:.4f` nats over the same network without attention.
 
 # %% tags=["parameters", "hide-input"]
 name = "language-model"
@@ -44,7 +44,7 @@ layers = layers.assign(layer=layers.layer.astype(int) + 1)
 baseline = stored[stored.row == "baseline"].set_index("part").nats
 deepest, seeds = ends.layers.max().item(), sorted(ends.seed.unique().tolist())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-losses", "caption": "Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest models, with their range over the seeds. Grey: no attention. Dotted: frequencies after the preceding character. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the character before. Right, learning curves of the deepest models in the same order."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-losses", "caption": "Above: test loss by depth, one dot for each seed, lines through the means. Below: learning curves of the deepest models, with their range over the seeds. Dotted: frequencies after the preceding character. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "Two panels. Above, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the preceding character. Below, learning curves of the deepest models in the same order."}}
 figures.training.losses(stored)
 plt.show()
 
@@ -71,33 +71,27 @@ plt.show()
 # The blocks of the last kind are $x + c f(x)$ with $c = 0.9$, for the attention and for a feed-forward part whose two
 # matrices are divided by their norms. Norms and bounds are computed from the current weights, so every block can be
 # inverted after every step ({prf:ref}`invertible-attention`). In the other kinds a
-# {term}`LayerNorm <layer normalisation>` follows each addition, and positions are sinusoids, as in the first
-# Transformer {cite}`vaswani2017attention`. The controls are the first and the last kind with attention deleted. There
-# no position sees another position, so the best that they can reach are the frequencies after the preceding
-# character.
+# {term}`LayerNorm <layer normalisation>` follows each addition, and positions are sinusoids
+# {cite}`vaswani2017attention`. The controls are the first and the last kind with attention deleted. There no position
+# sees another position, so the best that they can reach are the frequencies after the preceding character.
 #
-# The models are small, of a size that two processor cores train in less than an hour: far smaller than the paper's,
-# whose sizes we only recall as width 512, 8 heads, feed-forward 2048 (not verified). So we can compare trends, not
-# values. Training is by Adam for {glue:text}`trained-steps` steps, at a rate that rises linearly and then falls like
-# one over the square root of the step, without dropout or clipping. The text is not part of this book, only numbers
+# The models have width {glue:text}`trained-width:d` and {glue:text}`trained-heads:d` heads, and one processor core trains
+# all {glue:text}`trained-runs:d` of them in about an hour. The paper's were far
+# larger (we recall width 512 and 8 heads; not verified). So we can compare trends, not values. Training is by Adam for
+# {glue:text}`trained-steps` steps, at a rate that rises linearly and then falls like one over the square root of the
+# step, without dropout or clipping, with {glue:text}`trained-seeds:d` seeds. The text, the Penn Treebank, is not part of this book, only numbers
 # measured on it.
 
-# %% tags=["hide-input"]
-parameters = {
-    kind: sum(
-        p.numel()
-        for p in CharacterTransformer(
-            settings["vocabulary"], attention=kind, layers=deepest, **settings["sizes"]
-        ).parameters()
-    )
-    for kind in shown
-}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the text, the sizes and the training", "code_prompt_hide": "Hide the sizes"}
 first, valid, test = settings["characters"]
 print(f"text: {corpora.describe(settings['corpus'])}")
 print(f"characters: {first:,} to train on, {valid:,} and {test:,} held out")
 
 c = settings["strength"]
 glue("forth", (1 + c) ** (2 * deepest), display=False)
+of_runs = {key: settings["sizes"][key] for key in ("width", "heads")} | {"runs": len(ends), "seeds": len(seeds)}
+for key, value in of_runs.items():
+    glue(f"trained-{key}", value, display=False)
 glue("back", (1 - c) ** (-2 * deepest), display=False)
 print(f"{len(ends)} runs, seeds {seeds}, {birth['seconds'] / 3600:.1f} hours of one core")
 made = pd.DataFrame([{**settings["sizes"], **settings["training"], "rate": settings["rate"]}])
@@ -110,8 +104,7 @@ figures.table(
 #
 # With $d = 1$, all weights 1 and {term}`tokens <token>` $(x_1, x_2)$, the second token of a causal tied L2 layer
 # becomes $(x_2 + p x_1) / (1 + p)$, $p = e^{-(x_2 - x_1)^2}$, and the bound for two tokens is
-# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module computes {term}`logits <logit>` as products with an
-# additional column, and must give the same result.
+# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module must give the same result.
 
 # %%
 x = torch.tensor([[0.3], [1.1]], dtype=torch.float64)
@@ -151,11 +144,11 @@ print(f"contractive: {by_hand / divisor:.6f} by hand, {module['contractive']:.6f
 # :::
 # ::::
 #
-# So no single tied head can copy the preceding character, as a language model must. A layer with two tied heads can:
-# in the first head a token attends to itself alone, in the second to itself and, less, to its neighbour, and the
-# difference is the neighbour. In the cell below, tokens are pairs (place, letter), the letter a random number. Both
-# heads have the queries $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, one head with a large $a$, the
-# other with a smaller $a$. Their outputs, with factors of opposite sign, leave the preceding letter.
+# So no single tied head can copy the preceding character, as a language model must. A layer with two tied heads can. In
+# the first head a token attends to itself alone, in the second to itself and, less, to its neighbour; the difference is
+# the neighbour. In the cell below, tokens are pairs (place, letter), the letter a random number. Both heads have the
+# queries $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, the first with a larger $a$. Their outputs, with
+# factors of opposite sign, leave the preceding letter.
 
 # %%
 n, weak, eps = 64, 2.0, 1e-4
@@ -175,15 +168,15 @@ glue("weight-other", float(weights.tril().max()), display=False)
 
 # %% [markdown]
 # The preceding letters are copied with an error of {glue:text}`miss:.4f` % of the largest, although the largest
-# weight on another token is {glue:text}`weight-other:.3f`. The layer keeps the ability to copy and loses robustness:
-# the neighbour comes out of a small difference of large numbers.
+# weight on another token is {glue:text}`weight-other:.3f`. The layer keeps the ability to copy but loses robustness:
+# the neighbour is a small difference of large numbers.
 #
 # ## Measured: the loss by depth
 #
-# The first table has the test loss in nats per character, as the mean over the seeds. A network that makes use of
-# attention must have a smaller loss than the frequencies after the preceding character, {glue:text}`bigram:.3f`, and
-# a smaller loss than the same network without attention. Between seeds, losses of the same kind and depth differ by
-# at most {glue:text}`spread-most:.3f`.
+# The first table has the test loss in nats per character, the mean over the seeds. A network that uses its attention must
+# have a smaller loss than the *bigram*, the frequencies after the preceding character ({glue:text}`bigram:.3f`), and a
+# smaller loss than the same network without attention. Losses of one kind and depth differ between seeds by at most
+# {glue:text}`spread-most:.3f`.
 
 # %% tags=["hide-input"]
 grid = ends.groupby(["layers", "attention"]).nats.agg(["mean", "min", "max"])
@@ -220,14 +213,12 @@ headings |= {"gain": "gain by depth, nats", "attends": "gain over no attention, 
 figures.table(pd.DataFrame(rows), names=headings)
 
 # %% [markdown]
-# Costs compare runs of the same seed: they read the same {term}`windows <window>` in the same order. The gain by depth
-# compares
-# {glue:text}`deepest` layers with one.
+# Costs compare runs of the same seed, which read the same {term}`windows <window>` in the same order. The gain by depth
+# compares {glue:text}`deepest` layers with one.
 #
-# One rate serves all kinds. In a scan of short runs with a seed that is not used again, by validation loss in nats per
-# character, the rate used is the best of three for each kind:
+# One rate serves all kinds: in short runs with another seed it is the best of three for each kind, by validation loss.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the validation losses at three rates", "code_prompt_hide": "Hide the losses at three rates"}
 scan = stored[(stored.part == "scan") & (stored.row == "evaluation")]
 scan = scan.drop_duplicates(["attention", "rate"], keep="last").pivot(
     index="attention", columns="rate", values="validation_loss"
@@ -238,10 +229,10 @@ headings = {"attention": "attention"} | {rate: f"rate {rate:g}" for rate in scan
 figures.table(scan.loc[kinds].reset_index(), names=headings, digits=4)
 
 # %% [markdown]
-# With learned positions in place of sinusoids, the same run with two layers has these test losses; tied L2 costs
-# {glue:text}`cost_learned:.2f` nats there:
+# Learned positions in place of sinusoids do not change the picture: in a run with two layers tied L2 then costs
+# {glue:text}`cost_learned:.2f` nats.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the test losses with learned positions", "code_prompt_hide": "Hide the test losses with learned positions"}
 moved = stored[(stored.part == "positions") & (stored.row == "test")]
 moved = pd.concat([moved, ends[(ends.layers == 2) & (ends.seed == 0)]])
 moved = moved.pivot(index="attention", columns="positions", values="nats").loc[kinds].reset_index()
@@ -253,8 +244,8 @@ figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.col
 # ## Parameters matched
 #
 # Tied attention shares a matrix, contractive networks have no LayerNorm, and networks without attention lack all its
-# matrices. Here their feed-forward parts are wider, so that all networks have as many parameters as those with dot
-# products (up to half a percent), with {glue:text}`wide-layers` layers:
+# matrices. Here their feed-forward parts are wider, so that all networks with {glue:text}`wide-layers` layers have as
+# many parameters as those with dot products (up to half a percent):
 
 # %% tags=["hide-input"]
 wide = stored[(stored.part == "matched") & (stored.row == "test")].astype({"seed": int, "hidden": int, "layers": int})
@@ -284,14 +275,13 @@ figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "s
 #
 # ## What the guarantee costs, and what it gives
 #
-# The solver measures the {term}`local Lipschitz constant` of each trained layer at windows of the test text. Where
-# there is a theorem, its bound is shown too.
+# We measured the {term}`local Lipschitz constant` of each trained layer at windows of the test text.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-constants", "caption": "Trained attention layers of the deepest models at real text: median over windows and seeds, bars from the smallest to the largest. Thick dashes: the bound, valid for all inputs. Dot products and untied L2 logits have none. Text uses a small part of what either bound allows."}, "image": {"alt": "local constants of the trained attention layers of the deepest models, one colour for each kind, on a logarithmic axis. Thick dashes mark the bounds for all inputs: those of tied L2 attention lie far above its measured points, and that of contractive attention is 1, with measured points far below."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-56-constants", "caption": "Trained attention layers of the deepest models at real text: median over windows and seeds, bars from the smallest to the largest. Thick dashes: the bounds for all inputs, which dot products and untied L2 logits do not have. Text uses a small part of what either bound allows."}, "image": {"alt": "Local constants of the trained attention layers of the deepest models, one colour for each kind, on a logarithmic axis. Thick dashes mark the bounds for all inputs: those of tied L2 attention lie far above its measured points, and that of contractive attention is 1, with measured points far below."}}
 figures.training.constants(stored)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the constants layer by layer", "code_prompt_hide": "Hide the constants"}
 layers["used"] = layers.highest / layers.bound
 trained = layers[layers.layers == deepest].groupby(["attention", "layer"])
 trained = trained.agg(
@@ -313,11 +303,10 @@ headings |= {"bound": "bound", "used": "largest share of the bound"}
 figures.table(trained.loc[kinds].reset_index(), names=headings, digits=3)
 
 # %% [markdown]
-# In the contractive networks the bound of attention is 1 by its division; the products of norms of the trained
-# feed-forward parts, computed in float64, are at most {glue:text}`guaranteed:.5f`. Both are multiplied by $c = 0.9$.
-#
-# The first steps of a run of each kind are trained again when this page runs, on the text that comes with Python, from
-# the same seed: the stored losses must come out again.
+# In the contractive networks the bound of attention is 1, since it was divided by it. The products of norms of the trained
+# feed-forward parts are at most {glue:text}`guaranteed:.5f`. Both are multiplied by $c = 0.9$. When this page runs, the
+# first steps of a run of each kind are trained again on the text that comes with Python, and the stored losses must come
+# out again.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert abs(by_hand / module["l2-tied"] - 1) < 1e-12 and local <= divisor
@@ -382,24 +371,21 @@ ledger.record(
 #
 # - **At this size contractive attention does next to nothing.** With two layers the mean loss is
 #   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over all depths and seeds,
-#   attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no contractive network
-#   beats the frequencies after the preceding character. So "slightly worse than dot products" is not what we see
-#   here.
-# - The models are small and saw the text for minutes. The costs are for this size and this many steps. They mix two
-#   things: what a kind can express, and how fast it learns. The learning curves of most kinds are still falling.
-# - Of the sentences that we recall from the paper, one holds here: tied kinds lose to dot products. Two do not: that
+#   attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no contractive network beats
+#   the bigram. So we do not see "slightly worse than dot products".
+# - The models are small and saw the text for minutes. The costs mix two things: what a kind can express, and how fast it
+#   learns. The learning curves of most kinds are still falling. A finer choice of the rate for each kind may change them.
+# - Of the sentences that we recall from the paper, one is true here: tied kinds lose to dot products. Two are not: that
 #   invertible networks lose only *slightly*, and that all networks improve with depth. We cannot test the values, or
 #   the trends at the paper's size.
-# - The bound holds for all inputs at all times of training, up to a margin for rounding that is divided out with it.
-#   On real text the layers use a small part of what they are allowed. We did not measure how much of the rest is
-#   slack in the bound.
-# - In return, the contractive model is a chain of maps that can be inverted, with constants that were known before
-#   training began: a part $x + c f(x)$ has at most $1 + c$, its inverse at most $1 / (1 - c)$. The two parts of each
-#   of {glue:text}`deepest` layers allow the network {glue:text}`forth:.0f`, and its inverse {glue:text}`back:.0e`.
-#   The local constants of the other kinds are only measurements on this text.
-# - Untied L2 attention is not Lipschitz, but its logits are squared distances too. Comparing it suggests which part
-#   of the cost comes from the distances, and which from tying; {doc}`57_training_stability` has a design for it.
-# - A finer choice of the rate for each kind may change the losses.
+# - The bound is valid for all inputs at all times of training. On real text the layers use a small part of what they are
+#   allowed; we did not measure how much of the rest is slack in the bound.
+# - In return, the contractive model is a chain of maps that can be inverted, with constants known before training: a part
+#   $x + c f(x)$ has at most $1 + c$, its inverse at most $1 / (1 - c)$. The two parts of each of {glue:text}`deepest`
+#   layers allow the network {glue:text}`forth:.0f`, and its inverse {glue:text}`back:.0e`. For the other kinds we have
+#   only measurements on this text.
+# - Untied L2 attention is not Lipschitz, but its logits are squared distances, too. It suggests which part of the cost
+#   comes from the distances, and which from tying; {doc}`57_training_stability` has a design for that question.
 #
 # **One thing to try.** `python -m lab tables language-model` trains it all again; change `SIZES` or `DEPTH` in
 # `lab/experiments/language_model.py`, and see whether the costs shrink with more steps.

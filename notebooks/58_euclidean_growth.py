@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Euclidean growth of L2 attention (ours)
 #
-# How does the constant of {term}`L2 attention` grow with the number of {term}`tokens <token>` $N$, in the Euclidean
-# norm? Like $N^{1/4} \sqrt{\log N}$ if the width may grow with $N$, and like $2 \log N$ in a fixed width. The
-# published {term}`bound` (reconstructed) grows much faster, like $\sqrt N \log N$. For a thousand tokens, one head
-# and matrices of norm 1 it is {glue:text}`stated:.0f`; the bound that we prove is {glue:text}`ours:.0f`.
+# In the Euclidean norm the constant of {term}`L2 attention` grows with the number of {term}`tokens <token>` $N$ like
+# $N^{1/4} \sqrt{\log N}$ if the width may grow with $N$, and like $2 \log N$ in a fixed width. The published
+# {term}`bound`, as we reconstruct it, grows much faster, like $\sqrt N \log N$. For a thousand tokens, one head and
+# matrices of norm 1 it is {glue:text}`stated:.0f`; the bound that we prove is {glue:text}`ours:.0f`.
 
 # %% tags=["parameters", "hide-input"]
 random_cases = 400
@@ -101,31 +101,31 @@ for n in ascent_tokens:
         rows.append({**row, "Thm 3.2": bounds.l2_growth(n)})
 ascents = pd.DataFrame(rows)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-58-growth", "caption": "One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band: its two edges have the same order. Orange: the theorem of the paper as reconstructed, with {term}`exponent` 4. The solid blue line is for odd $N$. In a fixed width the ratio of the constant to it tends to 1, but in width two and more our proof comes near 1 only far beyond this picture."}, "image": {"alt": "Lipschitz constant against the number of tokens from 2 to 10^12, log-log. The bound of the paper rises fastest, to nearly 10^8; ours rises like the fourth root of N, to about 10^4. A shaded band lies between our bound and two lower curves: one token between two clusters, which grows like the logarithm, and the stars, dashed, parallel to our bound, which overtake it beyond a million tokens. Triangles of gradient ascent, at eight tokens and fewer, lie between the lower edge and our bound."}}
-ax = plt.subplots(figsize=(7.2, 5.0))[1]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-58-growth", "caption": "One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band, whose two edges have the same order. The published bound (orange, with {term}`exponent` 4) is far above it. The solid blue line is for odd $N$; in a fixed width the constant divided by it tends to 1, but in width two and more our proof comes near 1 only far beyond this picture."}, "image": {"alt": "Lipschitz constant against the number of tokens from 2 to 10^12, log-log. The bound of the paper rises fastest, to nearly 10^8; ours rises like the fourth root of N, to about 10^4. A shaded band lies between our bound and two lower curves: one token between two clusters, which grows like the logarithm, and the stars, dashed, parallel to our bound, which overtake it beyond a million tokens. Triangles of gradient ascent, at eight tokens and fewer, lie between the lower edge and our bound."}}
+ax = figures.panels(1, width=6.6, height=4.6)[0]
 n = np.unique(np.geomspace(2, longest, 90) // 2 * 2 + 1)  # odd, as the lower bound needs
 low, star = np.array([(two_sides(m), best_star(m)) for m in n]).T
-ours = [bounds.l2_growth_sharp(int(m), False) for m in n]
-stated = [bounds.l2_growth(int(m)) for m in n]
-ax.plot(n, stated, color="#d55e00", label=r"Thm 3.2, exponent 4: order $\sqrt{N} \log N$")
-ax.plot(n, ours, color="#009e73", label=r"ours: order $N^{1/4} \sqrt{\log N}$")
+ours = np.array([bounds.l2_growth_sharp(int(m), False) for m in n])
+stated = np.array([bounds.l2_growth(int(m)) for m in n])
 ax.fill_between(n, np.maximum(low, star), ours, color="#009e73", alpha=0.12, lw=0)
-look = {"color": "#0072b2", "label": "stars, in width about N"}
-ax.plot(n[n > 100], star[n > 100], "--", **look)
-ax.plot(n, low, color="#0072b2", label="a token between two clusters, width 1 or more")
+for line, style, colour, label in ((stated, "-", "#d55e00", "published bound"), (ours, "-", "#009e73", "our bound"),
+                                   (np.where(n > 100, star, np.nan), "--", "#0072b2", "stars"),
+                                   (low, "-", "#0072b2", "two clusters")):  # fmt: skip
+    ax.plot(n, line, style, color=colour)
+    ax.annotate(label, (n[-1], line[-1]), (6, 0), textcoords="offset points", color=colour, va="center")
 top = ascents.groupby("N").ascended.max()
-ax.plot(top.index, top, "v", color="black", ms=7, label="gradient ascent")
-ax.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="Lipschitz constant")
-ax.set_ylim(0.8, 1e8)
-ax.legend(loc="upper left", fontsize=9.5)
+ax.plot(top.index, top, "kv", ms=6)
+ax.text(1.6, 0.5, "gradient ascent")
+ax.set(xscale="log", yscale="log", xlabel="tokens N", ylabel="Lipschitz constant", xlim=(1, 2e16), ylim=(0.3, 3e8))
+ax.set_xticks(10.0 ** np.arange(0, 13, 3))
 plt.show()
 
 # %% [markdown]
 # ## Two tokens by hand
 #
 # At distance $r$ each of two tokens gives the other the {term}`attention` $p = 1 / (1 + e^{r^2})$. Both columns of the
-# attention matrix sum to 1. With $\tau = p r^2$ the lemma below says $1 + 2 \tau^2 \le 2 (1 - p)$; at $r = 0$ there is
-# equality.
+# attention matrix sum to 1. With $\tau = p r^2$ the lemma below says $1 + 2 \tau^2 \le 2 (1 - p)$, with equality at
+# $r = 0$.
 
 # %%
 rows = []
@@ -170,8 +170,8 @@ figures.table(pd.DataFrame(rows, columns=names), digits=dict.fromkeys(names[1:],
 # $T = \min\big(\sqrt{2N - 1}, \frac{N + 1}2\big)$ and $\sqrt{N - \frac32}$ in place of $\sqrt{(N - 1) / 2}$.
 # :::
 #
-# We divided each term of the proof by its bound, at {glue:text}`l2-random-cases` random cases of several widths and
-# lengths, from tight clusters to tokens that do not see each other. The largest ratios:
+# We divided each term of the proof by its bound, in {glue:text}`l2-random-cases` random cases from tight clusters to
+# tokens that do not see each other. The largest ratios:
 
 
 # %% tags=["hide-input"]
@@ -216,18 +216,16 @@ figures.table(steps.groupby("masked").max().reset_index(), names=headings, digit
 # %% [markdown]
 # ## No smaller order is possible: stars
 #
-# A few tokens at the centre of a {term}`star` get attention from very many leaves; each leaf gives the centre only a
-# little. The leaves must not attend to each other, so they need many dimensions. By the lemma no token gets more than
-# $\sqrt N$ in all.
+# A few tokens at the centre of a {term}`star` get attention from very many leaves, a little from each. The leaves must
+# not attend to each other, so they need many dimensions. By the lemma no token gets more than $\sqrt N$ in all.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:theorem} The order is right (ours)
 # :label: l2-star
 #
-# Let $f$ be as in {prf:ref}`l2-euclidean` with $A = I$ and no mask. Let $a$ tokens lie at 0 and $m$ at $h u + \rho
-# e_i$,
-# with orthonormal $u, e_1, \dots, e_m$. Put $b = e^{-h^2 - \rho^2}$, $c = e^{-2\rho^2}$, $D = 1 + ab + (m - 1) c$ and
+# Let $f$ be as in {prf:ref}`l2-euclidean` with $A = I$ and no mask. Let $a$ tokens lie at 0 and $m$ at
+# $h u + \rho e_i$, with orthonormal $u, e_1, \dots, e_m$. Put $b = e^{-h^2 - \rho^2}$, $c = e^{-2\rho^2}$, $D = 1 + ab + (m - 1) c$ and
 # $q = ab / D$. Then
 #
 # $$\begin{aligned} \norm{D_X f}_2^2 \;\ge\; \frac ma\, q^2 \bigg[ &\big(1 - 2 h^2 (1 - q)\big)^2 \\
@@ -238,7 +236,7 @@ figures.table(steps.groupby("masked").max().reset_index(), names=headings, digit
 # width, the constant is of order $N^{1/4} \sqrt{\log N}$ exactly.
 # :::
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-58-star", "caption": "Attention of a small star, rows attend to columns. Each leaf attends mostly to itself, less to each token of the centre, and still less to each other leaf. Each leaf gives the centre little, but the columns of the centre add up to more than those of the leaves."}, "image": {"alt": "attention matrix of a star of nine tokens as a heat map. Among the tokens of the centre the attention is even. Each leaf attends mostly to itself, less to each token of the centre, and still less to each other leaf."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-58-star", "caption": "Attention of a small star (rows attend to columns). Each leaf attends mostly to itself and gives the centre little, but the columns of the centre add up to more than the columns of the leaves."}, "image": {"alt": "attention matrix of a star of nine tokens as a heat map. Among the tokens of the centre the attention is even. Each leaf attends mostly to itself, less to each token of the centre, and still less to each other leaf."}}
 rho = stars[2]
 a, m = (math.ceil(c * math.exp(k)) for c, k in ((0.4, 1 + rho**2), (0.2, 2 * rho**2)))
 x = torch.zeros(a + m, m + 1, dtype=torch.float64)
@@ -249,7 +247,7 @@ plt.show()
 # %% [markdown]
 # The next table compares whole {term}`Jacobians <Jacobian>` of stars with the formula and the bound:
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for rho in stars:
     a = math.ceil(0.4 * math.exp(1 + rho**2))  # tokens at the centre
@@ -268,8 +266,7 @@ headings |= {"constant": "constant", "bound": "bound"}
 figures.table(star_table, names=headings, digits=4)
 
 # %% [markdown]
-# For the best star on a grid of its parameters the formula gives, with one token more than stated so that their number
-# is odd:
+# For the best star on a grid of its parameters the formula gives (with one token more, to make their number odd):
 
 # %% tags=["hide-input"]
 powers = np.array([3, 4, 6, 9, 12, 16, 20, 30])
@@ -292,13 +289,12 @@ tokens = np.geomspace(1e3, 1e9, 121) // 2 * 2 + 1
 most = [2 * z + 1 / (1 + z) for z in map(bounds.phi_inverse, tokens - 1)]
 crossing = tokens[np.array([best_star(n) for n in tokens]) < most].max()
 glue("crossing", float(crossing) / 1e6, display=False)
-figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
+figures.table(order[powers % 3 == 0].rename(columns={"N": "tokens N"}), digits=3)
 
 # %% [markdown]
-# Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants; the bound is about
-# {glue:text}`apart_low:.1f` to {glue:text}`apart_high:.1f` times the star. But the star overtakes other inputs late:
-# up to about {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the
-# best star.
+# Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants; the bound is
+# {glue:text}`apart_low:.1f` to {glue:text}`apart_high:.1f` times the star. But the star overtakes other inputs late: up
+# to about {glue:text}`crossing:.1f` million tokens the inputs of the next section have a larger constant.
 #
 # ## In a fixed width
 #
@@ -315,14 +311,13 @@ figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
 # The upper bound holds for every $N$.
 # :::
 #
-# One token more, far from all others, takes nothing away, so that an even $N$ has at least the constant of $N - 1$. So
-# the Euclidean constant over $2 \log N$ tends to 1 in every fixed width, but late: the terms with powers of $d$ are
-# below $2z$ only where $\log N$ exceeds a multiple of $7.5^d$. From which $N$ on is the upper bound at most twice the
-# lower one?
+# One token more, far from all others, takes nothing away, so an even $N$ has at least the constant of $N - 1$. So the
+# Euclidean constant over $2 \log N$ tends to 1 in every fixed width, but late: the terms with powers of $d$ are below
+# $2z$ only where $\log N$ exceeds a multiple of $7.5^d$.
 
 # %% tags=["hide-input"]
 late = []
-for d in (1, 2, 3, 4, 8, 16):  # 2 z = 2 (7.5^d z)^(1/2) + 5.7^(d / 2), a square in z^(1/2)
+for d in (1, 2):  # the bound is twice 2 z where 2 z = 2 (7.5^d z)^(1/2) + 5.7^(d / 2), a square in z^(1/2)
     z = (7.5 ** (d / 2) + math.sqrt(7.5**d + 2 * 5.7 ** (d / 2))) ** 2 / 4
     late.append((d, 7.5**d, z, (math.log(z) + z + 1) / math.log(10)))
 late = pd.DataFrame(late, columns=["d", "7.5^d", "z", "digits of N"])
@@ -330,14 +325,13 @@ for name, n in (("three", 3), ("hundred", 101), ("trillion", 1e12 + 1)):
     glue(f"in_width_one_{name}", float(in_width_one(n)), display=False)
 glue("late_one", float(late["digits of N"][0]), display=False)
 glue("late_two", float(late["digits of N"][1]), display=False)
-glue("late_last", float(late["digits of N"].iloc[-1]) / 1e12, display=False)
-figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
+
 
 # %% [markdown]
-# In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and
-# in width 16 some {glue:text}`late_last:.0f` trillion digits.
+# The upper bound is at most twice the lower bound only for an $N$ of about {glue:text}`late_one:.0f` digits in width
+# one, and of about {glue:text}`late_two:.0f` digits in width two: far beyond any text.
 #
-# In the maximum norm the same tokens on a line along a unit vector $u$ have a larger constant: the row of coordinate
+# In the maximum norm the same tokens on a line along a unit vector $u$ have a larger constant. The row of coordinate
 # $a$ of the token at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
 # $u_a^2 = \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. So in a fixed width the ratio of this constant
 # to the Euclidean constant tends to at least $1 + \sqrt d$. This is a limit, not a bound at any given $N$. The table
@@ -368,18 +362,17 @@ for d in (1, 2, 4, 9, 16):
         checks.append(largest_row(n, u) / dense - 1)
     ratios = [largest_row(n, u) / two_sides(n) for n in (101, 1e6 + 1, 1e300 + 1)]
     rows.append((d, *ratios, 1 + d**0.5))
-norms = pd.DataFrame(rows, columns=["d", "N = 101", "1e6", "1e300", "1 + sqrt d"])
-figures.table(norms.rename(columns={"d": "width d", "1e6": "N = 10^6 + 1", "1e300": "N = 10^300 + 1"}), digits=4)
+norms = pd.DataFrame(rows, columns=["d", "N = 101", "1e6", "1e300", "limit"])
+figures.table(norms.drop(columns="1e300").rename(columns={"d": "width d", "1e6": "N = 10^6 + 1"}), digits=4)
 
 # %% [markdown]
-# In width one the limit is 2, and the ratio is below 2 at every odd $N$: there the constant in the maximum norm is
+# In width one the limit is 2, and the ratio is below 2 at every odd $N$. There the constant in the maximum norm is
 # known, $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$ ({prf:ref}`l2-width-one`), and less than twice
 # $2z + \frac1{1 + z}$. The ratio of the two constants is at most {glue:text}`in_width_one_three:.3f` for 3 tokens,
 # {glue:text}`in_width_one_hundred:.3f` for 101 and {glue:text}`in_width_one_trillion:.3f` for $10^{12} + 1$.
 #
 # {term}`Gradient ascent <gradient ascent>` of the Euclidean constant in widths up to $N - 1$, from random starts and
-# from
-# the tokens on a line, reaches {glue:text}`close_low:.0f` to {glue:text}`close_high:.0f` % of our bound:
+# from the tokens on a line, reaches {glue:text}`close_low:.0f` to {glue:text}`close_high:.0f` % of our bound:
 
 # %% tags=["hide-input"]
 widest = ascents[ascents.d == ascents.N - 1]
@@ -414,7 +407,7 @@ assert (star_table.constant >= star_table.formula * (1 - 1e-4)).all()
 assert (star_table.constant <= star_table.bound).all()
 assert order["star / rate"].between(leading, 0.17).all()
 assert np.abs(checks).max() < 1e-9 and max(in_width) < 1
-assert (norms["1e300"] / norms["1 + sqrt d"] - 1).abs().max() < 2e-3
+assert (norms["1e300"] / norms["limit"] - 1).abs().max() < 2e-3
 every = np.unique(np.concatenate([np.arange(3, 2003, 2), np.geomspace(3, 1e15, 3001) // 2 * 2 + 1]))
 below_two = np.array([in_width_one(n) for n in every])
 assert (below_two < 2).all() and (np.diff(below_two) > -1e-12).all()  # a limit, from below
@@ -484,8 +477,7 @@ print("✓ every step of the proof; at 1000 tokens {:.0f} by Thm 3.2, {:.0f} by 
 # Token $j$ itself adds nothing to $\tau_j$, so the lemma holds with $N - 1$ in place of $N$ there.
 #
 # For few tokens, $\tau_j \le \sum_{i \ne j} \frac{s_{ij} e^{-s_{ij}}}{1 + e^{-s_{ij}}} \le (N - 1)\, \varphi^{-1}(1)$
-# is
-# smaller; and with a mask $T_j \le 1 + \frac{N - 1}2$: a token's own logit is the highest.
+# is smaller; and with a mask $T_j \le 1 + \frac{N - 1}2$: a token's own logit is the highest.
 # :::
 # ::::
 #
@@ -546,24 +538,23 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is
-#   faster than the growth of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
+# - The Euclidean bound of the paper holds with exponent 4, but $\sqrt N \log N$ grows faster than the constant.
+#   `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
 # - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only up to
 #   {glue:text}`stars_to` tokens. There the formula agrees, up to rounding, with how far the leaves move. The constant
 #   is more than twice that, and the order cannot be seen yet.
 # - We do not know the best factor: the bound is about {glue:text}`apart_low:.0f` times the best star of the grid for
 #   the longest inputs of the table.
-# - $2 \log N$ is a statement about a fixed width and enormous $N$; at sizes in use it does not say which of two layers
-#   has
-#   the smaller constant.
+# - $2 \log N$ is a statement about a fixed width and enormous $N$. At sizes in use it does not say which of two layers
+#   has the smaller constant.
 # - A {term}`causal mask <mask (causal)>` raises the bound by a factor of at most $2^{1/4}$. A {term}`mask` of another
 #   shape can do more: if every token sees only itself and the first, and all lie at one place, then
 #   $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the first term is of the right order, $\sqrt N$.
 # - A contractive layer is divided by its bound. At a thousand tokens the tighter bound lets it keep
 #   {glue:text}`kept:.0f` times as much.
-# - The star needs about as many dimensions as tokens. For widths in between, the two theorems leave a gap.
+# - For widths between a constant and $N$ the two theorems leave a gap.
 #
-# **One thing to try.** In `best_star`, take `h` from the grid `(0, 0, 1)`: the second term is gone, and the growth is
-# $N^{1/4}$ without the root of the logarithm.
+# **One thing to try.** In `best_star`, a folded cell near the top, take `h` from the grid `(0, 0, 1)`: the second term
+# is gone, and the growth is $N^{1/4}$ without the root of the logarithm.
 #
 # **Next:** {doc}`61_mass_splitting`

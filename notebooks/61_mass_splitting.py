@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Mass splitting: when a token comes apart
 #
-# The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. A {term}`measure` can do more: it
-# can divide an {term}`atom` and send the pieces apart, and that can change the output more. For the two atoms of
-# {numref}`fig-61-parting`, moving the halves of one atom apart changes the output by {glue:text}`split-apart:.2f`
-# times the distance moved; moving whole atoms changes it by at most {glue:text}`split-together:.2f` times. This page
-# states exactly when this happens for small motions. It does not happen in any of the {glue:text}`split-layers:.0f`
-# layers of MiniLM, on a {term}`window` of text.
+# The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. In a {term}`measure` one can also
+# divide an {term}`atom` and move the pieces apart, and that can change the output more. In {numref}`fig-61-parting`
+# moving the halves of one atom apart changes the output by {glue:text}`split-apart:.2f` times the distance moved, and
+# moving whole atoms by at most {glue:text}`split-together:.2f` times. This page states exactly when this happens for
+# small motions. In the trained layers of MiniLM that we tried, on a {term}`window` of text, it never does.
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: a masked map has no one field
@@ -48,7 +47,7 @@ def scalar_head(A):
     return Attention.from_matrices(A * one, one)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-parting", "caption": "Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the small motions of this page. To first order nothing changes for the other atom, but each half now has its own query, and here that moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-parting", "caption": "Two atoms of weight one half, at $-4$ and $-0.45$. The halves of the second move apart (drawn much larger than the small motions of this page). To first order nothing changes for the other atom, but each half now has another query, which moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
 where = torch.tensor([[-0.45], [-0.45], [-4.0]], dtype=torch.float64)
 parted = where + torch.tensor([[-0.5], [0.5], [0.0]], dtype=torch.float64)
 figures.objects.atoms(where, parted, [0.25, 0.25, 0.5])
@@ -58,8 +57,7 @@ plt.show()
 # ## Two atoms on a line
 #
 # Take $A = -1$, $V = 1$ and $\mu = \frac12 (\delta_x + \delta_y)$ with $x = -0.45$, $y = -4$. Each atom becomes two
-# copies of half its weight. The {term}`Jacobian` of the two atoms is two by two, the Jacobian of the four copies four
-# by four.
+# copies of half its weight. So the {term}`Jacobian` of the two atoms is two by two, that of the four copies four by four.
 
 # %%
 x = torch.tensor([[-0.45], [-4.0]], dtype=torch.float64)
@@ -75,9 +73,9 @@ print(f"whole atoms: {whole:.4f}; queries alone: {own[0]:.4f} and {own[1]:.4f}")
 print(f"by lipnb: together {found.together:.4f}, apart {found.apart:.4f}; split: {found.split}")
 
 # %% [markdown]
-# The singular values of the copies contain the norm for whole atoms and the two query parts. When all of $x$ moves, its
-# key and value undo part of what its query does to its output. When its halves move apart, only the queries act, and
-# the output moves farther.
+# The singular values of the copies are those for whole atoms and the two query parts. When all of $x$ moves, its key and
+# value undo part of what its query does to its output. When its halves move apart, only the queries act, and the output
+# moves farther.
 #
 # ## When a measure is split
 #
@@ -91,19 +89,19 @@ print(f"by lipnb: together {found.together:.4f}, apart {found.apart:.4f}; split:
 # weights $w_{il} > 0$ with $\sum_l w_{il} = a_i$ and go from $x_i$ to $x_i + \varepsilon_{il}$.
 # :::
 #
-# We did not see the formulas of version 1: this definition is uncertain, and what follows from it is ours. A measure is
-# judged, not the list of its atoms: `splitting` first merges atoms at one place, up to $10^{-6}$ of the largest, so
-# an atom that is written twice is one atom with both weights.
+# We did not see the formulas of version 1, so this definition is uncertain, and what follows from it is ours. An atom
+# that is listed twice is one atom with both weights: `splitting` first merges atoms that coincide up to $10^{-6}$ of the
+# largest.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:theorem} When a measure is split (ours)
 # :label: splitting-criterion
 #
-# Let $f$ be attention without a mask, with any number of heads and biases. Let $\Gamma_\mu$ be the map that attention
-# to $\mu$ is, and $M_i = D_z \Gamma_\mu(x_i)$ its derivative at an atom, the measure held still. However many copies
-# there are, two or more of each atom, and whatever their weights, the local constant of $F$ for small motions of the
-# copies is
+# Let $f$ be attention without a mask, with any number of heads and biases. Let $\Gamma_\mu(z)$ be the output of a token
+# $z$ that attends to $\mu$, and $M_i = D_z \Gamma_\mu(x_i)$ its derivative at an atom, with the measure held still. If
+# every atom has two or more copies, of any number and weights, the local constant of $F$ for small motions of the copies
+# is
 #
 # $$\max\big(\norm{D_X f_a}_a,\ \max_i \norm{M_i}_2\big), \qquad M_i = V \Sigma_i A \ \text{ for one head,}$$
 #
@@ -112,8 +110,8 @@ print(f"by lipnb: together {found.together:.4f}, apart {found.apart:.4f}; split:
 # $\max_i \norm{M_i}_2 > \norm{D_X f_a}_a$.
 # :::
 #
-# We compare the criterion with the norm of the dense Jacobian of the copies, on random measures with unequal weights:
-# several heads, biases and projections, two and three copies of unequal weights.
+# We compare the criterion with the norm of the dense Jacobian of two and of three copies of unequal weights, on random
+# measures and heads with biases and projections.
 
 
 # %% tags=["hide-input"]
@@ -149,8 +147,9 @@ glue("split-random", were_split, display=False)
 glue("split-plane", in_a_plane, display=False)
 
 # %% [markdown]
-# In {glue:text}`split-cases` cases the two agree to rounding. Of the {glue:text}`split-measures` measures,
-# {glue:text}`split-random` are split, {glue:text}`split-plane` of them in width two or more: split measures are not confined to one dimension.
+# In all {glue:text}`split-cases` cases the two agree to rounding. Of the {glue:text}`split-measures` measures,
+# {glue:text}`split-random` are split, {glue:text}`split-plane` of them in width two or more, so splitting is not confined
+# to one dimension.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -169,15 +168,15 @@ glue("split-plane", in_a_plane, display=False)
 #   \norm{\text{output}}_w^2 &= \norm{D_X f_a\, \bar\varepsilon}_a^2 + \sum_{il} w_{il} \abs{M_i \eta_{il}}^2 .
 # \end{aligned}$$
 #
-# So the Jacobian is a direct sum, and its norm is the larger one of two. Both norms are transport costs: mass that
-# leaves one atom has one source only. $\square$
+# So the Jacobian is a direct sum, and its norm is the larger of two norms. Both are transport costs: mass that leaves an
+# atom has that atom as its only source. $\square$
 # :::
 # ::::
 #
 # ## A small mass, sent far
 #
-# There is a third way, which the definition of small motions does not include. Take a small mass $\eta$ from $x_i$ and
-# send it *far*, to $z$.
+# There is a third way, which the definition does not include: take a small mass $\eta$ from $x_i$ and send it *far*, to
+# $z$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -190,12 +189,12 @@ glue("split-plane", in_a_plane, display=False)
 # $$\sup_{i, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
 #   c(x_i, z) = \min_{j_0 = i, j_1, \dots, j_r} \sum_{s \le r} \abs{x_{j_s} - x_{j_{s + 1}}}^2$$
 #
-# with chains of any length over the atoms that end in $x_{j_{r + 1}} = z$; for the images likewise. Where a direct way
-# is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
+# with chains of any length over the atoms that end in $x_{j_{r + 1}} = z$; for the images likewise. Where the direct way
+# is the cheapest for both, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
 # :::
 #
-# The table moves the same two atoms in the three ways, each by a little. It gives the {term}`Wasserstein distance` of
-# the outputs divided by the distance of the inputs, both computed by transport.
+# The table compares the three ways on the same two atoms. It gives the {term}`Wasserstein distance` of the outputs
+# divided by that of the inputs, both computed by transport.
 
 # %% tags=["hide-input"]
 top = torch.linalg.svd(torch.func.jacrev(repels)(x).reshape(2, 2)).Vh[0][:, None]
@@ -233,9 +232,9 @@ figures.table(three, names=headings, digits=4, bold=[False, False, True])
 #
 # ## The map of split measures
 #
-# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$. For repelling
-# {term}`attention` ($A = -1$) and equal weights {glue:text}`split-share:.1f` % of the pairs are split; for $A = 1$ no
-# pair is.
+# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$ ({numref}`fig-61-map`). For
+# repelling {term}`attention` ($A = -1$) and equal weights {glue:text}`split-share:.1f` % of the pairs are split; for
+# $A = 1$ none is.
 
 
 # %% tags=["hide-input"]
@@ -265,8 +264,8 @@ headings = {"A": "A", "share": "weight of x", "split": "split, % of pairs", "far
 headings |= {"gain": "largest parting over whole"}
 figures.table(parts, names=headings, digits={"A": 1, "share": 2, "split": 3}, bold=parts.split > 0)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-map", "caption": "Measures $p\\,\\delta_x + (1 - p)\\,\\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: copies that move apart a little (the pair is split); a small mass sent far may do still more. Orange: only a small mass sent far away, to a point between $-4$ and $4$ (not split). The pair of the first figure is blue in the panel of $A = -1$ and equal weights. With $A = 1$ none of these pairs is split; at many a small mass sent far still does more."}, "image": {"alt": "Six square maps of pairs x and y from minus four to four. For A = minus one, small blue regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is no blue, only orange and grey."}}
-panels = figures.panels(len(shares), rows=2, width=2.9, height=3.1)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-map", "caption": "Measures $p\\,\\delta_x + (1 - p)\\,\\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: copies that move apart a little (the pair is split). Orange: only a small mass sent far, to a point between $-4$ and $4$. The pair of {numref}`fig-61-parting` is blue for $A = -1$ and equal weights. With $A = 1$ no pair is split, although at many a small mass sent far does more."}, "image": {"alt": "Six square maps of pairs x and y from minus four to four, in two columns. Left, for A = minus one, small blue regions of split pairs lie inside or next to orange ones; both shrink as the weight of x falls. Right, for A = one, there is no blue, only orange and grey."}}
+panels = figures.panels(2, rows=len(shares), width=2.4, height=2.5).reshape(-1, 2).T.flat
 shades, names = ["#e8e8e8", "#e69f00", "#0072b2"], ["whole atoms", "far only", "split"]
 for ax, ((A, share), rows) in zip(panels, pairs.groupby(["A", "share"]), strict=True):
     kind = rows["split"] * 2 + rows["far only"]
@@ -274,7 +273,7 @@ for ax, ((A, share), rows) in zip(panels, pairs.groupby(["A", "share"]), strict=
     extent = [-half_width, half_width] * 2
     look = {"cmap": ListedColormap(shades), "vmin": 0, "vmax": 2, "origin": "lower"}
     ax.imshow(square.fillna(0), extent=extent, **look)
-    ax.set(title=f"A = {A:.0f}, weight of x {share:g}", xlabel="x", ylabel="y")
+    ax.set(title=f"A = {A:.0f}, weight {share:g}", xlabel="x", ylabel="y")
     ax.set(xticks=[-4, -2, 0, 2, 4], yticks=[-4, -2, 0, 2, 4])
     ax.grid(False)
 handles = [Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)]
@@ -283,8 +282,7 @@ plt.gcf().legend(handles=handles, loc="outside lower center", ncols=3, frameon=F
 plt.show()
 
 # %% [markdown]
-# The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is
-# one, there are infinitely many.
+# The criterion is continuous in the atoms, so around every split pair there is an open set of split pairs.
 #
 # ## Is finite splitting the same as splitting?
 #
@@ -293,17 +291,17 @@ plt.show()
 #
 # - *They move little* (the definition above): **no**. Every orange pair is a counter-example.
 # - *They have any weights and go anywhere, as long as $W_2$ stays small*: **yes**. An optimal plan divides the atoms of
-#   $\mu$ into copies and sends them to the atoms of any measure that has finitely many. Such measures are dense, and
-#   $F$ is continuous on a ball: so finitely many copies reach the supremum over all measures near $\mu$.
+#   $\mu$ into copies and sends them to the atoms of any measure with finitely many. Such measures are dense, and $F$ is
+#   continuous on a ball, so finitely many copies reach the supremum over all measures near $\mu$.
 #
 # ## A trained layer
 #
-# We take every layer of MiniLM, unmasked, on a window of text. If every token stands twice, the duplicated tokens may
-# move apart: an {term}`attack` with the same budget of Frobenius norm. *Far*: we replace a small mass of one token by
-# a token from another window of the same text (there are 64 such tokens), as the same layer sees it. Try longer
-# windows, or tokens three times as long:
+# We take each of the {glue:text}`split-layers:.0f` layers of MiniLM, unmasked, on a window of text. If every token stands
+# twice, the duplicated tokens may move apart: an {term}`attack` with the same budget of Frobenius norm. For *far*, we
+# replace a small mass of one token by one of 64 tokens from another window of the same text, as the same layer sees
+# them.
 
-# %%
+# %% tags=["hide-input"]
 model = models.load(model_name, dtype=torch.float64)
 corpus = corpora.available(*texts)
 ids = model.token_ids(corpora.read(corpus))
@@ -321,8 +319,7 @@ headings |= {"far": "a small mass sent far", "gain": "parting over whole"}
 figures.table(trained, names=headings)
 
 # %% [markdown]
-# In each of these layers, moving whole tokens does more than moving duplicated tokens apart, and more than replacing a
-# small part of one token by another token.
+# In each of these layers, moving whole tokens does more than either alternative.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert found.split and abs(found.together - whole.item()) < 1e-6
@@ -359,7 +356,7 @@ definition, exists, figure, question = (
     "castin-v1." + name for name in ("def-splitting", "splitting-exists", "fig-2", "finite-splitting")
 )
 
-# %%
+# %% tags=["hide-input"]
 readings = "copies that move little, or that go anywhere"
 uncertain = "no text of the definition: small motions of copies are our reading of it"
 two = f"yes if copies may go anywhere, no if they move little: {example}"
@@ -373,6 +370,13 @@ far = "a small mass sent far: the quotient of exact transport"
 small = "the theorem on far splitting, at the best z of one measure"
 tried = {"seen": "reconstructed", "effort": "structured"}
 proved = {"seen": "ours", "effort": "proved"}
+criterion_only = "one head: by the criterion, region by region; what singles out the maps that split is open"
+by_layer = "measured, not proved: local slopes differ from layer to layer and from model to model"
+part_way = "measured, not proved: real words moved towards the worst inputs of features come part of the way"
+left_open = [("open-maps", "heads", criterion_only), ("open-rate", "on text", by_layer)]
+left_open.append(("open-attacks", "how far words come", part_way))
+
+# %% tags=["hide-input"]
 ledger.record(
     ledger.depends(definition, readings, uncertain, seen="reconstructed"),
     ledger.equal(definition, criterion, errors, within=1e-12, grounds=copied, **proved),
@@ -381,24 +385,7 @@ ledger.record(
     ledger.upper(figure, none, attract, grounds=three, **tried),
     ledger.depends(question, readings, two, seen="reconstructed", cases=len(rise)),
     ledger.equal(question, far, small_error, within=1e-3, grounds=small, **proved),
-    ledger.undecided(
-        "castin-v1.open-maps",
-        "heads",
-        "one head: by the criterion, region by region; what singles out the maps that split is open",
-        seen="reconstructed",
-    ),
-    ledger.undecided(
-        "castin-v1.open-rate",
-        "on text",
-        "measured, not proved: pages 41 and 43 have local slopes by layer, and layers and models differ",
-        seen="reconstructed",
-    ),
-    ledger.undecided(
-        "castin-v1.open-attacks",
-        "how far words come",
-        "measured, not proved: page 66 moves real words towards the worst inputs of features and comes part of the way",
-        seen="reconstructed",
-    ),
+    *(ledger.undecided(f"castin-v1.{id}", form, why, seen="reconstructed") for id, form, why in left_open),
 )
 
 # %% [markdown]
@@ -406,17 +393,16 @@ ledger.record(
 #
 # - The criterion is exact for copies that move little, in any dimension, with any number of heads and biases.
 # - We reconstructed the definition and did not read it. If version 1 means something else by finite splitting, the
-#   answer to its question changes with it: this page therefore records that it depends on the definition. The numbers
-#   above do not change.
-# - With $A = 1$ no pair is split on this grid, for these weights. That is a measurement, not a theorem.
-# - Atoms nearer than $10^{-6}$ of the largest count as one. Two atoms that are truly apart, however little, may be
-#   moved apart, and then dividing them gains nothing: the {term}`verdict` jumps where two atoms meet.
-# - Far splitting is a {term}`lower bound <bound>` from one family of motions. The true constant on all measures may be
+#   answer to its question changes with it, but the numbers above do not.
+# - That no pair with $A = 1$ is split is a measurement, on this grid and for these weights, and not a theorem.
+# - Two atoms that are apart, however little, can be moved apart as they are, so that dividing them gains nothing. The
+#   {term}`verdict` therefore jumps where two atoms meet.
+# - Far splitting is a {term}`lower bound <bound>` from one family of motions. The constant over all measures may be
 #   larger still.
-# - MiniLM was measured on one window only. A masked layer has no splitting: what a copy sees depends on where it
+# - MiniLM was measured on one window only. A masked layer has no splitting, because what a copy sees depends on where it
 #   stands.
 #
-# **One thing to try.** Scale the tokens of the trained layer, `splitting(f, 3 * tokens)`: does moving copies apart ever
-# do more than moving whole tokens?
+# **One thing to try.** In the folded cell of the trained layers, write `splitting(f, 3 * tokens)`: does moving copies
+# apart ever do more than moving whole tokens?
 #
-# **Next:** {doc}`../book/solver`, how the constant is computed.
+# **Next:** {doc}`62_certified_bracket`, which encloses the constant of one input with proof.

@@ -9,12 +9,12 @@
 # %% [markdown]
 # # A certified bracket of the local constant
 #
-# A solver approaches the {term}`local Lipschitz constant` $\norm{D_X f}_2$ from below. Published upper
-# {term}`bounds <bound>` are hundreds to tens of thousands of times too high on trained layers. This page proves an
-# upper bound that can be computed, so that `lipnb.certify` returns two numbers with the constant between them. On the
-# {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most
-# {glue:text}`bracket-worst-up:.2f` times the lower one, while the published bounds are at least
-# {glue:text}`bracket-certified-low:.0f` times the upper one ({numref}`fig-62-brackets`).
+# A solver approaches the {term}`local Lipschitz constant` $\norm{D_X f}_2$ from below, and published upper
+# {term}`bounds <bound>` are hundreds of times too high or more on trained layers. This page proves an upper bound that
+# can be computed, so that `lipnb.certify` returns two numbers with the constant between them. On the
+# {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most {glue:text}`bracket-worst-up:.2f`
+# times the lower one ({numref}`fig-62-brackets`). The published bounds are at least
+# {glue:text}`bracket-certified-low:.0f` times the upper one.
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"  # a BERT: it can be masked or not
@@ -44,15 +44,15 @@ stored["closed form"] = stored.closed_form / stored.lower
 stored["Yudin"] = stored.yudin / stored.lower
 stored["Thm 3.3"] = stored.general / stored.lower
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-62-brackets", "caption": "Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant itself lies in the blue band. Green: the three terms of this page, no column of the {term}`Jacobian` formed. Squares and triangles: published upper bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten."}, "image": {"alt": "For MiniLM unmasked and masked and for GPT-2, by layer on a logarithmic scale, a narrow blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers of ten higher."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-62-brackets", "caption": "Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant lies in the blue band, the bracket of this page. Green: its three terms alone, with no column of the {term}`Jacobian` formed. The published upper bounds, summed over heads, lie two to four powers of ten higher."}, "image": {"alt": "For MiniLM unmasked and masked and for GPT-2, by layer on a logarithmic scale, a narrow blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers of ten higher."}}
 figures.verified.brackets(stored)
 plt.show()
 
 # %% [markdown]
 # ## Two tokens in the plane
 #
-# The {term}`Jacobian` of one head is a sum of three matrices: a {term}`token` enters as query, as key and as value. We
-# bound each of the three by itself. Treating a direction exactly means that its column of the Jacobian is computed.
+# The {term}`Jacobian` of one head is a sum of three matrices, because a {term}`token` enters as query, as key and as
+# value. We bound each of the three by itself. To treat a direction *exactly* is to compute its column of the Jacobian.
 
 # %%
 A, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(3))
@@ -84,8 +84,8 @@ apart = pd.DataFrame({
 figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "bound"}, digits=5)
 
 # %% [markdown]
-# Here each term is tight to the digits shown; only the triangle inequality loses something. Treating all input
-# directions exactly closes the {term}`bracket` down to {term}`rounding`.
+# Each term is tight to the digits shown; only the triangle inequality loses something. If all input directions are
+# treated exactly, the {term}`bracket` closes down to {term}`rounding`.
 #
 # ## The bracket
 #
@@ -124,16 +124,14 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 # $\rho_i = \norm{\big[W Z_i^\top E / T_i^{(h)}\big]_h}_2$.
 # :::
 #
-# With rounding counted, the same holds for the numbers that float64 gives: see *Rounding, line by line* below.
-#
-# The same bracket holds for {term}`attention` as models of today have it: rotary positions, keys that several heads
-# share, normalised queries and keys, capped {term}`logits <logit>`, biases by distance and sinks. What changes in the
-# terms is said after the proof.
+# With rounding counted, the bracket also holds for the numbers that float64 gives, and for {term}`attention` as current
+# models have it: rotary positions, keys that several heads share, normalised queries and keys, capped
+# {term}`logits <logit>`, biases by distance and sinks. Both follow the proof below.
 #
 # ## The bracket closes as directions are treated exactly
 #
-# For eight random maps of four heads, on twelve tokens, with 192 columns in all, the two numbers come closer as more
-# columns of the Jacobian are formed.
+# We take eight random maps of four heads on twelve tokens, 192 columns in all. The two numbers come closer as more
+# columns of the Jacobian are formed:
 
 # %% tags=["hide-input"]
 closing = []
@@ -157,10 +155,10 @@ figures.table(summary, names=headings, digits=4)
 # %% [markdown]
 # ## Every layer of MiniLM, closed form
 #
-# These are the three terms alone, with no column formed, on a {term}`window` of Python's language reference, with and
-# without the {term}`mask <mask (causal)>`. They are measured when this page runs.
+# The folded table has the three terms alone, with no column formed, of every layer on a {term}`window` of Python's
+# language reference, with and without the {term}`mask <mask (causal)>`. They are measured when this page runs.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 live = []
 for masked in (False, True):
     for layer, f, x in brackets.inputs(model_name, masked, length):
@@ -177,14 +175,15 @@ figures.table(live, names=headings | {"lower": "lower", "upper": "upper"})
 #
 # <!-- typed: tokens times 384 or 768 unknowns; columns and lengths are those of bracket-minilm and bracket-gpt2 -->
 # The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432 for
-# MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real {term}`attention` weights of GPT-2
+# MiniLM, 512 of 24,576 for GPT-2). They cover MiniLM at two lengths and the real {term}`attention` weights of GPT-2
 # (124M). Only GPT-2's attention layers are available to us, so they receive Gaussian noise with the gain and shift of
-# their own {term}`layer normalisation`, not text. Thm 3.3 of {cite:t}`castin2024smooth` is taken on the smallest ball
-# that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` is summed over heads too.
-# Neither has query biases: we write these as another, constant coordinate of the tokens, and take the better of two
-# sizes for it. On all the layers and inputs of this page the published bounds are
-# {glue:text}`bracket-published-low:.0f` to {glue:text}`bracket-published-high:,.0f` times the lower number. The
-# ranges in the table are over layers.
+# their {term}`layer normalisation`, not text.
+#
+# Thm 3.3 of {cite:t}`castin2024smooth`, on the smallest ball that holds the tokens, and the bound of
+# {cite:t}`yudin2025attention` are summed over heads. Neither allows query biases, so we write these as another, constant
+# coordinate of the tokens and take the better of two sizes for it. Over all layers and inputs of this page they are
+# {glue:text}`bracket-published-low:.0f` to {glue:text}`bracket-published-high:,.0f` times the lower number. The ranges in
+# the table are over layers.
 
 # %% tags=["hide-input"]
 ranges, kinds = [], {"ratio": 2, "closed form": 2, "Yudin": 0, "Thm 3.3": 0}
@@ -452,7 +451,7 @@ print(
 #
 # $$\abs{(\hat C_i - C_i)\, \beta Q} \le 5\nu e_i \alpha + \delta_i \alpha + 2\nu r^\alpha ,$$
 #
-# of which the largest counts, the query term being block diagonal; and the value term changes by at most
+# of which the largest counts, because the query term is block diagonal; and the value term changes by at most
 # $\norm \Delta_F \norm V_2$. Each head's sum is multiplied by $\norm W_2$, and heads are added.
 #
 # *6. Arithmetic.* With the computed $\hat P, \hat q, \hat k, \hat v$ as exact numbers, every entry of a product
@@ -481,33 +480,33 @@ print(
 # below.
 # :::
 #
-# A first-order account is not enough. Take tokens with coordinates $2^{55}, 3, -2^{55}$, and a query and a key that
-# add them. The sum is 3, float64 finds 0 for both, each product with the other's size is zero, and only
-# $r^q \cdot r^k$ tells that the logits are unknown.
+# A first-order account of rounding is not enough. Take tokens with coordinates $2^{55}, 3, -2^{55}$, and a query and a
+# key that add them. The sum is 3, and float64 finds 0 for both. Each error times the other's size is then zero, and only
+# the product of errors $r^q \cdot r^k$ shows that the logits are unknown.
 #
 # ## What we looked for in the literature
 #
-# We found no published two-sided bracket of this kind. We looked at the bounds on a ball of {cite:t}`castin2024smooth`,
-# with lower bounds for the {term}`worst input` and not for a given one, and at their released code, whose
-# data-dependent bound is computed but drawn in no figure; at {cite:t}`yudin2025attention`, upper bounds at an input; at
-# {cite:t}`havens2024fine` (LoFAST), upper bounds around an input, whose formulas we have not seen; at
-# {cite:t}`kim2021lipschitz`, upper bounds for {term}`L2 attention`; and at {cite:t}`shi2022efficiently` with its
-# library, whose maintainers say that only the maximum norm is meant. Power iteration, used everywhere, bounds from
-# below. A search does not prove absence.
+# We found no published two-sided bracket of this kind, although a search does not prove absence.
+#
+# - {cite:t}`castin2024smooth` have bounds on a ball, and lower bounds for the {term}`worst input`, not for a given one.
+#   Their released code computes a bound that depends on the input, but no figure shows it.
+# - {cite:t}`yudin2025attention` have upper bounds at an input, {cite:t}`havens2024fine` (LoFAST) around an input (we have
+#   not seen the formulas), {cite:t}`kim2021lipschitz` for {term}`L2 attention`.
+# - The library of {cite:t}`shi2022efficiently` is meant for the maximum norm only, as its maintainers say.
+# - Power iteration, which is used everywhere, bounds from below.
 #
 # ## What this shows and does not show
 #
-# - At one input, the constant of each of these layers is known within the stated ratio, with proof, where published
-#   bounds leave a factor of hundreds and more.
+# - At one input, the constant of each of these layers is known within the stated ratio, with proof.
 # - The bracket is local. It says nothing about other inputs, nor about a ball around this one.
-# - GPT-2 here reads shaped noise. Its numbers on text will differ.
-# - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it
-#   names; the program itself is tested, not verified: against fifty digits, on {glue:text}`bracket-exact-inputs:,d`
-#   inputs, most of them built to lose digits ({doc}`71_verification`; on {glue:text}`bracket-exact-unknown:,d` of them
-#   it promises nothing). Probabilities of a model run in float16 are another map.
+# - GPT-2 reads noise here. Its numbers on text will differ.
+# - The guarantee is a proof on paper about float64 arithmetic, under the assumptions on libraries that it names. The
+#   program itself is tested, not verified: against fifty digits on {glue:text}`bracket-exact-inputs:,d` inputs, most of
+#   them built to lose digits ({doc}`71_verification`). On {glue:text}`bracket-exact-unknown:,d` of them it promises
+#   nothing. A model run in float16 is another map.
 # - Columns cost: each is one product with the Jacobian, and a Gram matrix of all of them is formed.
 #
-# **One thing to try.** Close the bracket on a short sentence, by asking for all columns:
+# **One thing to try.** Ask for all columns, and the bracket closes on a short window:
 #
 # ```python
 # layer, f, x = next(brackets.inputs("minilm", False, 4))

@@ -10,13 +10,13 @@
 # # How far an attack moves the output
 #
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
-# does. An {term}`attack` is finite. On layers of MiniLM and of a random GPT-2, the best attack found stays within 10 % of the
-# prediction up to a change of about {glue:text}`page-63-reach:.2f` of a token's norm, for every input tried
-# ({numref}`fig-63-attacks`). At one token norm it moves the output {glue:text}`page-63-far:.1f` times as far as
-# predicted, in the median. Across layers of MiniLM and gpt2-mini a larger constant also means an input that is easier to attack with vectors;
-# within a layer hardly, and for one changed word we see no relation.
+# does; an {term}`attack` is finite. On layers of MiniLM and of a network with random weights, the best attack found stays
+# within 10 % of the prediction up to a change of about {glue:text}`page-63-reach:.2f` of a token's norm, for every input
+# tried. At one token norm it moves the output {glue:text}`page-63-far:.1f` times as far as predicted, in the median.
+# Across layers, a larger constant also means an input that is easier to attack with vectors. Within a layer it hardly
+# does, and for one changed word we see no relation.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 relative_radii = [0.03, 0.1, 0.3, 1.0, 3.0]  # of the case by hand
 angles = 4001  # of its grid search
 rows_to_check = 1  # stored windows attacked again
@@ -53,7 +53,7 @@ ratio = table[[*names, "parting", "pgd_random", *bounds]].div(first_order, axis=
 ratio = table[[*inputs, "relative"]].join(ratio)
 count = table.groupby(inputs).ngroups
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-attacks", "caption": "Change of the output over its first-order prediction, against the length of the change of the input. Lines: median over all inputs (of parting copies, over the unmasked ones); band: smallest to largest of PGD. Left: six attacks. Up to a hundredth of a token norm the singular vector, aligned steps and PGD are within {glue:text}`page-63-short:.1%` of the prediction, for every input. Right: PGD again, and above it what no change of the tokens can exceed, by {prf:ref}`nearby-change` in the appendix and by Theorem 3.3; neither covers copies that part."}, "image": {"alt": "Two panels against the relative length of the change. Left, six attacks over their first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little lower, parting copies near the middle, random directions near zero. Right, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of times higher."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-attacks", "caption": "Change of the output over its first-order prediction, against the length of the change of the input; medians over the inputs, and for PGD a band from the smallest to the largest. Above: up to a hundredth of a token norm the singular vector, aligned steps and PGD are within {glue:text}`page-63-short:.1%` of the prediction, for every input. Below: what no change of the tokens can exceed, by {prf:ref}`nearby-change` in the appendix and by Theorem 3.3. Neither bound covers copies that part."}, "image": {"alt": "Two panels against the relative length of the change. Above, six attacks over their first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little lower, parting copies near the middle, random directions near zero. Below, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of times higher."}}
 figures.robustness.attacks(table)
 plt.show()
 
@@ -80,6 +80,7 @@ def grid_search(x, radius):
     return attacks.change(f, x, disc).max().item()
 
 
+# %% tags=["hide-input"]
 hand = []
 for relative in relative_radii:
     radius = (relative * token).item()
@@ -90,34 +91,29 @@ for relative in relative_radii:
     found["bound"] = nearby_upper(f, x, [radius]).best.item()
     hand.append(pd.Series(found) / (top.value * radius))
 hand = pd.DataFrame(hand).assign(relative=relative_radii)
-
-# %% tags=["hide-input"]
 heads = {"relative": "relative length", "grid search": "grid search", "singular": "singular vector"}
 heads |= {"aligned": "aligned", "pgd": "PGD", "bound": "upper bound"}
 figures.table(hand, names=heads, digits={"relative": 1})
 
 # %% [markdown]
 # Each entry is the change of the output over its first-order prediction. Here the output saturates: it moves less than
-# predicted. At three token norms the *aligned* steps, which start at the {term}`singular vector`, end at a smaller
-# maximum than the grid search finds. Projected {term}`gradient ascent` (*PGD*) has one start more, which is fixed: the
-# direction one fifth of the way around the circle. From there it reaches the larger maximum. On layers, below, this
-# start is drawn at random, once for a given seed. A trained layer allows no such grid: there, every attack is a lower
-# {term}`bound` on the worst change.
+# predicted. At three token norms the *aligned* steps, which start at the {term}`singular vector`, miss the largest
+# maximum. Projected {term}`gradient ascent` (*PGD*) has one more start, one fifth of the way around the circle, and
+# finds it. On a trained layer no grid search is possible, so every attack is only a lower {term}`bound` on the worst
+# change.
 #
 # ## The attacks
 #
 # - *Random*: the largest of several uniform directions.
 # - *Singular vector*: the top right singular vector of the {term}`Jacobian`, with the better sign.
 # - *Aligned*: from there, each step goes to the point of the sphere along the gradient of the change.
-# - *PGD*: gradient steps and projection on the ball, from where *aligned* ended and from one random direction, the same
-#   for all lengths.
+# - *PGD*: gradient steps and projection on the ball, from where *aligned* ended and from one random direction.
 # - *One token*: aligned steps of the one token that the singular vector moves most.
-# - *Parting copies*: one token becomes two copies of half its weight, as in {doc}`61_mass_splitting`, which part and
-#   are then moved by PGD; layers without a {term}`mask` only. Lengths on both sides count a token with weight 1, a copy
-#   with weight $\frac12$.
+# - *Parting copies*: one token becomes two copies of half its weight, which part and are then moved by PGD
+#   ({doc}`61_mass_splitting`; layers without a {term}`mask` only). A copy counts with weight $\frac12$ in all lengths.
 #
-# We apply them to layers 0, 3 and 5 of MiniLM, layer 3 also masked, at {term}`windows <window>` of 32 and 98 tokens of
-# two texts, and layer 6 of a random GPT-2 at 32 tokens. Here is PGD on one layer, at a tenth of a token norm.
+# We attack layers 0, 3 and 5 of MiniLM, layer 3 also masked, at {term}`windows <window>` of 32 and 98 tokens of two
+# texts, and layer 6 of a random GPT-2 at 32 tokens. Here is PGD on one layer, at a tenth of a token norm.
 
 # %% tags=["hide-input"]
 corpus = corpora.available(*texts)
@@ -135,13 +131,11 @@ spread = x - x.mean(0)
 rest = spread - (spread @ first)[:, None] * first
 plane = torch.stack([first, torch.linalg.svd(rest).Vh[0]])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-one-attack", "caption": "One attack by PGD, from the singular vector, on layer 3 of MiniLM. Left: the tokens and their moves, projected on the plane of the largest move and the main direction of the tokens across it. Right: how far each token goes."}, "image": {"alt": "Left, tokens as points in a plane, one of them with an arrow far longer than the others. Right, a bar for each word of the window: the size of its move, with one bar much longer than most."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-one-attack", "caption": "One attack by PGD on layer 3 of MiniLM. Left: the tokens and their moves, projected on the plane of the largest move and the main direction of the tokens across it. Right: how far each token goes. One token receives {glue:text}`page-63-share:.0%` of the squared length of the attack."}, "image": {"alt": "Left, tokens as points in a plane, one of them with an arrow far longer than the others. Right, a bar for each word of the window: the size of its move, with one bar much longer than most."}}
 figures.objects.attack(x, moves, words, plane=plane)
 plt.show()
 
 # %% [markdown]
-# One token receives {glue:text}`page-63-share:.0%` of the squared length of this attack.
-#
 # ## Measured against stated
 
 # %% tags=["hide-input"]
@@ -151,16 +145,12 @@ heads |= {"pgd": "PGD", "bound": "bound of this page", "bound_general": "Thm 3.3
 figures.table(by_radius.iloc[::2], names=heads, digits={"relative": 1})
 
 # %% [markdown]
-# The entries are in units of the first-order prediction, medians over the {glue:text}`page-63-count` inputs. These are
-# a grid that we chose, layers of one network and of a random one: a median describes the grid and no population, and
-# has no interval. At one token norm PGD has medians of {glue:text}`page-63-far-low:.1f` to
-# {glue:text}`page-63-far-high:.1f` over the five layers, the masked one among them. PGD finds at most
-# {glue:text}`page-63-gain-short:.1%` more than the singular vector up to a hundredth of a token norm, and
-# {glue:text}`page-63-gain-far:.0%` more at one, in the median of the inputs' own ratios (not the ratio of the
-# medians).
-#
-# The bound is {glue:text}`page-63-slack-near:.1f` times the best attack for the shortest changes, in the median, and up
-# to {glue:text}`page-63-slack:.0f` times for longer ones.
+# The entries are in units of the first-order prediction, medians over the {glue:text}`page-63-count` inputs, a grid that
+# we chose and not a sample. At one token norm PGD has medians of {glue:text}`page-63-far-low:.1f` to
+# {glue:text}`page-63-far-high:.1f` over the five layers. It finds at most {glue:text}`page-63-gain-short:.1%` more than
+# the singular vector up to a hundredth of a token norm, and {glue:text}`page-63-gain-far:.0%` more at one (median of the
+# ratios). The bound of this page is {glue:text}`page-63-slack-near:.1f` times the best attack for the shortest changes,
+# in the median, and up to {glue:text}`page-63-slack:.0f` times for longer ones.
 
 
 # %% tags=["hide-input"]
@@ -220,8 +210,7 @@ print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on t
 # %% [markdown]
 # ## Which inputs are easy to attack?
 #
-# The order of inputs can change with the length. In the case by hand, we take three inputs and find the worst change of
-# a given length on the same grid:
+# By hand again, with three inputs and the same grid search:
 
 # %% tags=["hide-input"]
 three = []
@@ -234,32 +223,29 @@ three = pd.DataFrame(three)
 figures.table(three)
 
 # %% [markdown]
-# At the shortest length the inputs have the order of their constants. Once the change is longer than a token, the one
-# with the smallest constant is the easiest to attack: its tokens can be moved to a place where the constant is larger.
+# For short changes the inputs have the order of their constants. Once the change is longer than a token, the input with
+# the smallest constant is the easiest to attack: its tokens can be moved to a place where the constant is larger.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:observation} What is compared
 # :label: ranking-inputs
 #
-# Inputs are {term}`windows <window>` of {glue:text}`page-63-length:d` tokens from two texts,
-# {glue:text}`page-63-windows:d` over both models, each at every layer of its own model (MiniLM or gpt2-mini, with
-# {glue:text}`page-63-layers:d` layers together): {glue:text}`page-63-inputs:d` in all. For each we attack the
-# attention of the layer with vectors of three lengths relative to the token norm (PGD, or one token alone), and with
-# one word. We compute Spearman's rank correlation of the constant times the length of the change with the largest
-# change $\norm{f(X + \Delta) - f(X)}_F$ found; and, of the *relative constant* $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$
-# with that change over $\norm{f(X)}_F$. *Within* means that both are divided by their mean over the windows of the
-# same layer.
+# An input is a {term}`window` of {glue:text}`page-63-length:d` tokens from one of two texts, at one layer of MiniLM or
+# gpt2-mini. {glue:text}`page-63-windows:d` windows and {glue:text}`page-63-layers:d` layers give
+# {glue:text}`page-63-inputs:d` inputs. We attack the attention of the layer with vectors (PGD, or one token alone) and
+# with one word. Then we compute Spearman's rank correlation of the constant times the length of the change with the
+# largest change $\norm{f(X + \Delta) - f(X)}_F$ found. We do the same for the *relative constant*
+# $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$ and that change over $\norm{f(X)}_F$. *Within* means that both are divided by
+# their mean over the windows of the same layer.
 # :::
 #
-# Inputs are not independent: the 95 % intervals are of a bootstrap that draws windows (of each model and text) and
-# layers (of each model) with replacement. With six layers in each model they are rough. The second pair shares the
-# division by $\norm{f(X)}_F$; what that gives by itself is in the row of the ratio of norms, and the first pair shares
-# nothing but the length, which has a row of its own too.
+# The 95 % intervals are of a bootstrap over windows and layers; with six layers in each model they are rough. Each pair
+# has its control: the length alone for the first, the ratio of norms without any constant for the second.
 #
-# *One word*: one token is replaced by another of the vocabulary. The change of the output to first order, through the
-# layers below, is estimated for all places and words from random probes of the {term}`Jacobian`; the most promising
-# words are measured, and as many random ones.
+# *One word*: one token is replaced by another of the vocabulary. Random probes of the {term}`Jacobian`, through the
+# layers below, estimate the effect of all places and words. The most promising words are measured, and as many random
+# ones.
 
 # %% tags=["hide-input"]
 stored = results.load("one-word")
@@ -283,49 +269,49 @@ ranked = pd.DataFrame(ranked)
 rho = ranked.set_index(["compared", "layers", "within", "attack"])
 
 
-def shown(within):
-    """Correlations with their intervals, as a table to be read; up to 1 % they are so by construction."""
-    said = [f"{row.rho:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-0.00", "0.00") for row in ranked.itertuples()]
-    said = [one.replace("-", "−") for one in said]
-    said = ranked.assign(said=said)[(ranked.within == within) & (ranked.attack != "vector 0.01")]
-    said = said.pivot_table(index=["compared", "layers"], columns="attack", values="said", aggfunc="first", sort=False)
-    return said.rename(columns=ATTACKED).reset_index()
-
-
-figures.table(shown(False), bold=shown(False).layers.eq("both") & shown(False).compared.str.contains("constant"))
-
-# %% [markdown]
-# *Across layers, models and texts. Changes of one per cent are left out: there the change is the constant times its
-# length to first order, and all is by construction. Random orders of {glue:text}`page-63-layers:d` layers mostly lie
-# within ±{glue:text}`page-63-chance:.2f`.*
-
 # %% tags=["hide-input"]
-figures.table(shown(True), bold=shown(True).layers.eq("both") & shown(True).compared.str.contains("constant"))
+def shown(chosen):
+    """Correlations with their intervals, across and within layers; up to 1 % they are so by construction."""
+    said = [f"{row.rho:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-0.00", "0.00") for row in ranked.itertuples()]
+    said = ranked.assign(said=[one.replace("-", "−") for one in said])
+    said["column"] = said.attack.map(ATTACKED) + said.within.map({False: ", across", True: ", within"})
+    said = said[said.layers.isin(chosen) & (said.attack != "vector 0.01")].sort_values(["within", "attack"])
+    return said.pivot_table(index=["compared", "layers"], columns="column", values="said", aggfunc="first", sort=False)
+
+
+together = shown(["both"]).reindex([(name, "both") for name in compared]).reset_index().drop(columns="layers")
+figures.table(together, bold=together.compared.str.contains("constant"))
 
 # %% [markdown]
-# *Within layers, where only the text differs.*
+# *Rank correlations across all layers of both models, and within layers, where only the text differs. Random
+# orders of {glue:text}`page-63-layers:d` layers mostly lie within ±{glue:text}`page-63-chance:.2f`.*
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-ranks", "caption": "Each mark is one window at one layer: the largest change found against what first order predicts, with the line where they are equal. Left: vectors of one token norm follow the prediction across layers and mostly exceed it. Right: the worst word found stays far below it."}, "image": {"alt": "Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini, and a diagonal line. On the left, for vectors, the marks rise along the line, most of them above it. On the right, for one word, they scatter far below the line."}}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the same for each model", "code_prompt_hide": "Hide the table of each model"}
+alone = shown(["MiniLM", "gpt2-mini"]).reset_index()
+alone["compared"] += ", " + alone.pop("layers")
+figures.table(alone)
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-ranks", "caption": "Each mark is one window at one layer: the largest change found against what first order predicts. On the line they are equal. Above: vectors of one token norm follow the prediction across layers and mostly exceed it. Below: the worst word found stays far below it."}, "image": {"alt": "Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini, and a diagonal line. Above, for vectors, the marks rise along the line, most of them above it. Below, for one word, they scatter far below the line."}}
 figures.robustness.ranks(stored)
 plt.show()
 
 # %% [markdown]
-# For vectors the answer across layers is yes: at one token norm {glue:text}`page-63-first-far:.2f`, and in each model too,
-# {glue:text}`page-63-first-minilm:.2f` in MiniLM and {glue:text}`page-63-first-mini:.2f` in gpt2-mini. Part of it is
-# the length, which has {glue:text}`page-63-length-far:.2f` by itself, since tokens of different layers have different
-# norms. Where the ranks of the length are held fixed, {glue:text}`page-63-given-length:.2f` is left (partial
-# correlation over all inputs of both models). Within a layer the constant still ranks changes of a tenth of a token
-# norm ({glue:text}`page-63-first-tenth:.2f`), and at one token norm hardly: {glue:text}`page-63-first-within:.2f`
-# [{glue:text}`page-63-first-within-low:.2f`, {glue:text}`page-63-first-within-high:.2f`], an interval that ends at zero
-# up to what another draw of the bootstrap moves it by. The relative constant seems to do better there
-# ({glue:text}`page-63-relative-within:.2f`), but the ratio of norms without any constant has more
-# ({glue:text}`page-63-size-within:.2f`).
+# **Vectors, across layers: yes.** At one token norm the correlation is {glue:text}`page-63-first-far:.2f`, and it is high
+# in each model, too: {glue:text}`page-63-first-minilm:.2f` in MiniLM and {glue:text}`page-63-first-mini:.2f` in gpt2-mini.
+# The length alone has {glue:text}`page-63-length-far:.2f`, since tokens of different layers have different norms. With
+# the ranks of the length held fixed, {glue:text}`page-63-given-length:.2f` is left (partial correlation over all
+# inputs).
 #
-# For one word no interval of the constants is clear of zero (with another draw of the bootstrap their ends move by some
-# hundredths), and in the two models it is not alike: the relative constant has
-# {glue:text}`page-63-word-minilm:.2f` in MiniLM and {glue:text}`page-63-word-mini:.2f` in gpt2-mini. The word found
-# moves the tokens that the layer receives by {glue:text}`page-63-word-long:.1f` token norms in the median, yet the
-# output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length: a word cannot
+# **Vectors, within a layer: hardly.** The constant still ranks changes of a tenth of a token norm
+# ({glue:text}`page-63-first-tenth:.2f`). At one token norm {glue:text}`page-63-first-within:.2f`
+# [{glue:text}`page-63-first-within-low:.2f`, {glue:text}`page-63-first-within-high:.2f`] is left, and another draw of the
+# bootstrap can move that end to zero. The relative constant has {glue:text}`page-63-relative-within:.2f` there, but the
+# ratio of norms without any constant has {glue:text}`page-63-size-within:.2f`.
+#
+# **One word: no relation seen.** No interval of the constants is clear of zero, and the models differ: the relative
+# constant has {glue:text}`page-63-word-minilm:.2f` in MiniLM and {glue:text}`page-63-word-mini:.2f` in gpt2-mini. In the
+# median, the word found moves the tokens that the layer receives by {glue:text}`page-63-word-long:.1f` token norms, yet
+# the output by {glue:text}`page-63-word-predicted:.2f` of what the constant would allow at that length. A word cannot
 # choose its direction. It still changes the output by {glue:text}`page-63-word-move:.0%` of its norm (a random word by
 # {glue:text}`page-63-word-any:.0%`).
 
@@ -351,6 +337,8 @@ told |= {"word-mini": rho.rho[relative, "gpt2-mini", False, "word"]}
 told |= {"word-move": (words.worst / words.given).median(), "word-any": (words.random / words.given).median()}
 told |= {"word-long": (words.epsilon / words.token).median()}
 told |= {"word-predicted": (words.worst / words["first"]).median()}
+
+# %% tags=["hide-input"]
 layers = words.groupby(["model", "layer"]).ngroups
 told |= {"chance": ranking.by_chance(layers)}
 for key, value in told.items():
@@ -377,24 +365,19 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - While a change is short beside one token, aligned steps and PGD find hardly more than the singular vector, whose
-#   change is $\Lip_X \epsilon$ to first order. At a tenth of a token norm they differ. At one token norm the most
-#   that PGD reaches is {glue:text}`page-63-far-most:.1f` times the prediction.
+# - At one token norm the most that PGD reaches is {glue:text}`page-63-far-most:.1f` times the prediction.
 # - While changes are short, random directions find {glue:text}`page-63-random:.0%` of the worst change, for the median
 #   input, and moving a single token {glue:text}`page-63-alone:.0%`.
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
-#   {glue:text}`page-63-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
-# - Two models are no sample of networks; the intervals say nothing of a third. The best attack is the best *found*: an
-#   input that looks hard to attack may only have been attacked badly. A word may be any that the tokenizer reads back
-#   as itself, and need not fit the sentence.
-# - The bound of this page is {glue:text}`page-63-slack-far:.0f` times the best attack at one token norm, for the
-#   input whose ratio is the median, and at most {glue:text}`page-63-slack-largest:.0f` times over all inputs and
-#   lengths. The bound of Theorem 3.3 of {cite:t}`castin2024smooth` is at least {glue:text}`page-63-general:,.0f`
-#   times the best attack, for the median input: it covers all inputs as large as these.
-# - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
-#   network makes of them.
-# - An ascent with few starts is a lower bound; the case by hand shows that it can miss the largest maximum. The windows
-#   carry no `[CLS]` and no `[SEP]`.
+#   {glue:text}`page-63-copies:.0%` of the unmasked inputs.
+# - Two models are not a sample of networks. An input that looks hard to attack may only have been attacked badly. A word
+#   need not fit the sentence.
+# - At one token norm the bound of this page is {glue:text}`page-63-slack-far:.0f` times the best attack, for the input
+#   whose ratio is the median, and at most {glue:text}`page-63-slack-largest:.0f` times over all inputs and lengths. The
+#   bound of Theorem 3.3 of {cite:t}`castin2024smooth` is at least {glue:text}`page-63-general:,.0f` times the best attack,
+#   for the median input: it covers all inputs as large as these.
+# - We change the numbers that enter *one* attention layer. What the rest of the network makes of this is not measured.
+#   The windows carry no `[CLS]` and no `[SEP]`.
 #
 # **One thing to try.** Is the last layer harder to attack on a longer text? Any layer and window can be attacked:
 #
@@ -539,18 +522,23 @@ print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack abo
 # :::
 # ::::
 #
-# ## Beside bound propagation
+# ## Compared with bound propagation
 #
-# Programs that verify networks bound each output by linear functions of the inputs, layer by layer; for attention this
-# was done by {cite:t}`shi2020robustness`. We compare with auto_LiRPA {cite}`xu2020automatic`, version
-# {glue:text}`page-63-lirpa-version`, on nine random layers. Both bound the same thing: the Frobenius norm of the
-# output's change, when all tokens together move by at most the given length in the Euclidean norm.
+# Programs that verify networks bound each output by linear functions of the inputs, layer by layer, attention too
+# {cite}`shi2020robustness`. We compare with auto_LiRPA {cite}`xu2020automatic`, version
+# {glue:text}`page-63-lirpa-version`, on nine random layers. Both bound the Frobenius norm of the output's change, when
+# all tokens together move by at most a given length in the Euclidean norm.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the nine cases", "code_prompt_hide": "Hide the nine cases"}
 beside = results.load("bench-nearby")
 beside["case"] = [f"{row.heads} × {row.width} × {row.tokens}" for row in beside.itertuples()]
 beside["ours"], beside["theirs"] = beside.bound / beside.attack, beside.lirpa / beside.attack
-heads = {"case": "heads × width × tokens", "epsilon": "length", "ours": "this page", "theirs": "auto_LiRPA"}
+heads = {
+    "case": "heads × width × tokens",
+    "epsilon": "length",
+    "ours": "this page, over the best attack",
+    "theirs": "auto_LiRPA",
+}
 heads |= {"seconds": "seconds, this page", "lirpa_seconds": "seconds, auto_LiRPA"}
 figures.table(beside, names=heads, digits={"epsilon": 2, "ours": 2, "theirs": 2, "seconds": 2, "lirpa_seconds": 2})
 
@@ -566,12 +554,11 @@ assert len(beside) == 9 and (beside.attack <= beside.bound).all() and (beside.bo
 assert short.ours.max() < 1.05
 
 # %% [markdown]
-# Both bounds are divided by the largest change that gradient ascent finds, so 1 is the best possible. The bound of this
-# page is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in these nine cases,
-# and at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f` of the
-# ascent. It is made for attention; auto_LiRPA takes networks of many kinds, and bounds every coordinate of the output,
-# of which we take the norm. We took the better of its methods CROWN and intervals followed by CROWN, in version
-# {glue:text}`page-63-lirpa-version`; version 0.7.1, which was not available to us, may be tighter.
+# The bound of this page is {glue:text}`page-63-lirpa-least:.1f` to {glue:text}`page-63-lirpa-most:.0f` times tighter in
+# these nine cases, and at length {glue:text}`page-63-lirpa-length:.2f` within a factor {glue:text}`page-63-lirpa-short:.3f`
+# of what gradient ascent finds. It is made for attention; auto_LiRPA takes networks of many kinds and bounds every
+# coordinate of the output, of which we take the norm. (We took the better of CROWN and intervals followed by CROWN;
+# version 0.7.1 may be tighter.)
 #
-# **Next:** {doc}`65_regimes`, which {term}`bound` is the smallest at which length and {term}`radius`. An appendix,
+# **Next:** {doc}`65_regimes` says which {term}`bound` is the smallest at which length and {term}`radius`. An appendix,
 # {doc}`72_kv_rounding`, asks whether the constant says which layers bear a rounded cache.

@@ -11,8 +11,8 @@
 #
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
 # does not depend on $n$. They cross near $n = \frac{27}{32} e^{2t}$, where $t$ is the {term}`logit range`. For one
-# pair of matrices and three tokens or more, the {term}`worst inputs <worst input>` that we found reach at least
-# {glue:text}`page-65-least:.2f` of the smaller bound, at every length and {term}`radius` that we tried
+# pair of matrices and at least three tokens, the {term}`worst inputs <worst input>` that we found reach
+# {glue:text}`page-65-least:.2f` of the smaller bound or more, at every length and {term}`radius` that we tried
 # ({numref}`fig-65-map`). So there the smaller bound is less than twice the true constant.
 
 # %% tags=["parameters"]
@@ -78,6 +78,7 @@ def worst_fork(n, R, angles=33, most=15):
     return max(best, (found[at].item(), c[at].item(), 2 * m[at].item() / n))
 
 
+# %% tags=["hide-input"]
 def smallest_upper(n, R):
     """The smaller of the two tightest upper bounds, and whether it is that of sqrt(n)."""
     root = bounds.general_upper_optimal(A, V, n, R)
@@ -136,12 +137,12 @@ for n in (3, 6, 12, 24, 48):
 settled = pd.DataFrame(settled, columns=["n", "radius", "limit", "peak", "end"])
 summary = settled.groupby("n")[["radius", "peak", "limit"]].median()
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-map", "caption": "Which of the two tightest upper bounds is the smaller, with $A = -I$, $V = I$ in the plane, $t = R^2$. Dots: the largest constant that was measured there, over that bound, on the grid and, for few tokens, from ascent. At these dots, but for the dark ones at two tokens, the smaller bound cannot be improved by more than a factor of two. Red: the radius beyond which random inputs, scaled up, stay below $\\sqrt n$ (medians)."}, "image": {"alt": "The plane of radius and length, both on logarithmic axes, in two colours that meet in a steep curve. A grid of dots covers it, coloured by a ratio between one half and one for three tokens and more. A red dashed line with squares rises to the right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-map", "caption": "Which of the two tightest upper bounds is the smaller, with $A = -I$, $V = I$ in the plane, $t = R^2$. Dots: the largest constant that we measured there, over that bound. Except at the dark dots, at two tokens, the smaller bound cannot be improved by more than a factor of two. Red: the radius beyond which random inputs, scaled up, stay below $\\sqrt n$ (medians)."}, "image": {"alt": "The plane of radius and length, both on logarithmic axes, in two colours that meet in a steep curve. A grid of dots covers it, coloured by a ratio between one half and one for three tokens and more. A red dashed line with squares rises to the right."}}
 line = np.geomspace(0.15, 130, 500)
 border = border_at(np.minimum(line**2, 25)).clip(1.5, 3e5)
 small = climbed[["n", "R", "ratio"]]
 both = pd.concat([grid[["n", "R", "ratio"]], small])
-ax = plt.subplots(figsize=(6.4, 4.6))[1]
+ax = plt.subplots(figsize=(5.4, 4.6))[1]
 ax.fill_between(line, 1.5, border, color="#dbe9f5", lw=0)
 ax.fill_between(line, border, 3e5, color="#fbe6d3", lw=0)
 ax.plot(line[border < 3e5], border[border < 3e5], color="#404040", lw=1)
@@ -151,8 +152,8 @@ ax.plot(summary.radius, summary.index, color="#cc3311", marker="s", ls="--")
 words = {"bbox": {"fc": "white", "ec": "none", "alpha": 0.9, "pad": 1.5}, "zorder": 4, "color": "black"}
 ax.text(0.2, 170, "mean-field bound", **words)
 ax.text(3.2, 5500, "$\\sqrt{n}$ bound", **words)
-ax.text(36, 160, "random\ninputs:\nbelow $\\sqrt{n}$\nfrom here", **words | {"color": "#cc3311"})
-ax.set(xscale="log", yscale="log", ylim=(1.6, 2e5), xlim=(0.17, 130))
+ax.text(35, 160, "random\ninputs:\nbelow $\\sqrt{n}$\nfrom here", **words | {"color": "#cc3311"})
+ax.set(xscale="log", yscale="log", ylim=(1.6, 2e5), xlim=(0.17, 170))
 ax.set(xlabel="radius R", ylabel="tokens n")
 ax.set_xticks([0.2, 0.5, 1, 2, 5, 10, 30, 100], [0.2, 0.5, 1, 2, 5, 10, 30, 100])
 ax.set_yticks([10, 100, 1000, 10_000, 100_000], ["10", "100", "1,000", "10,000", "100,000"])
@@ -161,9 +162,9 @@ plt.show()
 # %% [markdown]
 # ## By hand: a fork of three tokens
 #
-# The worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at one place where both prongs have
-# the same score. With a straight angle and $n = 3$: one token at $R e_1$, prongs at $\pm R e_2$. This token gives each
-# prong nearly half of its {term}`attention`, and its output moves as they do.
+# The worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at one place, to which both prongs
+# have the same score. Take $n = 3$ and a straight angle, with one token at $R e_1$ and prongs at $\pm R e_2$. This token
+# gives each prong nearly half of its {term}`attention`, and its output moves as they do.
 
 # %%
 R = 2.0
@@ -176,7 +177,7 @@ print("attention of the third token:", f.probabilities(x)[0, 2].numpy().round(4)
 print(f"it moves by {(J @ push)[4:].norm():.4f}, stated {stated:.4f}")
 print(f"norm of the Jacobian {norm:.4f}, bound {bounds.general_upper_optimal(A, V, 3, R):.4f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-fork", "caption": "A fork of twelve tokens with a straight angle, at $R = 2$. The prongs are pushed by a total of one (left); the ten other outputs all move together (right), and their moves add up as $\\sqrt{10}$."}, "image": {"alt": "Two panels. Left, one token at the top and one at the bottom, the prongs, and ten tokens together between and beside them; the prongs move in opposite directions. Right, the outputs: the ten move together, across the axis of the fork."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-fork", "caption": "A fork of twelve tokens with a straight angle, at $R = 2$. The prongs are pushed by a total of one (left). The ten other outputs all move together (right), so their moves add up to $\\sqrt{10}$ times one of them."}, "image": {"alt": "Two panels. Left, one token at the top and one at the bottom, the prongs, and ten tokens together between and beside them; the prongs move in opposite directions. Right, the outputs: the ten move together, across the axis of the fork."}}
 fork = 2 * torch.cat([torch.stack([e2, -e2]), e1.expand(10, 2)])
 move = torch.zeros_like(fork)
 move[0], move[1] = e1 / math.sqrt(2), -e1 / math.sqrt(2)
@@ -206,7 +207,7 @@ plt.show()
 #
 # ## The fork
 #
-# Is the factor $t$ before $\sqrt n$ real? It is, on forks:
+# The factor $t$ in front of $\sqrt n$ is attained, on forks:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -224,10 +225,9 @@ plt.show()
 # :::
 #
 # With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to
-# $n = 2 + 2 e^{3 \lambda R^2/2}$: attention does grow like $R^2 \sqrt n$, as in Theorem 3.3, in $n$ and $R$ together.
-#
-# The statement is for any $A$ with a negative eigenvalue, symmetric or not. We tried it on random ones, with random
-# $V$, angles, lengths and radii.
+# $n = 2 + 2 e^{3 \lambda R^2/2}$. So the constant does grow like $R^2 \sqrt n$, as in Theorem 3.3, in $n$ and $R$
+# together. We tried the statement on random $A$ with a negative eigenvalue, not symmetric, with random $V$, angles,
+# lengths and radii.
 
 # %% tags=["hide-input"]
 fork_ratios = []
@@ -317,10 +317,7 @@ worst = copies.difference.abs().max()
 # and $L / (t e^t) \to \frac{3 \sqrt 3}8$ for $\theta > 2$. For $\theta < 1$ the lower bound is the limit.
 # :::
 #
-# For $1 < \theta < 2$ we have no proof that nothing larger exists, but a sketch: a row counts only with tokens that get
-# a share of its attention; these stand at least $\theta - 1$ above the group, at equal heights up to order $1 / t$, and
-# two of them lie at most as far apart as the two prongs. We have not written out that all rows of an input with a large
-# constant are of this kind.
+# For $1 < \theta < 2$ we cannot prove that nothing larger exists; a sketch stands after the proof.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -337,9 +334,13 @@ worst = copies.difference.abs().max()
 # 3. *Beyond 2:* the two atoms of {prf:ref}`mean-field-constant`, rounded to whole numbers of tokens. The upper bounds
 #    are those of the border. $\square$
 # :::
+#
+# *A sketch for $1 < \theta < 2$.* A row counts only with tokens that get a share of its attention. These stand at least
+# $\theta - 1$ above the group, at equal heights up to order $1 / t$, and two of them lie at most as far apart as the two
+# prongs. We have not written out that all rows of an input with a large constant are of this kind.
 # ::::
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-phases", "caption": "Between the regimes: the best of 401 heights for each length $n = e^{\\theta t}$. Up to $\\theta = 1$ the constant is known to its leading factor; between 1 and 2 it lies between the line and the dotted one. (At $t = 200$ marks may be half a percent above the line.) {term}`Gradient ascent` over four groups of tokens at $t = 200$, done once, came no higher."}, "image": {"alt": "The constant over t times the root of n against theta. A line is flat at 0.71 up to one, bends down to one half at 1.7 and is flat again up to two. Forks follow it from below and fall off after 1.7, where squares at one half take over; a dotted line stays at 0.71."}}
+# %% tags=["hide-input"]
 t_far = 200.0
 g = Attention.from_matrices(-t_far * torch.eye(2).double(), V)
 
@@ -364,25 +365,29 @@ for theta in np.linspace(0.25, 1.95, 35):
 phases = pd.DataFrame(phases, columns=["theta", "fork", "one"])
 
 
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-phases", "caption": "Between the regimes: the best of 401 heights for each length $n = e^{\\theta t}$, at $t = 200$. Up to $\\theta = 1$ the constant is known to its leading factor; between 1 and 2 it lies between the solid and the dotted line. {term}`Gradient ascent` over four groups of tokens, done once, came no higher than the marks."}, "image": {"alt": "The constant over t times the root of n against theta. A line is flat at 0.71 up to one, bends down to one half at 1.7 and is flat again up to two. Forks follow it from below and fall off after 1.7, where squares at one half take over; a dotted line stays at 0.71."}}
 def G(theta):
     return np.where(theta <= 1, 0.5**0.5, np.maximum((np.maximum(theta * (2 - theta), 0) / 2) ** 0.5, 0.5))
 
 
-ax = figures.panels(1, width=6.4, height=3.6)[0]
-ax.plot(phases.theta, G(phases.theta), color="#404040", label=r"G($\theta$), a lower bound as $t \to \infty$")
-ax.axhline(0.5**0.5, color="#404040", ls=":", lw=1, label="upper bound")
-ax.plot(phases.theta, phases.fork, "o", color="#009e73", ms=4, label="best fork, t = 200")
+ax = figures.panels(1, width=5.2, height=3.8)[0]
+ax.plot(phases.theta, G(phases.theta), color="#404040")
+ax.axhline(0.5**0.5, color="#404040", ls=":", lw=1)
+ax.plot(phases.theta, phases.fork, "o", color="#009e73", ms=4)
 far_on = phases[phases.theta > 1.4]
-ax.plot(far_on.theta, far_on.one, "s", color="#d55e00", ms=4, label="one token and copies of its negative, t = 200")
+ax.plot(far_on.theta, far_on.one, "s", color="#cc79a7", ms=4)
 ax.set(xlabel=r"$\theta = \log n / t$", ylabel=r"constant over $t\, \sqrt{n}$", ylim=(0, 0.8))
-ax.legend(loc="lower left", fontsize=9)
+ax.text(1.95, 0.72, "upper bound", ha="right", color="#404040")
+ax.text(0.25, 0.65, r"lower bound G($\theta$), as $t \to \infty$", color="#404040")
+ax.text(1.72, 0.38, "best fork", ha="right", color="#009e73")
+ax.text(1.4, 0.5, "one token, many\ncopies of its negative", ha="right", va="center", color="#cc79a7")
 plt.show()
 
 # %% [markdown]
 # ## The map, measured
 #
-# The grid has {glue:text}`page-65-points` pairs of length and radius. At each pair we measured the largest constant
-# over forks with prongs of $m$ copies each, at 33 angles and up to 15 numbers $m$, and over the paper's input of
+# The grid has {glue:text}`page-65-points` pairs of length and radius. At each we measured the largest constant over
+# forks with prongs of $m$ copies each, at 33 angles and up to 15 numbers $m$, and over the paper's input of
 # {term}`two clusters`.
 
 # %% tags=["hide-input"]
@@ -393,15 +398,15 @@ figures.table(regimes, names=heads)
 
 # %% [markdown]
 # For $n \le 8$ we also maximised the constant by {term}`gradient ascent` from random inputs of the disc, which does
-# not use forks. The table has the constants that it found, over the constant of the worst fork:
+# not use forks. The table divides the constants that it found by that of the worst fork:
 
 # %% tags=["hide-input"]
 shown = climbed.pivot(index="n", columns="R", values="gain").reset_index()
 figures.table(shown, names={"n": "tokens n"} | {R: f"R = {R:g}" for R in shown.columns[1:]})
 
 # %% [markdown]
-# With two tokens there is no room for a fork, and for larger $R$ the ascent finds clearly more. With three and more
-# it finds no more than the fork, to the digits shown; at some lengths and large $R$ it falls behind.
+# With two tokens there is no room for a fork, and for larger $R$ the ascent finds clearly more. With three or more it
+# finds no more than the fork, to the digits shown.
 #
 # ## One cut through the map
 
@@ -422,29 +427,33 @@ pair, weights = two_diracs(A, cut, share=1 / 3)
 plateau = local_lipschitz(f, pair, weights=weights).value.item()
 edge = border_at(cut**2)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-cut", "caption": "At fixed radius the worst constant found grows roughly like $\\sqrt n$ up to the border (dashed), then no more. The constant of the paper's input, one token against all others, falls beyond some length; that of forks, whose prongs can hold a share of the tokens, does not."}, "image": {"alt": "Log-log curves against the number of tokens at one radius. The published bound rises throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks the border."}}
-ax = plt.subplots(figsize=(6.4, 4.2))[1]
-ax.plot(through.n, through.published, "k:", lw=1.2, label="smaller published bound (reconstructed)")
-ax.plot(through.n, through.upper, color="#404040", label="smaller bound of the theorem")
-ax.plot(through.n, through.fork, "o-", color="#009e73", label="worst fork, measured")
-ax.plot(through.n, through.paper, "s-", color="#d55e00", ms=3, label="two clusters, measured")
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-cut", "caption": "At fixed radius the worst constant found grows roughly like $\\sqrt n$ up to the border (dashed), and then stops. The constant of the paper's two clusters, one token against all others, falls beyond some length. That of forks, whose prongs can hold a share of the tokens, does not."}, "image": {"alt": "Log-log curves against the number of tokens at one radius. The published bound rises throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks the border."}}
+ax = plt.subplots(figsize=(5.2, 4.4))[1]
+ax.plot(through.n, through.published, "k:", lw=1.2)
+ax.plot(through.n, through.upper, color="#404040")
+ax.plot(through.n, through.fork, "o-", color="#009e73", ms=4)
+ax.plot(through.n, through.paper, "s-", color="#d55e00", ms=3)
 ax.axvline(edge, color="#808080", lw=0.8, ls="--")
-ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", ylim=(1, 1e5))
+ax.text(60, 180, "published bound\n(reconstructed)", ha="right")
+ax.text(1.2e5, 230, "bound of the theorem", ha="right", color="#404040")
+ax.text(2.6, 5, "worst\nfork", ha="right", va="center", color="#009e73")
+ax.text(25, 2.5, "two clusters", color="#d55e00")
+ax.set(
+    xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(0.7, 1.6e5), ylim=(1, 1e4)
+)
 ax.set_xticks([10, 100, 1000, 10_000, 100_000], ["10", "100", "1,000", "10,000", "100,000"])
 ax.set_yticks([1, 10, 100, 1000, 10_000], ["1", "10", "100", "1,000", "10,000"])
-ax.legend(fontsize=9, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# Two {term}`atoms <atom>` of the best weights have the constant {glue:text}`page-65-plateau:.0f`; forks of up to
-# {glue:text}`page-65-longest:,.0f` tokens reach {glue:text}`page-65-fork:.0f`; the bound is
-# {glue:text}`page-65-upper:.0f`.
+# Forks of up to {glue:text}`page-65-longest:,.0f` tokens reach {glue:text}`page-65-fork:.0f`, two {term}`atoms <atom>` of
+# the best weights {glue:text}`page-65-plateau:.0f`, and the bound is {glue:text}`page-65-upper:.0f`.
 #
 # ## Random inputs, scaled up
 #
 # For almost every fixed $X$, the local constant at $RX$ tends to at most $\norm{V}_2 \sqrt n$ as $R \to \infty$
-# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which radius on? The table has medians over twelve
-# random inputs of the disc for each $n$; *peak* and *limit* are constants over $\sqrt n$.
+# (Theorem 3.7, {doc}`24_large_radius`), without the factor $t$. From which radius on is it below $\sqrt n$? The table has
+# medians over twelve random inputs of the disc for each $n$.
 
 # %% tags=["hide-input"]
 heads = {"n": "tokens n", "radius": "below √n from R =", "peak": "peak over √n", "limit": "limit over √n"}
@@ -452,8 +461,8 @@ figures.table(summary.reset_index(), names=heads, digits=2)
 
 # %% [markdown]
 # The constant of a random input ends well below $\sqrt n$, because few tokens choose the same one. On the way it
-# exceeds $\sqrt n$ several times over, and the radius at which it comes back grows with $n$: until then, two tokens
-# that compete for the attention of many are a fork. The limit is not a bound on a ball.
+# exceeds $\sqrt n$ several times over, and the radius at which it comes back grows with $n$. Until then, two tokens that
+# compete for the attention of many others act as a fork. So the limit is not a bound on a ball.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert len(heights) == 401, "the best of 401 heights"
@@ -479,17 +488,17 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - For this $A$ and $V$ the smaller of the two bounds is within a factor of 2 of the truth at every point of the
-#   *grid* with $n \ge 3$; between these points we did not measure. There, neither $\sqrt n$, nor $R^2$ in front of
-#   it, nor the plateau can be improved by more than a constant.
-# - At two tokens and large $R$ a gap is left, and no input tried comes near to closing it: there is no room for a
-#   fork.
+# - For this $A$ and $V$ the smaller bound is within a factor of 2 of the truth at every point of the *grid* with
+#   $n \ge 3$; between these points we did not measure. There, neither $\sqrt n$, nor $R^2$ in front of it, nor the
+#   plateau can be improved by more than a constant.
+# - At two tokens and large $R$ a gap is left, and no input that we tried comes near to closing it.
 # - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, growth in $n$ ends near
 #   $e^{2 \gamma^* R^2}$ tokens, $\gamma^* < \norm A_2$, up to a power of $t$: {doc}`29_exact_rate`. For general $A$
 #   we do not know the constant in front of $t \sqrt n$ up to that length.
 # - The worst inputs are the worst *found*: forks and a short ascent. The largest constants lie between dots and bounds.
 # - The random inputs are uniform on the disc, unmasked. With another distribution the red line moves.
 #
-# **One thing to try.** Set `cut` to 1 or 3: the plateau begins near $n = e^{2}$ or $n = e^{18}$, beyond the page.
+# **One thing to try.** Set `cut` to 1 or 3 in the first code cell: the plateau begins near $n = e^{2}$, or near
+# $n = e^{18}$, beyond the figure.
 #
 # **Next:** {doc}`66_worst_inputs`.

@@ -39,23 +39,24 @@ figures.house_style()
 stored, text, growth = (results.load(name) for name in ("bounds-survey", "bounds-survey-text", "bounds-survey-growth"))
 found = medians(text[(text.layer == layer) & ~text.masked])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-text", "caption": "Upper bounds on the constant of layer {glue:text}`page-67-layer` of MiniLM at {term}`windows <window>` of Python's reference (medians of three), each valid for this layer; thin lines lead from the curves to their names. Black: the constant. Green band: from there to the three terms. Solid: for this text alone. Dashed: for all inputs of a {term}`ball <radius>`; these must lie far above, because text is far from its {term}`worst inputs <worst input>`."}, "image": {"alt": "Log-log curves against the number of tokens. A thick black curve with a narrow green band above it lies at the bottom; dashed and solid coloured curves of other bounds lie two to four powers of ten higher."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-text", "caption": "Upper bounds on the constant of layer {glue:text}`page-67-layer` of MiniLM at {term}`windows <window>` of Python's reference (medians of three). Black: the constant. Green band: from there to the three terms. Solid lines hold for this text alone. Dashed lines hold for all inputs of a {term}`ball <radius>` and must lie far above, because text is far from its {term}`worst inputs <worst input>`."}, "image": {"alt": "Log-log curves against the number of tokens. A thick black curve with a narrow green band above it lies at the bottom; dashed and solid coloured curves of other bounds lie two to four powers of ten higher."}}
 figures.bounds_survey.at_text(text, layer=layer)
 plt.show()
 
 # %% [markdown]
-# At {glue:text}`page-67-length` {term}`tokens <token>` of text the constant of this layer of MiniLM is
+# ## One layer, one text
+#
+# At {glue:text}`page-67-length` {term}`tokens <token>` of text the constant of this layer is
 # {glue:text}`page-67-truth:.0f`. Theorem 3.3, the bound of Yudin et al. and our form of Theorem C.3 are
 # {glue:text}`page-67-low:,.0f` to {glue:text}`page-67-high:,.0f` times too high there. The two bounds for all
-# lengths, Theorem 3.5 and our tighter form, are beyond ten to the power of {glue:text}`page-67-beyond`. At the
-# longest text our joint bound of all heads, for *all* inputs in the ball ({doc}`21_general_bound`), is
-# {glue:text}`page-67-shared:.1f` times smaller than the bound of Yudin et al. and our form of C.3, which are for that
-# *one* text.
+# lengths, Theorem 3.5 and our tighter form, exceed ten to the power of {glue:text}`page-67-beyond`. Our joint bound of
+# all heads ({doc}`21_general_bound`) holds for *all* inputs of the ball. It is still {glue:text}`page-67-shared:.1f`
+# times smaller than the bound of Yudin et al. and our form of C.3 for this *one* text.
 #
 # ## Two tokens
 #
-# One {term}`attention head` with $A = V = I$ at the tokens $e_1, e_2$. The table has the bounds for one head without
-# biases, in the Euclidean norm or in $W_2$; limits and bounds for layers are left out:
+# Take one {term}`attention head` with $A = V = I$ at the tokens $e_1, e_2$. The table has the bounds for one head without
+# biases, in the Euclidean norm or in $W_2$. It leaves out limits and bounds for layers.
 
 # %%
 eye = torch.eye(2).double()
@@ -78,13 +79,15 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 # %% [markdown]
 # ## What each bound is for
 #
-# Each formula was compared with the norm of the {term}`Jacobian` by autograd, in the norm that it is stated in, at
-# random inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at
-# inputs that {term}`gradient ascent <gradient ascent>` and trials made worse: in all {glue:text}`page-67-cases:,.0f`
-# of the {glue:text}`page-67-stored:,d` stored cases; to the others the formula does not apply (the limit has no value
-# at a tie). A ratio below 1 shows that a formula fails. The column on the form uses the words of the
-# {ref}`badges <badges>`; *reconstructed* holds second-hand transcriptions too. First, bounds at one input, in the
-# Euclidean norm unless the table names another norm.
+# We compared each formula with the norm of the {term}`Jacobian` by autograd, in the norm in which it is stated. The
+# inputs are random, or built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens), or made
+# worse by {term}`gradient ascent` and random trials. These are {glue:text}`page-67-cases:,.0f` of the
+# {glue:text}`page-67-stored:,d` stored cases; to the others the formula does not apply (the limit has no value at a
+# tie).
+#
+# A *smallest ratio* of bound to constant below 1 shows that a formula fails. A large number under *largest* says that
+# the bound is far off elsewhere. The third column uses the words of the {ref}`badges <badges>` and counts second-hand
+# transcriptions as *reconstructed*. First, bounds at one input, in the Euclidean norm unless the table names another:
 
 # %% tags=["hide-input"]
 over = stored.dropna(subset="over").groupby("bound", sort=False).over.agg(["min", "max", "size"])
@@ -107,31 +110,33 @@ def shown(of, about):
 shown(["dot-product attention", "rotary attention"], ["one input", "limit"])
 
 # %% [markdown]
-# The *smallest ratio* is over these small cases, which differ by bound: on {doc}`21_general_bound` a fork comes much
-# closer to the leading constant. A large number under *largest* says that the bound is far off elsewhere. On a ball and
-# for {term}`measures <measure>`:
+# These cases are small and differ by bound: on {doc}`21_general_bound` a fork comes much closer to the leading constant.
+# Next, bounds on a ball and for {term}`measures <measure>`:
 
 # %% tags=["hide-input"]
 shown(["dot-product attention", "rotary attention"], ["ball"])
 
 # %% [markdown]
-# Other attentions, and the parts of a layer:
+# The third, folded table has other kinds of attention and the parts of a layer.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of], [""])
 
 # %% [markdown]
-# Three formulas, emphasised, are exceeded. The bound of the released code of {cite:t}`castin2024smooth` takes
-# $\abs{A x_i}$ for the slope of the query term too ({doc}`21_general_bound`). Theorem 3.2 of
-# {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where twice is
-# needed ({doc}`52_l2_attention`). The released code of {cite:t}`newhouse2025training` takes norms of whole matrices,
-# all heads stacked. For one head its formula follows from the theorem below; with four heads, all queries in one of
-# them, and without their rotary positions, it is exceeded by a factor of {glue:text}`page-67-newhouse:.1f`.
+# Three formulas, emphasised in the tables, are exceeded:
+#
+# - The bound of the released code of {cite:t}`castin2024smooth` takes $\abs{A x_i}$ for the slope of the query term too
+#   ({doc}`21_general_bound`).
+# - Theorem 3.2 of {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where
+#   they are needed twice ({doc}`52_l2_attention`).
+# - The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, with all heads stacked. For one head
+#   its formula follows from the theorem below. It is exceeded by a factor of {glue:text}`page-67-newhouse:.1f` with four
+#   heads, all queries in one of them, and without the rotary positions of that code.
 #
 # ## A wrong use raises an error
 #
-# Each entry checks the map that it is given. The bound for measures is for attention without a
-# {term}`mask`; with one it is exceeded already where all {term}`logits <logit>` are zero:
+# The bound for measures is for attention without a {term}`mask`. With a mask it is exceeded even where all
+# {term}`logits <logit>` are zero. Each entry therefore checks the map that it is given:
 
 # %%
 blind = Attention.from_matrices(0 * eye, eye, masked=True)
@@ -147,10 +152,10 @@ for key, f in (("mean_field", blind), ("general", Attention.l2(eye[None], eye[No
 # %% [markdown]
 # ## At worst inputs, along the length and the radius
 #
-# One random head of width 8, with matrices of norm one, at a fork of its ball and at random tokens of the same
-# sphere.
+# We follow one random head of width 8, with matrices of norm one, at a fork of its ball and at random tokens of the
+# same sphere ({numref}`fig-67-worst`).
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-worst", "caption": "Bounds over the constant. At forks (top) the bounds of order $\\sqrt n$ stay within a small factor as the length grows, and those of Yudin et al. grow away. At random tokens (bottom) Theorems 3.3 and C.3 grow most; the three terms stay near. The bound for measures is drawn for small {term}`logit ranges <logit range>` only."}, "image": {"alt": "Four log-log panels of bound over constant. Along the number of tokens at forks five of nine curves stay below ten, the two of Yudin et al. rise and the one for measures falls; against the logit range that one ends early. At random tokens most curves rise with the number of tokens, the lowest does not."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-worst", "caption": "Bounds over the constant, for one bound of each kind; *on a ball* is our joint bound. At forks (top) the bounds of order $\\sqrt n$ stay within a small factor as the length grows, and that of Yudin et al. moves away. At random tokens (bottom) Theorems 3.3 and C.3 grow most, and the three terms stay near. The tighter form of Theorem 3.5, for measures, leaves the panels at a {term}`logit range` of about ten."}, "image": {"alt": "Four log-log panels of bound over constant. Along the number of tokens at forks, four of six curves stay near ten or below, that of Yudin et al. rises and that for measures falls; against the logit range the last ends early. At random tokens most curves rise with the number of tokens; the lowest does not."}}
 figures.bounds_survey.at_worst(growth)
 plt.show()
 
@@ -211,9 +216,9 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 #
 # ## What a root of the length is worth
 #
-# For scaled cosine attention, with logits $\tau\, \hat q_i \cdot \hat k_j$ and values $\nu\, \hat v_j$, where
-# $\hat y = y / \sqrt{\abs{y}^2 + \epsilon}$, the two transcribed bounds ({cite:t}`qi2023lipsformer`,
-# {cite:t}`nair2025softmax`) grow like $n^2$. The argument of Theorem 3.3 gives a bound of order $\sqrt n$:
+# Scaled cosine attention has logits $\tau\, \hat q_i \cdot \hat k_j$ and values $\nu\, \hat v_j$, where
+# $\hat y = y / \sqrt{\abs{y}^2 + \epsilon}$. The bounds of {cite:t}`qi2023lipsformer` and {cite:t}`nair2025softmax`, as
+# transcribed, grow like $n^2$ for it. The argument of Theorem 3.3 gives a bound of order $\sqrt n$:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -221,8 +226,7 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 # :label: survey-cosine
 #
 # Let $f$ be one such head, with $\epsilon > 0$ and $\tau, \nu \ge 0$. On all inputs of $n$ tokens, masked or not, in
-# the
-# Euclidean norm,
+# the Euclidean norm,
 #
 # $$\Lip(f) \le \frac{\nu}{\sqrt\epsilon} \Big(\sqrt{\tfrac n2}\, \tau \norm{W_K}_2 + \tau \norm{W_Q}_2
 #   + \sqrt n\, \norm{W_V}_2\Big).$$
@@ -238,15 +242,15 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 # $\sum_j \abs{z_j} \le 1$, so $\max_j \abs{z_j} \le \frac12$ and $\sum_j z_j^2 \le \frac12$. Over $n$ rows, a factor
 # $\sqrt n$.
 #
-# For $n \ge 2$ each term is at most the one of either transcription, which are therefore true as transcribed.
+# For $n \ge 2$ each term is at most that term of either transcription, so both are true as transcribed.
 # :::
 # ::::
 #
 # ## Left out
 #
-# Bounds whose formulas we do not have, and results of another kind:
+# The folded table names bounds whose formulas we do not have, and results of another kind.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 figures.table(pd.DataFrame(LEFT_OUT, columns=["result", "where", "why not here"]))
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -328,14 +332,14 @@ ledger.record(
 #
 # - The ratios are for small maps: a few tokens, width up to four, three heads. The *largest* ratio grows with all of
 #   these, and only its order of magnitude means something.
-# - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all this
-#   page shows, except the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.
-# - {numref}`fig-67-text` is of one layer, model and text. All layers at {glue:text}`page-67-all-length` tokens, with
-#   and without a mask, are in the table `bounds-survey-text`, where the three terms are at most {glue:text}`page-67-most:.1f`
-#   times the constant at every length.
-# - Bounds in different norms, or of different maps, are not to be compared with each other.
+# - No case that we tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms this page shows
+#   no more, except for the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.
+# - {numref}`fig-67-text` shows one layer of one model on one text. The table `bounds-survey-text` has all layers at
+#   {glue:text}`page-67-all-length` tokens, with and without a mask; there the three terms are at most
+#   {glue:text}`page-67-most:.1f` times the constant.
+# - Bounds in different norms, or of different maps, cannot be compared with each other.
 #
-# **One thing to try.** Give `figures.bounds_survey.at_worst` rows of your own head:
-# `lab.experiments.bounds_survey.growth_rows` with another `width` and `seed`.
+# **One thing to try.** In the downloaded notebook, draw {numref}`fig-67-worst` for another head: replace `growth` by the
+# rows that `tables.growth_rows` makes with another `width`.
 #
 # **Next:** {doc}`68_exact_cases`.

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Inputs with known constants
 #
-# Does your code compute the {term}`local Lipschitz constant` of {term}`attention` right? Here are
+# Does your code compute the {term}`local Lipschitz constant` of {term}`attention` correctly? Here are
 # {glue:text}`page-68-cases` inputs for which the answer is a formula, with a short proof for each. They are in one
-# file that needs none of our code. Our solver errs by at most {glue:text}`page-68-ours:.0e` of the value in double
+# file that needs none of our code. Our solver has a relative error of at most {glue:text}`page-68-ours:.0e` in double
 # precision, and each of three wrong implementations fails on some of the inputs ({numref}`fig-68-errors`).
 
 # %% tags=["parameters"]
@@ -89,7 +89,7 @@ for case in cases:
     mistakes += [(case.name, way, abs(one.item() / case.value - 1)) for way, one in found.items() if concerned[way]]
 mistakes = pd.DataFrame(mistakes, columns=["name", "route", "error"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-68-errors", "caption": "Relative errors in double precision, one column for each input. Inputs of one family ({ref}`below <families>`) stand together. The three right ways stay below the tolerance, the black line; the three wrong ones are mostly off by percents and more, but right on some of the inputs that they concern. Errors of less than a unit of rounding are drawn at the lower edge."}, "image": {"alt": "Relative errors on a logarithmic axis, one column of marks for each input, in nine families. Three kinds of marks lie at the bottom near 1e-16, below a black line of steps between 1e-14 and 1e-13. Three other kinds lie at the top, between a hundredth and ten, a few of them at the bottom. Between them there is nothing."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-68-errors", "caption": "Relative errors in double precision, one column for each input, by family ({ref}`below <families>`). The three correct ways stay below the tolerance, the black line. The three wrong ones are mostly off by a few percent or more, but correct on some of the inputs that they concern. Errors below one unit of rounding are drawn at the lower edge."}, "image": {"alt": "Relative errors on a logarithmic axis, one column of marks for each input, in nine families. Three kinds of marks lie at the bottom near 1e-16, below a black line of steps between 1e-14 and 1e-13. Three other kinds lie at the top, between a hundredth and ten, a few of them at the bottom. Between them there is nothing."}}
 figure, ax = plt.subplots(figsize=(5.0, 6.2))
 place = {case.name: at for at, case in enumerate(cases)}
 both = pd.concat([mistakes, ours[["name", "route", "error"]]])
@@ -126,15 +126,13 @@ print(case.formula, "=", case.value)
 print("computed:", local_lipschitz(case.attention, case.x).value.item())
 
 # %% [markdown]
-# Without the {term}`mask` the answer is 2, so an implementation that forgets it is found out.
+# Without the {term}`mask` the answer is 2, so this case exposes an implementation that forgets it.
 #
 # ## With NumPy alone
 #
-# The file `reference_cases.json` lies in the package, and in the folder `data` of the repository. Each case holds its
-# matrices as lists: `query`, `key`, `value` and `output` for each head, biases or null, `scale`, `masked`, `window`,
-# `score`; the tokens `x`; token `weights` or null; `value`, with more digits in `digits`; a `tolerance` for each
-# precision; `kind`, `radius`, `formula`, `proof` and `source`. The key `about` states the conventions. This is all of
-# attention:
+# The file `reference_cases.json` lies in the package, and in the folder `data` of the repository; its key `about` states
+# the conventions. Each case has its `attention` (matrices, biases, scale, mask), the tokens `x` and their `weights` or
+# null. Its answer is `value`, with a `tolerance` for each precision, a `formula` and a `proof`. This is all of attention:
 
 
 # %%
@@ -164,8 +162,8 @@ def attention(f, x, weights=None, split=split):
 
 # %% [markdown]
 # It takes complex tokens, so the imaginary part of the output at $X + i \epsilon E$ is $\epsilon$ times the derivative
-# along $E$, with no difference of nearby numbers: $\epsilon = 10^{-30}$ will do. One column of the Jacobian for each
-# coordinate, and the norm:
+# along $E$. No nearby numbers are subtracted, so $\epsilon = 10^{-30}$ will do. Each coordinate gives one column of the
+# Jacobian:
 
 
 # %%
@@ -199,7 +197,7 @@ print(f"{len(listed)} cases, the largest error is {max(off):.2f} of its toleranc
 # - {term}`Released quantity <released quantity>`: the loop of the released experiments feeds the output back where a
 #   tangent belongs, and returns $\norm{J^\top f(X)}_F^{1/2}$ ({doc}`46_released_code`).
 # - *No mask*: the mask is left out.
-# - *Heads by rows*: the projected tokens, heads side by side, are given the shape of heads without exchanging two axes.
+# - *Heads by rows*: the projected tokens are reshaped into heads without exchanging two axes.
 
 
 # %%
@@ -253,16 +251,16 @@ glue("page-68-single", float(errors[errors.route == "float32"].error.max()), dis
 print(f"✓ {len(errors)} errors of four routes and {len(off)} of NumPy are within tolerance; three mistakes are not")
 
 # %% [markdown]
-# No mistake shows on all the inputs that it concerns: the three fail on {glue:text}`page-68-released` of the
-# {glue:text}`page-68-plain` without token {term}`weights <token weights>`, {glue:text}`page-68-unmasked` of
-# {glue:text}`page-68-masked` with a mask, {glue:text}`page-68-rows` of {glue:text}`page-68-heads` with several
-# {term}`heads <attention head>`. Where all tokens choose the first one, for example, the mask hides nothing that
-# matters. One right number says little.
+# One correct number says little, because no mistake shows on all the inputs that it concerns. The released quantity fails
+# on {glue:text}`page-68-released` of the {glue:text}`page-68-plain` inputs without {term}`token weights`, the missing mask
+# on {glue:text}`page-68-unmasked` of {glue:text}`page-68-masked` with a mask, and heads by rows on
+# {glue:text}`page-68-rows` of {glue:text}`page-68-heads` with several {term}`heads <attention head>`. Where all tokens
+# choose the first one, for example, the mask hides nothing that matters.
 #
 # (families)=
 # ## The families
 #
-# Why there is a formula differs from family to family. One case of each:
+# Each family has its reason why there is a formula. The table has one case of each:
 
 # %% tags=["hide-input"]
 shown = ["averages-of-2", "equal-tokens-side-by-side", "blind-pair-one-query", "opposite", "queries-cancelled"]
@@ -285,22 +283,20 @@ assert list(examples.family) == families
 figures.table(examples, names={key: key for key in examples}, digits=6)
 
 # %% [markdown]
-# In the file each formula is a Python expression, followed by definitions of its names, which its key `about` explains.
+# In the file each formula is a Python expression, followed by definitions of its names.
 #
 # Take *opposite*: tokens $x$ and $-x$ on a line, $V = 1$, and $t = A x^2$, here 1. Each gives itself the attention
-# $p = 1 / (1 + e^{-2t})$, the mean is $(2p - 1)\, x$ and the variance $4 w x^2$, $w = p (1 - p)$. By
+# $p = 1 / (1 + e^{-2t})$, the mean is $(2p - 1)\, x$ and the variance $4 w x^2$ with $w = p (1 - p)$. By
 # {prf:ref}`jacobian-closed-form` the entries of the Jacobian are $p + 6 t w$ on the diagonal and $1 - p - 2 t w$ off
 # it. Such a matrix has the eigenvalues $1 + 4 t w$ and $2 p - 1 + 8 t w$, and the constant is the larger modulus.
-# Equally many copies of both tokens do not change it, nor does a bias of the keys, the values or the output.
 #
-# A *local* value is the norm of the Jacobian at the tokens given. A *limit* is reached along multiples of them, as in
-# {doc}`24_large_radius` (for `fork-limit`: as its attention hardens). The tokens are so large that the value is
-# within $10^{-20}$ of the limit. A *ball* case gives the largest constant over all inputs of so many tokens up to a
-# {term}`radius`, and an input that attains it.
-#
-# {numref}`fig-68-six` shows six of the {term}`attention matrices <attention matrix>`.
+# There are three kinds of value. A *local* value is the norm of the Jacobian at the given tokens. A *limit* is reached
+# along multiples of them, as in {doc}`24_large_radius` (for `fork-limit`: as its attention hardens); the tokens are so
+# large that the value is within $10^{-20}$ of it. A *ball* case gives the largest constant over all inputs of as many
+# tokens up to a {term}`radius`, and an input that attains it. {numref}`fig-68-six` shows six of the
+# {term}`attention matrices <attention matrix>`.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-68-six", "caption": "Attention matrices of six cases, rows attend to columns, with the constant above each (of the last one, the first of two heads). The constant depends on more than this matrix: on how it changes with the tokens."}, "image": {"alt": "Six small heat maps. Averages of three tokens under a mask; averages over a window of two; a token and three copies of another; four corners of a square, which attend to themselves most; a fork, whose last four tokens divide their attention between the two prongs and themselves; and a matrix of zeros and ones."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-68-six", "caption": "Attention matrices of six cases, with the constant above each; rows attend to columns. The last one is the first of two heads. The constant depends on more than this matrix: on how it changes with the tokens."}, "image": {"alt": "Six small heat maps. Averages of three tokens under a mask; averages over a window of two; a token and three copies of another; four corners of a square, which attend to themselves most; a fork, whose last four tokens divide their attention between the two prongs and themselves; and a matrix of zeros and ones."}}
 chosen = ["averages-of-3", "window-2", "pair-copies", "square", "fork", "hard-heads-added"]
 figure, axes = plt.subplots(3, 2, figsize=(4.8, 6.6))
 for ax, name in zip(axes.flat, chosen, strict=True):
@@ -318,7 +314,7 @@ plt.show()
 # %% [markdown]
 # ## Two tokens: the largest constant of all
 #
-# In {term}`L2 attention` two tokens can be solved completely.
+# For two tokens of {term}`L2 attention` even the largest constant on a ball is a formula.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -374,10 +370,10 @@ heads |= {"ascended": "gradient ascent", "ratio": "largest / proposition"}
 figures.table(balls, heads, digits={"stated": 6, "random": 6, "ascended": 6, "ratio": 7, "R": 2})
 
 # %% [markdown]
-# Of {glue:text}`page-68-tried:,.0f` random inputs and {glue:text}`page-68-climbed` by {term}`gradient ascent` none
-# exceeds the proposition. Over all inputs the constants are {glue:text}`page-68-two:.4f` and, with the mask,
-# {glue:text}`page-68-two-masked:.4f`; two of the cases are such inputs. Where the search stays below the proposition by
-# more than a thousandth, the maximum is at opposite tokens and the ascent ends at equal ones.
+# None of {glue:text}`page-68-tried:,.0f` random inputs and {glue:text}`page-68-climbed` inputs by
+# {term}`gradient ascent` exceeds the proposition. Over all inputs the largest constants are {glue:text}`page-68-two:.4f`
+# and, with the mask, {glue:text}`page-68-two-masked:.4f`; two of the cases are such inputs. Where the search stays more
+# than a thousandth below, the maximum is at opposite tokens and the ascent ends at equal ones.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -425,21 +421,20 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - An implementation that passes computes these {glue:text}`page-68-cases` numbers. They are small: at most
-#   {glue:text}`page-68-longest` tokens, nearly all in width one or two. A fault that needs a long {term}`sequence`, an
-#   ill-conditioned Jacobian or an overflow is not found.
-# - Covered are dot products and distances, masks, {term}`windows <window>`, biases, several heads, output matrices,
-#   scales and token weights. Rotary positions, grouped keys, normalised or capped logits are not.
-# - Every formula is evaluated in sixty digits. For the inputs of at most {glue:text}`page-68-widest` coordinates it
-#   is also compared, in fifty digits, with the definition of the constant, written out apart from the library. For
-#   larger inputs of dot products we found a direction, also in many digits, that is stretched as much as the formula
-#   says. That no direction is stretched more is checked in double precision only, and so is the single larger input
-#   of distances.
-# - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one plus the largest logit if
-#   attention is not nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
+# - An implementation that passes computes these {glue:text}`page-68-cases` numbers. The inputs are small: at most
+#   {glue:text}`page-68-longest` tokens, nearly all in width one or two. They do not find a fault that needs a long
+#   {term}`sequence`, an ill-conditioned Jacobian or an overflow.
+# - They cover dot products and distances, masks, {term}`windows <window>`, biases, several heads, output matrices,
+#   scales and token weights, but not rotary positions, grouped keys, or normalised or capped logits.
+# - Every formula is evaluated in sixty digits. For inputs of at most {glue:text}`page-68-widest` coordinates it is also
+#   compared, in fifty digits, with the definition of the constant, written out apart from the library. For larger inputs
+#   of dot products we found, also in many digits, a direction that is stretched as much as the formula says. That no
+#   direction is stretched more is checked in double precision only, and so is the only larger input of distances.
+# - The tolerance is {glue:text}`page-68-roundings` units of {term}`rounding`, times one plus the largest logit unless
+#   attention is nearly hard. In single precision our largest error is {glue:text}`page-68-single:.0e`.
 # - Constants at known inputs say nothing about the worst inputs, except in the *ball* cases.
 #
-# **One thing to try.** Replace `attention` above by your own, or leave out one factor: `scale`, a bias, the logarithm
-# of the weights. Which cases notice?
+# **One thing to try.** Replace `attention` above by your implementation, or leave out one factor: `scale`, a bias, the
+# logarithm of the weights. Which cases notice?
 #
 # **Next:** {doc}`69_rounding_or_bug`, whether two computations of one network differ by rounding or by a bug.

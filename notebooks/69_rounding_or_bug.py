@@ -358,7 +358,7 @@ figures.table(shown.reset_index(), names=names, digits={"angle": 4})
 # **One thing to try.** <!-- typed: a suggestion --> In the cell of the forgotten bias, multiply `port.h[layer].attn.scaling` by 1.01 instead. From
 # which factor on is it found in bfloat16, and from which in float32?
 #
-# **Next:** {doc}`../book/evidence`.
+# **Next:** {doc}`../book/solver`.
 
 # %% tags=["hide-input"]
 last = {

@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Every bound against thousands of inputs
 #
-# An upper {term}`bound` is a statement about all inputs, and one input can refute it. We tried each of
+# An upper {term}`bound` is a statement about all inputs, and one input can refute it. We tried each of the
 # {glue:text}`count_bounds` upper bounds of this package on at least {glue:text}`fewest:,d` inputs with each
-# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and the check
-# notices when a bound is halved on purpose.
+# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **No bound was exceeded**, and the check
+# notices when a bound is halved on purpose ({numref}`fig-71-worst-ratios`).
 
 # %% tags=["parameters"]
 table_name = "verify"
@@ -47,7 +47,7 @@ glue("fewest", int(table.groupby(keys).cases.sum().min()), display=False)
 glue("total", int(table.cases.sum()), display=False)
 glue("minutes", round(birth["seconds"] / 60), display=False)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-71-worst-ratios", "caption": "The worst of thousands of inputs against each upper bound. At 1 a bound is attained, beyond 1 it would be refuted. Over all inputs (circles) most bounds are attained; where the {term}`logits <logit>` are not small (diamonds) several have much to spare."}, "image": {"alt": "One row for each upper bound, with the largest ratio of measured constant to bound, over all inputs and over inputs with large logits. No point lies beyond one; many bounds touch one over all inputs, fewer over inputs with large logits."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-71-worst-ratios", "caption": "The worst of thousands of inputs against each upper bound. At 1 a bound is attained; beyond 1 it would be refuted. Over all inputs (circles) most bounds are attained. Where the {term}`logits <logit>` are not small (diamonds) several have much to spare."}, "image": {"alt": "One row for each upper bound, with the largest ratio of measured constant to bound, over all inputs and over inputs with large logits. No point lies beyond one; many bounds touch one over all inputs, fewer over inputs with large logits."}}
 titles = bound_titles()
 worst["title"] = [titles[name] for name in worst.index]
 figures.verified.worst_cases(table)
@@ -56,13 +56,12 @@ plt.show()
 # %% [markdown]
 # ## What was attacked, and how
 #
-# What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition (for
-# the bound in the maximum norm, its largest absolute row sum). No solver that may stop early is involved. Four kinds
-# of inputs look for different mistakes:
+# We measure the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition (for the bound in
+# the maximum norm, its largest absolute row sum). No solver that may stop early is involved. Four kinds of inputs look
+# for different mistakes:
 #
-# - **Random**: Gaussian maps, wide, narrow, not symmetric; {term}`tokens <token>` on the sphere, in the ball, in
-#   clusters. They would
-#   find a wrong power of $n$, of $R$ or of a norm.
+# - **Random**: Gaussian maps, wide, narrow or not symmetric; {term}`tokens <token>` on the sphere, in the ball or in
+#   clusters. They would find a wrong power of $n$, of $R$ or of a norm.
 # - **Degenerate**: one token, equal tokens, zeros, tiny logits, value matrices that are zero. They would find a lost
 #   term, and numbers that rounding carries over a bound.
 # - **Structured**: the constructions of {cite:t}`castin2024smooth`, near ties, copies, nilpotent and rank one $A$,
@@ -71,13 +70,12 @@ plt.show()
 #   and structured starts. They would find cases that we did not think of.
 #
 # Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures we take the norm with
-# {term}`token weights`, which span five orders of magnitude. For the change near an input we take the change along
-# the {term}`singular vector`, over its length. Lemma 3.8 gets the heads with their measured norms.
+# {term}`token weights`, which span five orders of magnitude. For the bound on the change near an input we move along the
+# {term}`singular vector` and divide by the length of the move. Lemma 3.8 receives the measured norms of the heads.
 #
 # ## The smallest case: one token
 #
-# A single token attends to itself alone. So $f(x) = Vx$, and its constant is $\norm V_2$ whatever $A$ and $x$. Every
-# bound can be compared with that, without any decomposition.
+# A single token attends to itself alone. So $f(x) = Vx$, and its constant is $\norm V_2$ whatever $A$ and $x$ are:
 
 # %%
 A, V = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
@@ -93,29 +91,29 @@ names = ["radius R", "Theorem 3.3", "tighter (ours)", "Theorem 3.5, tighter (our
 figures.table(pd.DataFrame(rows, columns=names), bold=[False, False, True])
 
 # %% [markdown]
-# The entries are $\norm{V}_2$ over the bound. At $R = 0$ our forms are attained, and Theorem 3.3 is at $1/\sqrt 3$:
-# it bounds a sum of three squares. So a ratio of 1 among degenerate inputs says that a bound is attained at its
-# simplest input; the other columns say how close hard inputs come.
+# The entries are $\norm{V}_2$ over the bound. At $R = 0$ our forms are attained, and Theorem 3.3 is at $1/\sqrt 3$,
+# because it bounds a sum of three squares. So a ratio of 1 among degenerate inputs says that a bound is attained at its
+# simplest input; the other kinds say how close hard inputs come.
 #
-# ## The table
+# ## How close the inputs come
 #
-# The table has the largest ratio of measured constant to bound, with and without the {term}`mask (causal)`; it took
-# {glue:text}`minutes` minutes on one thread. One formula of the package is left out on purpose: `printed_l2_upper`, a
-# bound with the {term}`exponent` that we recall, which fails ({doc}`52_l2_attention`).
+# The folded table splits {numref}`fig-71-worst-ratios` by kind of input. It took {glue:text}`minutes` minutes on one
+# thread. We left out one formula of the package on purpose: `printed_l2_upper`, a bound with the {term}`exponent` that we
+# recall, which fails ({doc}`52_l2_attention`).
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 columns = {"title": "bound", "inputs": "inputs", **{kind: kind for kind in verification.KINDS}, "hot": "t ≥ 1"}
 figures.table(worst, columns, bold=worst.index == "general_upper")
 
 # %% [markdown]
 # - Where logits are small, most bounds are nearly attained, and gradient ascent ends there if it can.
 # - Where the {term}`logit range` $t$ is at least 1, no input reaches a third of Theorem 3.3 or an eighth of Theorem
-#   3.5; the largest ratios to our tighter forms are nearly one half and six tenths.
+#   3.5. The largest ratios to our tighter forms are nearly one half and just over six tenths.
 # - The limit $\norm V_2 \sqrt n$ of Theorem 3.7 is attained when all tokens choose the same one; Lemma 3.8, when
 #   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of {term}`L2 attention`, by one token.
 # - The {term}`certificate` has only rounding to spare once it forms all columns of the Jacobian.
 #
-# The worst case of every row can be made again from its seed, its number in the batch and its sizes. The table below
+# The worst case of every row can be made again from its seed, its number in the batch and its sizes. This folded table
 # has these for the cases from gradient ascent.
 
 # %% tags=["hide-input", "hide-output"]
@@ -125,10 +123,11 @@ names = {"bound": "bound", "masked": "masked", "seed": "seed", "item": "number",
 figures.table(shown, names, digits={"heat": 2, "worst": 3})
 
 # %% [markdown]
-# ## Measured again, and a slice that the table did not see
+# ## Measured again, and on new inputs
 #
-# Eight stored worst cases are made and measured again now (folded). Then every bound is tried on inputs of every kind
-# from new seeds. Last, every bound is halved on purpose and tried on degenerate inputs, to see that the check can fail.
+# Eight stored worst cases are made and measured again when this page runs (folded). Then every bound is tried on inputs
+# of every kind from new seeds. Last, every bound is halved on purpose and tried on degenerate inputs, to see that the
+# check can fail.
 
 # %% tags=["hide-input", "hide-output"]
 again = remeasure(table, verification.again, rows=rows_to_check, seed=seed)
@@ -155,12 +154,12 @@ print(f"halved: {caught} of {len(halved)} bounds (with and without mask) are cau
 # %% [markdown]
 # ## Rounding, against fifty digits
 #
-# Two bounds say more: `certify` and `nearby_upper` hold with the {term}`rounding` of float64 included. We tried them on
-# inputs that are built to lose digits: queries and keys that cancel, near ties, tokens with a large common part,
-# weights with extreme ratios, units at the ends of the number range, in float32 and float64, with {term}`masks <mask>`,
-# biases and several heads; and, about one in six, plain inputs. The reference comes from the definition, in ball
-# arithmetic of fifty digits: the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that are made to
-# change much.
+# Two bounds promise more: `certify` and `nearby_upper` hold with the {term}`rounding` of float64 included. About one in
+# six of their inputs is plain; the others are built to lose digits. Queries and keys cancel, tokens nearly tie or have
+# a large common part, weights have extreme ratios, and units lie at the ends of the number range. They come in
+# float32 and float64, with {term}`masks <mask>`, biases and several heads. The reference follows the definition in ball
+# arithmetic of fifty digits: the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that change the
+# output much.
 
 # %% tags=["hide-input"]
 exact = results.load(digits_name)
@@ -175,9 +174,9 @@ names = {"kind": "inputs"} | {
 figures.table(wide, names, digits=2)
 
 # %% [markdown]
-# None was exceeded. *No promise*: answers $[0, \infty]$, where float64 does not resolve the {term}`attention`.
-# *Margin*: the
-# smallest distance between a guarantee and the reference, relative, on either side of a {term}`bracket`.
+# Neither was exceeded. *No promise* counts the answers $[0, \infty]$, where float64 does not resolve the
+# {term}`attention`. The *margin* is the smallest relative distance between a guarantee and the reference, on either side
+# of a {term}`bracket`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 couples = [(check.name, masked) for check in verification.CHECKS for masked in check.masked]
@@ -202,18 +201,17 @@ print(f"✓ {len(counts)} bounds and masks: none exceeded; {len(again)} stored w
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the formulas, as programmed, are upper bounds on every input that we tried, and that we would have
-#   seen a factor of two in any of them. A mistake in the terms with $t$ alone might not: where the last column is a
-#   third, these terms could be much smaller without any input showing it.
-# - Finding no violation is not a proof. For the proofs see the theorems, and {doc}`62_certified_bracket` for our
-#   certificate.
-# - The maps are small, up to 24 tokens in two dimensions, eight in five. There a full decomposition is cheap, and
+# - The formulas, as programmed, are upper bounds on every input that we tried, and we would have seen a factor of two in
+#   any of them. We might not have seen a mistake in the terms with $t$ alone: where the diamond stands at a third, these
+#   terms could be much smaller without any input showing it.
+# - Finding no violation is not a proof. The theorems have theirs; for our certificate see {doc}`62_certified_bracket`.
+# - The maps are small: up to 24 tokens in two dimensions, eight in five. There a full decomposition is cheap, and
 #   gradient ascent finds hard inputs. For long inputs see {doc}`65_regimes`.
-# - The constant that is measured is local. That a ball's constant is the supremum of local ones is Lemma 3.1,
-#   {doc}`12_local_lipschitz`.
-# - For bounds that depend on the input, the ascent follows a substitute (their own formula without rounding), not the
-#   code of the bound. The stored ratio is the measured number over the bound that the code gives.
+# - We measure local constants. The constant of a ball is their supremum by Lemma 3.1, {doc}`12_local_lipschitz`.
+# - For bounds that depend on the input, the ascent follows their formula without rounding, not the code of the bound.
+#   The stored ratio is the measured number over the bound that the code gives.
 #
-# **One thing to try.** Break a constant in `lipnb/bounds/castin.py`, run `make verify QUICK=1`, and watch it fail.
+# **One thing to try.** In a copy of the repository, break a constant in `lipnb/bounds/castin.py`, run
+# `make verify QUICK=1`, and watch it fail.
 #
 # **Next:** {doc}`../book/deviations`.

@@ -10,11 +10,11 @@
 # # Rounded caches: what ranks the layers?
 #
 # A language model keeps the keys and values of past {term}`tokens <token>` in a cache, often with few bits. Does the
-# {term}`local Lipschitz constant` say which layers bear that rounding? In general it does not: in SmolLM2, with one
+# {term}`local Lipschitz constant` say which layers tolerate that rounding? In general it does not. In SmolLM2, with one
 # layer at a time rounded to {glue:text}`page-72-bits:d` bits, its rank correlation with the change of the predictions is
 # {glue:text}`page-72-keys:.2f` for keys, which is chance, and {glue:text}`page-72-values:.2f` for values, the wrong
-# sign. The index of the layer does nearly the same by itself. What ranks the layers is how much the residual stream
-# changes in relation to itself ({numref}`fig-72-ranks`), and that has to be measured with the rounding on.
+# sign. What ranks the layers is the relative change of the residual stream ({numref}`fig-72-ranks`), which has to be
+# measured with the rounding on.
 
 # %% tags=["parameters"]
 bits = 3
@@ -43,28 +43,28 @@ figures.house_style()
 table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark for each layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The horizontal axis of the right panel is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-ranks", "caption": "Loss from rounding the keys or the values of one layer of SmolLM2, one mark for each layer, geometric means over {term}`windows <window>`. Top: against the constant of the layer, keys show no order and values fall. Bottom: against the relative change of the residual stream after the layer, keys and values lie on one line; but that change is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. At the top, against the local constant, the circles form a cloud, and the squares a band that falls to the right. At the bottom, against the change of the residual stream, all marks lie along one rising line."}}
 figures.kv_rounding.ranks(table, bits)
 plt.show()
 
 # %% [markdown]
 # ## By hand: one vector
 #
-# Each key and each value is a vector. It is rounded to equal steps between its smallest and its largest entry. With two
-# bits there are four levels:
+# Each key and each value is a vector, rounded to equal steps between its smallest and its largest entry. With two bits
+# there are four levels:
 
 # %%
 print(kv_rounding.rounded(torch.tensor(vector), bits=2))
 
 # %% [markdown]
 # The error depends on the range of the entries, and not on what the layer does with them. The constant depends on what
-# the layer does with the worst change of its tokens, and not on the rounding. Neither knows what the layers above make
-# of the result.
+# the layer does with the worst change of its tokens, and not on the rounding. Neither accounts for what the layers above
+# do with the result.
 #
 # ## One layer of gpt2-mini
 #
 # We round the keys of one layer and let the rest of the network run as it is. The loss is the Kullback-Leibler
-# divergence (KL) between the predictions of the next token before and after, in nats, the mean over positions. The text
+# divergence (KL) between the predictions of the next token before and after, in nats, averaged over positions. The text
 # is {glue:text}`page-72-corpus`.
 
 # %%
@@ -76,10 +76,8 @@ shown_here |= {"hidden": "change of the hidden states", "kl": "KL, nats"}
 figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), names=shown_here, digits=4)
 
 # %% [markdown]
-# The keys change by {glue:text}`page-72-one-error:.0%`, the residual stream after the layer by
-# {glue:text}`page-72-one-stream:.1%` and the last hidden states by {glue:text}`page-72-one-hidden:.1%`, each token in
-# relation to its own length. *Carried* is what the {term}`Jacobian` of the layers above makes of the change of the
-# stream: we let a small part of it through and scale the result.
+# All changes are relative: for each token, in relation to its length. *Carried* is what the {term}`Jacobian` of the
+# layers above makes of the change of the stream: we let a small part of it through and scale the result.
 #
 # ## What may rank the layers
 #
@@ -88,23 +86,25 @@ figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), 
 # :::{prf:observation} What is compared
 # :label: rounded-caches
 #
-# Keys or values of one layer at a time, rounded after rotation, one scale for each vector, in gpt2-mini
+# We round the keys or values of one layer at a time, after rotation, with one scale for each vector, in gpt2-mini
 # ({glue:text}`page-72-mini-layers:d` layers) and SmolLM2-135M as shipped ({glue:text}`page-72-layers:d` layers, weights
-# of four bits). Windows of {glue:text}`page-72-length:d` tokens, {glue:text}`page-72-windows:d` from each of
+# of four bits). There are {glue:text}`page-72-windows:d` windows of {glue:text}`page-72-length:d` tokens from each of
 # {glue:text}`page-72-texts:d` texts ({glue:text}`page-72-names`). For each predictor we compute Spearman's rank
 # correlation with the KL over the layers, both averaged over windows.
 # :::
 #
-# Two yardsticks judge a correlation. The 95 % interval says what other texts would give on the same layers: it is a
-# bootstrap that draws the {glue:text}`page-72-texts:d` texts, and the windows within each, with replacement. It is worth
-# little, since {glue:text}`page-72-texts:d` texts can be drawn in {glue:text}`page-72-draws:d` ways only. The second
-# says whether the layers could be in this order by chance: nineteen in twenty random orders of SmolLM2's layers lie
-# within ±{glue:text}`page-72-chance:.2f`, of gpt2-mini's within ±{glue:text}`page-72-mini-chance:.2f`.
+# Two yardsticks judge a correlation:
 #
-# The two tables below have {glue:text}`page-72-tried:d` correlations. By Holm's correction for so many,
-# {glue:text}`page-72-held:d` of SmolLM2's {glue:text}`page-72-smol-tried:d` are beyond chance together, and
-# {glue:text}`page-72-mini-held:d` of gpt2-mini's: with {glue:text}`page-72-mini-layers:d` layers not even a perfect order
-# would be. That of the constant for keys is not among them, that for values is.
+# - The 95 % interval says what other texts would give on the same layers. It is a bootstrap that draws the
+#   {glue:text}`page-72-texts:d` texts, and the windows within each, with replacement. It is worth little, since
+#   {glue:text}`page-72-texts:d` texts can be drawn in only {glue:text}`page-72-draws:d` ways.
+# - Chance: nineteen in twenty random orders of SmolLM2's layers have a correlation within
+#   ±{glue:text}`page-72-chance:.2f`, those of gpt2-mini's within ±{glue:text}`page-72-mini-chance:.2f`.
+#
+# The page has {glue:text}`page-72-tried:d` correlations. With Holm's correction for so many,
+# {glue:text}`page-72-held:d` of SmolLM2's {glue:text}`page-72-smol-tried:d` are beyond chance, among them that of the
+# constant for values, but not that for keys. Of gpt2-mini's {glue:text}`page-72-mini-held:d` are: with
+# {glue:text}`page-72-mini-layers:d` layers not even a perfect order would be.
 
 
 # %% tags=["hide-input"]
@@ -134,44 +134,44 @@ found = compared(smol)
 figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for name in PREDICTORS])
 
 # %% [markdown]
-# *SmolLM2. The local constant; made relative ($L\,\lvert x\rvert / \lvert f(x)\rvert$); the norm of what rounding
-# changed, and that over the norm of what was rounded; relative error times constant times the norm of the tokens
-# received, also over the norm of the residual stream; the index of the layer, and one over the norm of the residual
-# stream, which need no constant. The last three rows need a run with the rounding on: the relative
-# change of the residual stream after the layer, and that times the gain of the layers above, for a random change and
-# for the change itself.*
+# The table is of SmolLM2. The *relative constant* is $L\,\lvert x\rvert / \lvert f(x)\rvert$, and the *relative rounding
+# error* is divided by the norm of what was rounded. *Error × constant* is that error times the constant times the norm
+# of the tokens received. The last three rows need a run with the rounding on: the relative change of the residual stream
+# after the layer, and that times the gain of the layers above, for a random change and for the change itself.
 #
-# Nothing known in advance ranks both keys and values well. The constant adds nothing to the depth: with the index of the
-# layer held fixed, its partial correlation is {glue:text}`page-72-partial-keys:.2f` for keys and
-# {glue:text}`page-72-partial-values:.2f` for values, within chance. Nor does the depth add to the constant; the two have
+# Nothing known in advance ranks both keys and values well. The constant adds nothing to the index of the layer: with the
+# index held fixed, its partial correlation is {glue:text}`page-72-partial-keys:.2f` for keys and
+# {glue:text}`page-72-partial-values:.2f` for values, within chance. Nor does the index add to the constant. The two have
 # a rank correlation of {glue:text}`page-72-together:.2f`, so these layers cannot tell them apart.
 #
 # ## Why the constant fails
+#
+# - The output of attention is added to a residual stream ({numref}`fig-72-depth`) whose norm lies between
+#   {glue:text}`page-72-stream-low:,.0f` and {glue:text}`page-72-stream-high:,.0f`; for the median token it rises from
+#   {glue:text}`page-72-token-low:.0f` in the first layer to {glue:text}`page-72-token-high:.0f` in the last. What is
+#   large for the layer is small for the stream.
+# - The constant is attained by one change of the tokens. A rounding error is spread over all tokens and heads, and it
+#   changes keys or values, not both through the same token.
+# - The error of keys passes through the softmax, and the error of values does not. One number for the layer cannot be
+#   right for both.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-depth", "caption": "SmolLM2, geometric means over windows. The constant grows along the depth, with dips, and so does the residual stream of the median token; the loss does not. One long token makes the jump in the middle panel, so that changes have to be compared token by token."}, "image": {"alt": "Three panels against the layer. The constant rises, with dips. The norm of the residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The loss by rounding falls from the second layer on, with humps, keys above values."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-depth", "caption": "SmolLM2 by layer, geometric means over windows. The constant grows with depth, with dips, and so does the residual stream of the median token; the loss does not. One long token makes the jump in the middle panel, so changes have to be compared token by token."}, "image": {"alt": "Three panels against the layer. The constant rises, with dips. The norm of the residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The loss by rounding falls from the second layer on, with humps, keys above values."}}
 figures.kv_rounding.depth(table, bits)
 plt.show()
 
 # %% [markdown]
-# - The output of attention is added to a stream whose norm is between {glue:text}`page-72-stream-low:,.0f` and
-#   {glue:text}`page-72-stream-high:,.0f`; for the median token it is between {glue:text}`page-72-token-low:.0f` in the
-#   first layer and {glue:text}`page-72-token-high:.0f` in the last. What is large for the layer is small for the
-#   stream.
-# - The constant is attained by one change of the tokens. A rounding error is spread over all tokens and heads, and it
-#   changes keys or values, not both through the same token.
-# - The error of keys passes through the softmax, the error of values does not: one number for the layer cannot be right
-#   for both.
-#
 # ## The same on gpt2-mini
+#
+# Here the constant reaches {glue:text}`page-72-mini-keys:.2f` for keys and {glue:text}`page-72-mini-values:.2f` for
+# values (table folded). So does the norm of the residual stream for keys, which needs no constant. With so few layers
+# none of this is beyond chance.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "hide-output"]
 mini = compared(table[table.model == "gpt2-mini"])
 figures.table(shown(mini), bold=[name in ("lipschitz", "stream_change") for name in PREDICTORS])
 
 # %% [markdown]
-# The constant reaches {glue:text}`page-72-mini-keys:.2f` for keys and {glue:text}`page-72-mini-values:.2f` for values; so
-# does the norm of the residual stream for keys, which needs no constant. With so few layers none of this is beyond
-# chance. The rows of one layer and one text of gpt2-mini are measured again here:
+# The rows of one layer and one text of gpt2-mini are measured again here:
 
 # %% tags=["hide-input"]
 rows = table[table.model == "gpt2-mini"]
@@ -191,8 +191,6 @@ for kind in ("keys", "values"):
     told[f"partial-{kind}"] = partial(of_kind, "lipschitz", "depth")
 told |= {"together": by_layer(of_kind, ["lipschitz", "depth"]).corr("spearman").lipschitz.depth}
 told |= {f"mini-{kind}": small[kind, bits, "lipschitz"] for kind in ("keys", "values")}
-told |= {"one-error": here["relative_error"].item(), "one-stream": here["stream_change"].item()}
-told |= {"one-hidden": here["hidden"].item()}
 norms = by_layer(smol, ["residual", "residual_token"])
 told |= {"stream-low": norms.residual.min(), "stream-high": norms.residual.max()}
 told |= {"token-low": norms.residual_token.min(), "token-high": norms.residual_token.max()}
@@ -238,14 +236,14 @@ print("✓ in SmolLM2 the constant ranks neither keys nor values, the change of 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It is a negative result for one use of one number: the constants of layers need not say where a cache can be
+# - This is a negative result for one use of one number: the constants of layers need not say where a cache can be
 #   rounded.
 # - The change of the residual stream is a measurement of the rounding itself, not a prediction. It is cheaper than the
 #   loss, because the layers above need not run.
-# - One rounding was tried: equal steps for each vector, in one layer at a time, for all tokens, the present one too.
-#   Roundings of several layers may add up or cancel.
-# - Two networks are no sample of networks, and {glue:text}`page-72-texts:d` texts are few. SmolLM2's weights had been
-#   rounded to four bits before. Its rows are stored; this page runs without it.
+# - We tried one rounding: equal steps for each vector, in one layer at a time, for all tokens including the present one.
+#   Rounding errors of several layers may add up or cancel.
+# - Two networks are not a sample of networks, and {glue:text}`page-72-texts:d` texts are few. SmolLM2's weights had
+#   already been rounded to four bits. Its rows are stored; this page runs without the model.
 #
 # **One thing to try.** Is the first token the reason? Round all tokens but the first: in `Cache.update` of
 # `lab/experiments/kv_rounding.py`, put the first token's keys back before they are returned.

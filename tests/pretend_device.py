@@ -72,6 +72,10 @@ class OnDevice(torch.Tensor):
     def tolist(self):
         return self.cpu().tolist()
 
+    def __deepcopy__(self, memo):
+        copy = self.detach().clone()
+        return torch.nn.Parameter(copy, self.requires_grad) if isinstance(self, torch.nn.Parameter) else copy
+
     def data_ptr(self):
         return self.held.data_ptr()
 

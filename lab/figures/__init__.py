@@ -14,7 +14,7 @@ from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import matrix, probabilities
 from lab.figures.registry import BookFigure
 from lab.figures.speed import residuals
-from lab.figures.style import house_style, panels, points
+from lab.figures.style import house_style, named_at_the_end, panels, points
 from lab.figures.tables import ShownTable, table
 from lipscan.scanning import figures as scan
 from lipscan.scanning.figures import STYLE
@@ -28,6 +28,7 @@ __all__ = [
     "draw",
     "house_style",
     "matrix",
+    "named_at_the_end",
     "panels",
     "points",
     "probabilities",

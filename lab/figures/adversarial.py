@@ -80,18 +80,16 @@ def own_worst(own, layers):
     slopes = grown.own_slopes(own, layers)
     panels = (("minilm", "layer norm", "MiniLM, radius of LayerNorm"), ("minilm", "text", "MiniLM, mean norm on text"))
     panels += ((GPT2, "layer norm", "GPT-2, radius of LayerNorm"),)
-    figure, axes = plt.subplots(1, 3, figsize=(10.4, 4.2), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(3, 1, figsize=(6.4, 7.6), sharex=True, sharey=True, layout="constrained")
     for ax, (model, at, title) in zip(axes, panels, strict=True):
         rows = slopes[(slopes.model == model) & (slopes["at"] == at)]
         for i, kind in enumerate(OWN):
             for masked, of_mask in rows[rows.kind == kind].groupby("masked"):
-                shift = (of_mask.layer - of_mask.layer.mean()) * 0.3 / max(1, of_mask.layer.max()) + 0.16 * (
-                    masked - 0.5
-                )
+                centred = (of_mask.layer - of_mask.layer.mean()) / max(1, of_mask.layer.max())
                 look = {"mfc": "white" if masked else f"C{i}", "mec": f"C{i}"}
-                ax.plot(i + shift, of_mask.slope, "o", ms=4.5, **look)
+                ax.plot(i + 0.3 * centred + 0.16 * (masked - 0.5), of_mask.slope, "o", ms=4.5, **look)
         ax.axhline(0.5, color="0.4", ls=":", lw=1.2)
-        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=10, rotation=90)
-        ax.set_title(title, fontsize=11)
-    axes[0].set_ylabel("slope of the constant", fontsize=11)
+        ax.annotate("1/2", (len(OWN) - 0.55, 0.5), (0, 3), textcoords="offset points", fontsize=9, color="0.3")
+        ax.set(title=title, ylabel="slope of the constant", xlim=(-0.5, len(OWN) - 0.3))
+    axes[-1].set_xticks(range(len(OWN)), OWN.values())
     return figure

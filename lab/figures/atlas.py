@@ -6,6 +6,8 @@ C0 is a trained model on its text, C3 shuffled text, C6 random weights.
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.style import named_among_marks
+
 __all__ = ["mechanism", "slopes", "two_quantities"]
 
 MAPS = "os^DvPX*h"  # markers of the models, in the order of the table
@@ -27,37 +29,39 @@ def slopes(table, claimed=0.25):
     Figure
         `lab.figures.points` of it is the number of rows.
     """
-    maps = list(dict.fromkeys(table["map"]))
-    figure, ax = plt.subplots(figsize=(9, 3.8), layout="constrained")
-    first, ticks = 0.0, []
-    for name in maps:
-        some = table[table["map"] == name]
-        count = some.layer.max() + 1
-        for case, (colour, marker) in LOOKS.items():
-            rows = some[some.case == case]
-            place = first + rows.layer
-            if case == "as read":
-                error = [rows.slope - rows.low, rows.high - rows.slope]
-                ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
-            else:
-                ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
-        drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns alternate between two heights
-        ticks.append((first + (count - 1) / 2, f"{drop}{name}\n{count} layers"))
-        first += count + 2
-        ax.axvline(first - 1.5, color="0.85", lw=0.8)
-    for exponent, label, style in ((0.0, "0", "-"), (claimed, "1/4", "--"), (0.5, "1/2", ":")):
-        ax.axhline(exponent, color="0.4", ls=style, lw=1)
-        ax.annotate(label, (first - 1.2, exponent), va="center", color="0.3", annotation_clip=False)
-    ax.set(xlim=(-1.2, first - 1.5), ylabel="slope in log-log axes")
-    ax.set_xticks(*zip(*ticks, strict=True))
-    ax.tick_params(axis="x", length=0)
+    layers = table.groupby("map", sort=False).layer.max() + 1
+    row_of = (layers.cumsum() - layers / 2 > layers.sum() * 0.6).astype(int)
+    size = (6.6, 3.1 * (row_of.max() + 1))
+    figure, axes = plt.subplots(row_of.max() + 1, 1, figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for row, ax in enumerate(axes.flat):
+        first, ticks = 0.0, []
+        for name in row_of.index[row_of == row]:
+            some = table[table["map"] == name]
+            for case, (colour, marker) in LOOKS.items():
+                rows = some[some.case == case]
+                place = first + rows.layer
+                if case == "as read":
+                    error = [rows.slope - rows.low, rows.high - rows.slope]
+                    ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
+                else:
+                    ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
+            drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns alternate between two heights
+            ticks.append((first + (layers[name] - 1) / 2, f"{drop}{name}\n{layers[name]} layers"))
+            first += layers[name] + 2
+            ax.axvline(first - 1.5, color="0.85", lw=0.8)
+        for exponent, label, style in ((0.0, "0", "-"), (claimed, "1/4", "--"), (0.5, "1/2", ":")):
+            ax.axhline(exponent, color="0.4", ls=style, lw=1)
+            ax.annotate(label, (first - 1.2, exponent), va="center", color="0.3", annotation_clip=False)
+        ax.set(xlim=(-1.2, first - 1.5), ylabel="slope in log-log axes")
+        ax.set_xticks(*zip(*ticks, strict=True))
+        ax.tick_params(axis="x", length=0, labelsize=9)
     shown = [case for case in LOOKS if (table.case == case).any()]
     handles = [
         plt.Line2D([], [], color=colour, marker=marker, ls="", mfc=colour if case == "as read" else "none")
         for case, (colour, marker) in LOOKS.items()
         if case in shown
     ]
-    ax.legend(handles, shown, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes[0, 0].legend(handles, shown, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 
@@ -86,8 +90,8 @@ def mechanism(rates, close, along):
     maps = list(dict.fromkeys(rates["map"]))
     if len(maps) > len(MAPS):
         raise ValueError(f"at most {len(MAPS)} models have a marker of their own, and these are {len(maps)}.")
-    size = (4.3 * len(along), 4.6)
-    figure, axes = plt.subplots(1, len(along), figsize=size, sharex=True, sharey=True, layout="constrained")
+    size = (6.2, 4.2 * len(along))
+    figure, axes = plt.subplots(len(along), 1, figsize=size, sharex=True, sharey=True, layout="constrained")
     drawn = rates[[*along, "slope"]]
     ends = np.array([min(0.0, drawn.min().min()) - 0.03, max(0.5, drawn.max().max()) + 0.03])
     for ax, (column, label) in zip(np.atleast_1d(axes), along.items(), strict=True):
@@ -96,9 +100,9 @@ def mechanism(rates, close, along):
         for place, (name, marker) in enumerate(zip(maps, MAPS, strict=False)):
             some = rates[rates["map"] == name]
             ax.plot(some[column], some.slope, marker, color=f"C{place}", ms=6, alpha=0.8, mew=0, label=name)
-        ax.set(xlabel=label, xlim=ends)
-    np.atleast_1d(axes)[0].set_ylabel("slope of the constant")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+        ax.set(xlabel=label, xlim=ends, ylabel="slope of the constant")
+        ax.tick_params(labelbottom=True)
+        named_among_marks(ax)
     return figure
 
 
@@ -123,27 +127,9 @@ def two_quantities(rates, claimed, close):
     for span in (ax.axvspan, ax.axhspan):
         span(claimed - close, claimed + close, color="0.5", alpha=0.15, lw=0)
     ax.plot(ends, ends, color="0.4", lw=1)
-    taken = rates[["slope", "released"]].to_numpy()
     for place, (name, some) in enumerate(rates.groupby("map", sort=False)):
         look = {"ms": 6, "alpha": 0.8, "mew": 0, "label": name, "color": f"C{place}" if place < 7 else "0.25"}
         ax.plot(some.slope, some.released, MAPS[place % len(MAPS)], **look)
-        (x, y), side, taken = _free(some[["slope", "released"]].to_numpy(), name, taken, ends)
-        said = {"xytext": (6 * side, 0), "textcoords": "offset points", "ha": "left" if side > 0 else "right"}
-        ax.annotate(name, (x, y), va="center", fontsize=9, fontweight="bold", color=look["color"], **said)
     ax.set(xlabel="slope of the constant, as defined", ylabel="slope of the released quantity", xlim=ends, ylim=ends)
+    named_among_marks(ax)
     return figure
-
-
-def _free(marks, name, taken, ends):
-    """The mark next to which a name covers the fewest places taken, the side of it, and the places taken then."""
-    unit, found = np.ptp(ends), []
-    for at in marks:
-        for side in (1, -1):
-            across = at[0] + side * unit * (0.015 + 0.017 * len(name) * np.linspace(0, 1, 12))
-            gaps = abs(taken[:, None] - np.stack([across, np.full(12, at[1])], axis=1))
-            hidden = ((gaps < (0.012 * unit, 0.022 * unit)).all(-1)).any(1).sum()
-            outside = not ends[0] < across[-1] < ends[1]
-            crowd = (np.abs(taken - at).sum(1) < 0.1 * unit).sum()
-            found.append((outside, hidden, crowd, *at, side, across))
-    *_, x, y, side, across = min(found, key=lambda one: one[:3])
-    return (x, y), side, np.concatenate([taken, np.stack([across, np.full(12, y)], axis=1)])

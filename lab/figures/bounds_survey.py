@@ -1,7 +1,7 @@
 """Figures of the bounds survey: bounds of one layer against the length, and of one head at its worst inputs.
 
 One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth.
-Dashed lines hold on a ball, dotted ones on measures; a further form of a solid line is dotted too.
+Dashed lines hold on a ball, dotted ones on measures. Along lengths and radii one bound of each kind is drawn.
 """
 
 import textwrap
@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from lab.figures.registry import figure
+from lab.figures.style import named_at_the_end
 from lab.figures.verified import bound_titles
 
 # key: colour, line, marker
@@ -20,11 +21,17 @@ LINES = {
     "general_sharp": ("C0", "--", "o"),
     "spread": ("C1", "-", "D"),
     "yudin": ("C3", "-", "^"),
-    "yudin_sharp": ("C3", ":", "<"),
     "column": ("C2", "-", "X"),
     "three_terms": ("C2", "-", "o"),
 }
-SAME = ("yudin_sharp",)  # coincides with another line, within line width
+OVER = {  # drawn over the constant, with a short name
+    "mean_field_sharp": "3.5, tighter",
+    "general": "Thm 3.3",
+    "ball_upper": "on a ball",
+    "spread": "C.3",
+    "yudin": "Yudin",
+    "three_terms": "three terms",
+}
 APART = 0.19  # distance between lines of labels, in decades
 LONGEST = 16  # letters of such a line
 WORST = 1e5  # bound over constant at which the panels end
@@ -59,7 +66,7 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(5.0, 6.2))[1]
     named = bound_titles()
-    shown = [key for key in LINES if key in found and key not in SAME and found[key].min() <= top]
+    shown = [key for key in LINES if key in found and found[key].min() <= top]
     for key in shown:
         colour, line, marker = LINES[key]
         ax.plot(found.index, found[key], ls=line, marker=marker, color=colour, lw=1.4)
@@ -97,24 +104,23 @@ def at_worst(table):
 
     `table`: ``bounds-survey-growth``: columns along, n, t, input, truth, bound, log10.
     """
-    figure, grid = plt.subplots(2, 2, figsize=(5.0, 6.8), sharey=True, sharex="col")
-    named = bound_titles()
+    figure, grid = plt.subplots(2, 2, figsize=(4.8, 6.8), sharey=True, sharex="col")
     table = table.assign(over=10.0 ** table.log10.clip(upper=300) / table.truth)
     for axes, given in zip(grid, ("fork", "random"), strict=True):
         for ax, along, place in zip(axes, ("along n", "along R"), ("n", "t"), strict=True):
             rows = table[(table.along == along) & (table.input == given)]
-            for key, (colour, line, marker) in LINES.items():
+            for key, label in OVER.items():
+                colour, line, marker = LINES[key]
                 one = rows[rows.bound == key].sort_values(place)
                 one = one[one.over < WORST]
-                ax.plot(one[place], one.over, ls=line, marker=marker, color=colour, lw=1.3, label=named[key])
+                ax.plot(one[place], one.over, ls=line, marker=marker, color=colour, lw=1.3, ms=4, label=label)
             ax.axhline(1, color="black", lw=1)
             ax.set(xscale="log", yscale="log", ylim=(0.7, WORST))
             fixed = f"t = {rows.t.iloc[0]:g}" if place == "n" else f"n = {rows.n.iloc[0]}"
-            ax.set_title(f"{'fork' if given == 'fork' else 'random tokens'}, {fixed}")
+            ax.set_title(f"{'fork' if given == 'fork' else 'random'}, {fixed}")
         axes[0].set_ylabel("bound / constant")
     for ax, place in zip(grid[-1], ("tokens n", "logit range t"), strict=True):
         ax.set_xlabel(place)
-    handles, words = grid[0, 0].get_legend_handles_labels()
-    shown = [(one, word) for one, word in zip(handles, words, strict=True) if len(one.get_xdata())]
-    figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=2)
+    for ax in grid[:, 1]:
+        named_at_the_end(ax, 12)
     return figure

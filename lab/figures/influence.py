@@ -8,7 +8,7 @@ __all__ = ["maps"]
 
 
 def maps(looks, norms, words):
-    """Two matrices side by side: who looks at whom, and who moves whom.
+    """Two matrices, one below the other: who looks at whom, and who moves whom.
 
     Parameters
     ----------
@@ -22,10 +22,10 @@ def maps(looks, norms, words):
     -------
     Figure
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9.6, 4.9), layout="constrained")
+    figure, axes = plt.subplots(2, 1, figsize=(5.6, 8.4), layout="constrained")
     for ax, values, title in zip(axes, (looks, norms), ("attention, mean of heads", "norm of the block"), strict=True):
         values = np.asarray(values)
-        bar = {"shrink": 0.72, "label": title}
+        bar = {"label": title}
         sns.heatmap(
             values, ax=ax, cmap="Blues", vmin=0, square=True, xticklabels=words, yticklabels=words, cbar_kws=bar
         )

@@ -3,6 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.style import named_among_marks
+
 __all__ = ["LOOKS", "changes"]
 
 LOOKS = {  # intervention -> colour, marker
@@ -36,7 +38,7 @@ def changes(found, close=0.05):
     """
     if unknown := set(found.intervention) - set(LOOKS):
         raise ValueError(f"these interventions have no look: {', '.join(sorted(unknown))}; give each one in LOOKS.")
-    figure, ax = plt.subplots(figsize=(7.4, 4.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.2, 5), layout="constrained")
     reach = max(found.norm_change.abs().max(), 0.1)
     ends = np.array([-reach, reach]) * 1.08
     ax.fill_between(ends, ends - close, ends + close, color="0.9", lw=0)
@@ -52,5 +54,5 @@ def changes(found, close=0.05):
         xlabel=r"change of the slope of largest $F$ plus largest $\|S\|$", ylabel="change of the slope of the constant"
     )
     ax.set_xlim(*ends)
-    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.06, 0.5))
+    named_among_marks(ax)
     return figure

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import gmean
 
 from lab.figures.registry import figure
+from lab.figures.style import named_at_the_end
 
 KINDS = {"keys": ("C0", "o"), "values": ("C1", "s")}
 PREDICTORS = {  # column -> label
@@ -61,16 +62,16 @@ def ranks(table, bits=3, model="smollm2"):
     `table`: the stored ``kv-rounding``. `model`: the model whose layers are drawn.
     """
     table = table[(table.model == model) & (table.bits == bits)]
-    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.6), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(2, 1, figsize=(5.0, 6.4), layout="constrained")
     for ax, column in zip(axes, ("lipschitz", "stream_change"), strict=True):
         for kind, (colour, marker) in KINDS.items():
             rows = by_layer(table[table.kind == kind], [column, "kl"])
-            ax.plot(rows[column], rows.kl, marker, color=colour, ms=6, alpha=0.85, label=kind)
-        ax.set(xscale="log", yscale="log", xlabel=LABELS[column])
-    axes[0].set_ylabel(LABELS["kl"])
+            ax.plot(rows[column], rows.kl, marker, color=colour, ms=6, alpha=0.85)
+            least = rows.loc[rows[column].idxmin()]  # no mark stands right of it at its height
+            ax.annotate(kind, (least[column], least.kl), (9, -3), textcoords="offset points", color=colour)
+        ax.set(xscale="log", yscale="log", xlabel=LABELS[column], ylabel=LABELS["kl"])
     axes[1].set_xticks([0.01, 0.02, 0.05, 0.1], ["1 %", "2 %", "5 %", "10 %"])
     axes[1].minorticks_off()
-    axes[0].legend()
     return figure
 
 
@@ -86,21 +87,20 @@ def depth(table, bits=3, model="smollm2"):
     `table`: the stored ``kv-rounding``. `model`: the model whose layers are drawn.
     """
     rows = table[(table.model == model) & (table.bits == bits)]
-    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.2), layout="constrained")
+    figure, axes = plt.subplots(3, 1, figsize=(4.8, 7.2), sharex=True, layout="constrained")
     layers = by_layer(rows, ["lipschitz", "residual", "residual_token"])
-    axes[0].plot(layers.lipschitz, "o-", color="C6", ms=4)
-    axes[0].set(title="local constant")
+    axes[0].plot(layers.lipschitz, "o-", color="C6", ms=4, label="_one")
+    axes[0].set(ylabel="local constant")
     lines = (("residual", "D", "-", "all tokens"), ("residual_token", "v", "--", "median token"))
     for column, marker, dashes, label in lines:
         axes[1].plot(layers[column], marker, ls=dashes, color="C6", ms=4, label=label)
-    axes[1].set(title="norm of the residual stream")
+    axes[1].set(ylabel="norm of residual stream")
     for kind, (colour, marker) in KINDS.items():
         axes[2].plot(by_layer(rows[rows.kind == kind], ["kl"]).kl, marker, ls="-", color=colour, ms=4, label=kind)
-    axes[2].set(title="KL by rounding, nats")
+    axes[2].set(ylabel="KL by rounding, nats", xlabel="layer")
     for ax in axes:
-        ax.set(yscale="log", xlabel="layer", xlim=(-0.5, np.max(layers.index) + 0.5))
+        ax.set(yscale="log", xlim=(-0.5, np.max(layers.index) + 0.5))
         ax.minorticks_off()
-    axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 3)  # space for the legend below the marks
-    axes[1].legend(loc="lower right")
-    axes[2].legend(loc="lower left")
+    for ax in axes[1:]:
+        named_at_the_end(ax, 12)
     return figure

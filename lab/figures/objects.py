@@ -298,7 +298,7 @@ def who_chooses(P, labels=None):
     names = named(labels, n)
     reach = max(1, max((abs(i - j) for i, j in zip(*np.nonzero(P > FAINT), strict=True)), default=1))
     forward = bool((np.triu(P, 1) > FAINT).any())
-    figure, ax = plt.subplots(figsize=(6.0, 2.6 + 1.2 * forward))
+    figure, ax = plt.subplots(figsize=(6.0, 2.6 + 0.6 * forward))
     line = np.arange(n, dtype=float)
     for i, j in zip(*np.nonzero(P > FAINT), strict=True):
         if i != j:

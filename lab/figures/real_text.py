@@ -38,6 +38,8 @@ def jump(table, live=None, text="alice"):
     if live:
         ax.plot([*live], [*live.values()], "D-", color="C1", ms=4, label="now, medians")
     ax.axvline(128, color="0.4", ls="--", lw=1)
+    said = {"textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 9, "color": "0.3"}
+    ax.annotate("trained up to here", (128, 12), (-4, 0), **said)
     ax.set(xscale="log", xlabel="tokens n", ylabel="local constant", ylim=(0, None))
     ax.set_xticks(sorted(set(rows.length)), sorted(set(rows.length)))
     ax.minorticks_off()

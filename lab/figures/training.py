@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from lab.figures.registry import figure
-from lab.figures.style import panels
+from lab.figures.style import named_at_the_end, panels
 
 __all__ = ["constants", "longer", "losses", "stability"]
 
@@ -27,7 +27,7 @@ def _frequencies(table, part):
 def _controls(ax, ends):
     """Draw networks without attention: grey marks, and a thin line through the means."""
     for kind, (label, colour, mark) in WITHOUT.items():
-        rows = ends[ends.attention == kind]
+        rows = ends[ends.attention == kind].sort_values("layers")
         middle = rows.groupby("layers").nats.mean()
         ax.plot(middle.index, middle, color=colour, ls="-.", lw=1)
         ax.plot(rows.layers, rows.nats, mark, ms=5, color=colour, label=label if len(rows) else None)
@@ -54,27 +54,28 @@ def losses(table):
     curves, ends, _ = _runs(table, "depth")
     bigram, deepest = _frequencies(table, "bigram"), ends.layers.max()
     mean = ends.groupby(["layers", "attention"]).nats.mean().unstack()
-    left, right = panels(2, width=4.3, height=3.7)
+    above, below = panels(1, rows=2, width=6.4, height=3.3)
     for shift, (kind, colour) in zip((-0.09, -0.03, 0.03, 0.09), KINDS.items(), strict=True):
         rows = ends[ends.attention == kind]
-        left.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
-        left.plot(mean.index + shift, mean[kind], color=colour, lw=1.2, label=kind)
+        above.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
+        above.plot(mean.index + shift, mean[kind], color=colour, lw=1.2, label=kind)
         rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
         middle = rows.groupby("step").validation_loss.agg(["mean", "min", "max"])
-        right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
-        right.plot(middle.index, middle["mean"], color=colour, lw=1.2)
-    _controls(left, ends)
-    for kind, (_, colour, _) in WITHOUT.items():
-        rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
-        right.plot(rows.groupby("step").validation_loss.mean(), color=colour, ls="-." if kind == "none" else ":")
-    for ax in (left, right):
+        below.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
+        below.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
+    _controls(above, ends)
+    for kind, (label, colour, _) in WITHOUT.items():
+        rows = curves[(curves.attention == kind) & (curves.layers == deepest)].groupby("step").validation_loss.mean()
+        below.plot(rows, color=colour, ls="-." if kind == "none" else ":", label=label)
+    above.set(xlabel="layers", ylabel="test loss, nats per character")
+    above.set_xticks(list(mean.index))
+    below.set(xlabel="steps", ylabel="validation loss, nats", title=f"{deepest} layers")
+    for ax in (above, below):
         ax.axhline(bigram, color="0.3", ls=":", lw=1)
-    left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
-    left.legend(loc="center right", bbox_to_anchor=(1, 0.45), ncols=2, fontsize=8.5, columnspacing=1)
-    left.set(xlabel="layers", ylabel="nats per character", title="test loss")
-    left.set_xticks(list(mean.index))
-    right.set(xlabel="steps", title=f"validation loss, {deepest} layers")
-    return left.figure
+        said = {"xycoords": ax.get_yaxis_transform(), "textcoords": "offset points", "va": "top", "fontsize": 9}
+        ax.annotate("the preceding character", (0.5, bigram), (0, -2), color="0.3", **said)
+        named_at_the_end(ax, apart=11)
+    return above.figure
 
 
 @figure(
@@ -97,17 +98,20 @@ def constants(table):
     """
     layers = _runs(table, "depth")[2]
     deepest = layers.layers.max()
-    figure, ax = plt.subplots(figsize=(6.6, 3.9))
-    for shift, (kind, colour) in zip((-0.15, -0.05, 0.05, 0.15), KINDS.items(), strict=True):
+    figure, ax = plt.subplots(figsize=(6.6, 4.2))
+    for shift, mark, (kind, colour) in zip((-0.15, -0.05, 0.05, 0.15), "os^D", KINDS.items(), strict=True):
         rows = layers[(layers.layers == deepest) & (layers.attention == kind)].groupby("layer")
         middle, low, high = rows.lipschitz.median(), rows.lowest.min(), rows.highest.max()
         place = middle.index + shift
-        ax.errorbar(place, middle, [middle - low, high - middle], fmt="o", label=kind, color=colour)
+        ax.vlines(place, low, high, color=colour)
+        ax.plot(place, middle, mark, ms=5, label=kind, color=colour)
         if kind in ("l2-tied", "contractive"):
-            ax.plot(place, rows.bound.median(), "_", ms=14, mew=2.5, color=colour)
+            ax.plot(place, rows.bound.median(), "_", ms=14, mew=2.5, color=colour, label=f"{kind}, bound")
     ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant")
     ax.set_xticks(range(1, deepest + 1))
-    figure.legend(loc="outside upper center", ncols=4, columnspacing=1, handletextpad=0.2)
+    ax.set_yticks([0.01, 0.1, 1, 10, 100, 1000], ["0.01", "0.1", "1", "10", "100", "1,000"])
+    ax.minorticks_off()
+    named_at_the_end(ax, apart=11)
     return figure
 
 
@@ -117,44 +121,46 @@ def constants(table):
     tables=("training-stability", "training-controls"),
     about="which kinds still train at a fixed rate, by depth",
 )
-def stability(table, controls=None):
+def stability(table, controls):
     """Test loss by depth at fixed rates, which shows the kinds of attention that still train.
 
     Parameters
     ----------
     table : DataFrame
         The table ``training-stability``: columns part, row, attention, layers, seed, rate, nats.
-    controls : DataFrame, optional
-        The table ``training-controls``: the same columns, at other rates.
+    controls : DataFrame
+        The table ``training-controls``: the same columns, at a smaller and a larger rate.
 
     Returns
     -------
     Figure
+        The rate of `table` above, the other two below.
     """
     ends, unigram, bigram = _runs(table, "fixed")[1], _frequencies(table, "unigram"), _frequencies(table, "bigram")
     depths = sorted(set(ends.layers))
-    rates = ends if controls is None else pd.concat([ends, _runs(controls, "rate")[1]])
-    axes = panels(rates.rate.nunique(), width=3.4, height=4.4)
-    for ax, (rate, at) in zip(axes, rates.groupby("rate"), strict=True):
+    rates = pd.concat([ends, _runs(controls, "rate")[1]])
+    slow, main, fast = sorted(set(rates.rate))
+    axes = plt.subplot_mosaic([[main, main], [slow, fast]], figsize=(6.8, 7), height_ratios=(1.25, 1))[1]
+    for rate, at in rates.groupby("rate"):
+        ax = axes[rate]
         for shift, (kind, colour) in zip((-0.3, -0.1, 0.1, 0.3), KINDS.items(), strict=True):
             rows = at[at.attention == kind].fillna({"nats": unigram})  # diverged
             middle = rows.groupby("layers").nats.mean()
             ax.plot(middle.index + shift, middle, color=colour, lw=1.1, label=kind)
             ax.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
         _controls(ax, at)
-        ax.axhline(unigram, color="0.3", ls=":", lw=1)
-        ax.axhline(bigram, color="0.3", ls="--", lw=1)
         fewest, most = at.groupby(["attention", "layers"]).seed.nunique().agg(["min", "max"])
         several = f"{fewest} to {most}" if fewest < most else str(most)
-        ax.set_title(f"rate {rate:g}, {several} seed{'s' * (most > 1)}", fontsize=14)
-        ax.set_xlabel("layers", fontsize=14)
+        ax.set(xlabel="layers", ylabel="test loss, nats", title=f"rate {rate:g}, {several} seed{'s' * (most > 1)}")
         ax.set_xticks(depths[::2], depths[::2])
-        ax.tick_params(labelsize=13)
         ax.set_ylim(rates.nats.min() - 0.05, unigram + 0.09)
-    axes[0].set_ylabel("test loss, nats per character", fontsize=14)
-    named = axes[len(axes) // 2].get_legend_handles_labels()
-    axes[0].figure.legend(*named, loc="outside lower center", ncols=3, fontsize=13)
-    return axes[0].figure
+        for level, name, line in ((unigram, "characters", ":"), (bigram, "bigram", "--")):
+            ax.axhline(level, color="0.3", ls=line, lw=1)
+            if rate == main:
+                look = {"textcoords": "offset points", "va": "top", "fontsize": 9, "color": "0.3"}
+                ax.annotate(name, (depths[0], level), (0, -2), **look)
+    named_at_the_end(axes[main], apart=11)
+    return axes[main].figure
 
 
 @figure(
@@ -183,8 +189,11 @@ def longer(table, short):
     looks = KINDS | {kind: colour for kind, (_, colour, _) in WITHOUT.items()}
     labels = {kind: WITHOUT[kind][0] if kind in WITHOUT else kind for kind in looks}
     last, depths = curves.step.max(), sorted(curves.layers.unique())
-    *left, right = panels(len(depths) + 1, width=3.9, height=4.3)
-    for ax, depth in zip(left, depths, strict=True):
+    above = [f"{depth} layers" for depth in depths]
+    axes = plt.subplot_mosaic([above, ["first"] * len(above)], figsize=(6.8, 6.6), height_ratios=(1.6, 1))[1]
+    right = axes["first"]
+    for name, depth in zip(above, depths, strict=True):
+        ax = axes[name]
         for kind, colour in looks.items():
             at = curves[(curves.layers == depth) & (curves.attention == kind)]
             for seed, run in at.groupby("seed"):
@@ -193,13 +202,12 @@ def longer(table, short):
                 ax.plot(run.step, run.validation_loss, color=colour, lw=1.1, ls=line, label=label)
         ax.axhline(bigram, color="0.3", ls="--", lw=1)
         ax.axvline(end, color="0.3", ls=":", lw=1)
-        ax.set_title(f"{depth} layers", fontsize=14)
-        ax.set_xlabel("steps", fontsize=14)
-        ax.tick_params(labelsize=12)
+        ax.set(title=name, xlabel="steps", ylabel="validation loss, nats")
         ax.set_ylim(curves.validation_loss.min() - 0.05, 3.1)
-    left[0].set_ylabel("validation loss, nats", fontsize=14)
-    left[-1].annotate("bigram", (last, bigram), (0, -3), textcoords="offset points", ha="right", va="top", fontsize=12)
-    left[-1].annotate(f"{end:g} steps", (end, 2.95), (4, 0), textcoords="offset points", fontsize=12)
+    look = {"textcoords": "offset points", "fontsize": 9, "color": "0.3"}
+    axes[above[0]].annotate("bigram", (last, bigram), (0, -3), ha="right", va="top", **look)
+    axes[above[0]].annotate(f"{end:g} steps", (end, 2.95), (4, 0), **look)
+    named_at_the_end(axes[above[-1]], apart=11)
     places = []
     for (depth, kind), at in curves[curves.validation_loss < bigram].groupby(["layers", "attention"]):
         places.append((depth, list(looks).index(kind), kind, at.groupby("seed").step.min()))
@@ -207,15 +215,8 @@ def longer(table, short):
     for place, (_, _, kind, steps) in enumerate(places):
         right.plot(steps, place + 0.22 * (steps.index - 1), "o", ms=5, color=looks[kind])
     right.axhline(sum(depth == depths[0] for depth, *_ in places) - 0.5, color="0.7", lw=0.8)
-    names = [f"{labels[kind]}, {depth}" for depth, _, kind, _ in places]
-    right.set_yticks(range(len(places)), names, fontsize=12)
+    right.set_yticks(range(len(places)), [f"{labels[kind]}, {depth} layers" for depth, _, kind, _ in places])
     right.invert_yaxis()
     right.axvline(end, color="0.3", ls=":", lw=1)
-    right.set(xscale="log", xlim=(end / 2, last * 1.2))
-    right.set_title("first below the bigram", fontsize=14)
-    ticks = [step for step in (end, 1000, last) if step >= end / 2]
-    right.set_xticks(ticks, [f"{step:g}" for step in ticks])
-    right.set_xticks([], minor=True)
-    right.set_xlabel("steps", fontsize=14)
-    left[0].figure.legend(*left[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=12)
-    return left[0].figure
+    right.set(xlim=(0, None), title="first evaluation below the bigram", xlabel="steps")
+    return right.figure

@@ -16,12 +16,15 @@ def growth_ends(curves):
     figure, ax = plt.subplots(figsize=(6.4, 4.4))
     for place, (name, (n, constants, promised, peak)) in enumerate(curves.items()):
         colour, style = colours[place], ("-", "--", "-.")[place % 3]
-        ax.plot(n, constants, style, color=colour, label=name)
+        ax.plot(n, constants, style, color=colour)
+        end = {"textcoords": "offset points", "color": colour, "fontsize": 9, "va": "center"}
+        ax.annotate(name, (n[-1], constants[-1]), (5, 0), **end)
         at = np.exp(np.interp(np.log(promised), np.log(n), np.log(constants)))
         ax.plot(promised, at, "v", color=colour, mec="black", ms=9)
         ax.plot(*peak, "*", color=colour, mec="black", ms=12)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
-    ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
+    ax.plot([], [], "v", color="white", mec="black", label=r"promised length $1 + e^{2\gamma R^2}$")
     ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
-    ax.legend(fontsize=9)
+    ax.set_xlim(right=1e4 * max(n[-1] for n, *_ in curves.values()))  # for the names
+    ax.legend(fontsize=9, loc="upper left")
     return figure

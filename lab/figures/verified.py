@@ -7,11 +7,11 @@ import pandas as pd
 
 import lipnb
 from lab.figures.registry import figure
-from lab.figures.style import panels
+from lab.figures.style import named_at_the_end, panels
 
 __all__ = ["bound_titles", "brackets", "worst_cases"]
 
-BOUNDS = {"general": ("C1", "s"), "yudin": ("C4", "^"), "closed_form": ("C2", "D")}
+BOUNDS = {"general": ("C1", "s"), "yudin": ("C3", "^"), "closed_form": ("C2", "D")}
 
 
 def bound_titles():
@@ -48,7 +48,7 @@ def worst_cases(table):
         Two marks for each bound.
     """
     worst = table.groupby("bound", sort=False)[["worst", "worst_hot"]].max()
-    ax, place = panels(1, width=6.6, height=7)[0], range(len(worst))
+    ax, place = panels(1, width=5.0, height=7.6)[0], range(len(worst))
     ax.hlines(place, worst.worst_hot, worst.worst, color="#cccccc", lw=1)
     ax.plot(worst.worst, place, "o", ms=9, mfc="none", color="C0", label="all inputs")
     ax.plot(worst.worst_hot, place, "D", ms=5, color="C1", label="logit range t ≥ 1 only")
@@ -81,23 +81,22 @@ def brackets(*tables):
     stored = pd.concat(tables, ignore_index=True)
     longest = stored[stored.length == stored.groupby("model").length.transform("max")]
     groups = longest.groupby(["model", "masked"], sort=False)
-    axes = panels(len(groups), width=3.7, height=3.9)
+    axes = panels(1, rows=len(groups), width=4.8, height=2.5)
     words = bound_titles() | {"closed_form": bound_titles()["three_terms"]}
     for ax, ((model, masked), rows) in zip(axes, groups, strict=True):
         if not rows.layer.is_unique:
             raise ValueError(f"{model}: more than one row of a layer at n = {rows.length.iloc[0]}.")
         for name, (colour, marker) in BOUNDS.items():
-            ax.plot(rows.layer, rows[name], color=colour, marker=marker, label=words[name])
+            ax.plot(rows.layer, rows[name], color=colour, marker=marker, ms=4.5, label=words[name])
         ax.fill_between(rows.layer, rows.lower, rows.upper, color="C0", alpha=0.55)
-        ax.plot(rows.layer, rows.upper, color="C0", lw=1, label="bracket: lower, upper")
-        ax.plot(rows.layer, rows.lower, color="C0", lw=1)
+        ax.plot(rows.layer, rows.upper, color="C0", lw=1)
+        ax.plot(rows.layer, rows.lower, color="C0", lw=1, label="bracket")
         named = {"minilm": "MiniLM", "gpt2": "GPT-2"}.get(model, model)
         title = f"{named}, {'masked' if masked else 'unmasked'}, n = {rows.length.iloc[0]}"
-        ax.set(yscale="log", ylim=(1, 1e8))
-        ax.set_title(title, fontsize=14)
-        ax.set_xlabel("layer", fontsize=14)
-        ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
-        ax.tick_params(labelsize=13)
-    axes[0].set_ylabel("bound on the local constant", fontsize=14)
-    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=13)
+        ax.set(yscale="log", ylim=(1, 1e8), title=title, xticks=rows.layer[:: 1 + len(rows) // 8])
+        ax.set_yticks([1, 1e2, 1e4, 1e6, 1e8])
+    axes[-1].set_xlabel("layer")
+    axes[0].figure.supylabel("bound on the local constant")
+    for ax in axes:
+        named_at_the_end(ax, 12)
     return axes[0].figure

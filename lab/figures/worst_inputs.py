@@ -3,34 +3,42 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.style import named_at_the_end
+
 # column: colour, marker, label
-KINDS = {
-    "text": ("C2", "o", "text"),
-    "heuristic": ("C1", "s", "two clusters (paper)"),
-    "fork": ("C0", "^", "fork"),
-    "ascended": ("C3", "x", ""),  # label given by the caller
-}
+KINDS = {"text": ("C2", "o", "text"), "heuristic": ("C1", "s", "two clusters"), "ascended": ("C0", "x", "worst found")}
+APART = 1.01  # a fork is drawn where the constant found is larger by more
 
 
-def between(panels, *, thing="heads", found="fork, then ascent"):
-    """Each head or layer: its constant on text, at two clusters, at forks, after an ascent, and the upper bound.
+def between(panels, *, thing="heads"):
+    """Each head or layer: its constant on text, at two clusters, at the worst input found, and the upper bound.
 
-    `panels`: title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
-    `thing`: name of a row, for the axis. `found`: contents of the column ascended, for the legend.
+    A fork is drawn only where its constant differs from the largest one found. Heads are sorted by that, layers stand
+    at their number.
+
+    `panels`: title -> DataFrame with columns text, heuristic, fork, ascended, upper, and layer for layers.
+    `thing`: name of a row, for the axis.
     """
-    figure, axes = plt.subplots(len(panels), 1, figsize=(5.0, 0.8 + 3 * len(panels)), squeeze=False)
+    figure, axes = plt.subplots(len(panels), 1, figsize=(4.8, 0.3 + 2.8 * len(panels)), squeeze=False)
     for ax, (title, table) in zip(axes[:, 0], panels.items(), strict=True):
-        table, places = table.sort_values("ascended"), np.arange(1, len(table) + 1)
-        ax.plot(places, table.upper, color="black", lw=1.2, drawstyle="steps-mid", label="upper bound (proved)")
+        of_layers = thing == "layers"
+        table = table.sort_values("layer" if of_layers else "ascended")
+        places = table.layer.to_numpy() if of_layers else np.arange(1, len(table) + 1)
+        ax.plot(places, table.upper, color="black", lw=1.2, drawstyle="steps-mid", label="proved bound")
         for column, (colour, marker, label) in KINDS.items():
-            if table[column].isna().all():
-                continue
-            label = found if column == "ascended" else label
-            size = 4.5 if column != "ascended" else 4
-            ax.plot(places, table[column], marker, color=colour, ms=size, label=label, mec=colour, alpha=0.9)
-        ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
+            if not table[column].isna().all():
+                ax.plot(places, table[column], marker, color=colour, ms=4.5, label=label)
+        lower = (table.ascended > APART * table.fork).to_numpy()
+        if lower.any():
+            ax.plot(places[lower], table.fork[lower], "^", color="C3", mfc="none", ms=5, label="_fork")
+            last = places[lower][-1], table.fork[lower].iloc[-1]
+            ax.annotate("fork", last, (5, -9), textcoords="offset points", color="C3", fontsize=9)
+        ax.set(yscale="log", xlabel="layer" if of_layers else f"{thing}, sorted", ylabel="Lipschitz constant")
         ax.set_title(f"{title}: {len(table)} {thing}")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        if of_layers:
+            ax.set_xticks(places)
+    for ax in axes[:, 0]:
+        named_at_the_end(ax, 13)
     return figure
 
 
@@ -71,13 +79,23 @@ def words(table, repeats, worst):
     layers = table.groupby("layer")
     figure, axes = plt.subplots(-(-len(layers) // 2), 2, figsize=(5.0, 6.2), sharex=True, sharey=True)
     for ax, (layer, rows) in zip(axes.flat, layers, strict=True):
-        ax.axhline(worst[layer], color="black", lw=1.2, ls="--", label="worst input found")
+        ax.axhline(worst[layer], color="C0", lw=1.2, ls="--")
         one = repeats[repeats.layer == layer]
-        ax.plot(one.changed, one.greedy, "-^", color="C0", ms=3.5, label="one word, then chosen")
-        ax.plot(rows.changed, rows.greedy, "-o", color="C3", ms=3.5, label="text, chosen words")
-        ax.plot(rows.changed, rows.random, "-s", color="0.55", ms=3, label="text, random words")
+        ax.plot(one.changed, one.greedy, "-^", color="C3", ms=3.5)
+        ax.plot(rows.changed, rows.greedy, "-o", color="C2", ms=3.5)
+        ax.plot(rows.changed, rows.random, "-s", color="0.45", ms=3)
         ax.set(yscale="log", title=f"layer {layer}")
+    end, few = (part[part.layer == part.layer.min()].iloc[-1] for part in (table, repeats))
+    ax, above, below = axes.flat[0], {"va": "bottom", "ha": "right"}, {"va": "top", "ha": "right"}
+    ax.set_ylim(bottom=ax.get_ylim()[0] / 2)  # space for the last of the names
+    for said, x, y, colour, look in (
+        ("worst input found", end.changed, worst[end.layer], "C0", below),
+        ("one word repeated", few.changed, few.greedy, "C3", {"va": "bottom", "ha": "left"}),
+        ("chosen words", end.changed, end.greedy, "C2", above),
+        ("random words", end.changed, end.random, "0.45", below),
+    ):
+        away = 0, 3 if look["va"] == "bottom" else -3
+        ax.annotate(said, (x, y), away, textcoords="offset points", color=colour, fontsize=9, **look)
     figure.supxlabel("changed words")
     figure.supylabel("local Lipschitz constant")
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure

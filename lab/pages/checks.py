@@ -5,7 +5,7 @@ import re
 import nbformat
 from myst_nb.core.variables import format_plain_text
 
-from lab.pages import layout, typed_numbers, verdicts
+from lab.pages import claims, layout, typed_numbers, verdicts
 from lab.pages.sources import convert, plain, sources
 
 MOST_BYTES = 300_000
@@ -171,9 +171,8 @@ def ledger(root):
     """Rule: every statement has a verdict, and the stored ledger matches the pairs."""
     rows = verdicts.gather(root, root / "notebooks")
     yield from verdicts.complaints(root, rows)
-    stored = verdicts.read_stored(root)
-    if rows and (stored is None or not verdicts.same(stored, rows)):
-        yield f"{verdicts.STORED} is not what the pages recorded: `make notebooks` writes it."
+    if rows and not claims.same(claims.read_stored(root), claims.claims(root, rows)):
+        yield f"{claims.STORED} is not what the pages recorded: `make notebooks` writes it."
 
 
 def complaints(root):

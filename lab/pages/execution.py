@@ -92,8 +92,8 @@ def section(facts):
     ends = [one["code"].endswith("unchanged since") for one in made.values()]
     unknown = sum(one["code"] == "unknown" for one in made.values())
     said.append(
-        f"Of {len(made)} tables the describing file of {sum(ends)} is unchanged since, that of "
-        f"{len(made) - sum(ends) - unknown} has changed, and of {unknown} it is not known."
+        f"Of {len(made)} tables, {sum(ends)} were made with today's description, "
+        f"{len(made) - sum(ends) - unknown} with an older one; for {unknown} this is not known."
     )
     lines = [
         [

@@ -6,7 +6,7 @@ from base64 import b64decode
 
 import nbformat
 
-from lab.pages import execution, verdicts
+from lab.pages import claims, execution, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 QUOTED = re.compile(r"^```\{literalinclude\} \.\./(\S+)$", re.MULTILINE)  # code that a prose page shows
@@ -57,7 +57,7 @@ def pair(root, pages=()):
     for path in {*(root / "book" / "figures").glob("*.png")} - {*drawn}:
         path.unlink()  # no longer shown
     ledger = verdicts.gather(root, root / "notebooks")
-    verdicts.store(root, ledger)
+    claims.store(root, ledger)
     execution.store(root, execution.gather(root, root / EXECUTED, ledger))
     return 0
 
@@ -80,6 +80,9 @@ def book_files(root, notebooks):
         files |= {quoted: (root / quoted).read_bytes() for quoted in QUOTED.findall(text)}
         if execution.MARK in text:
             text = text.replace(execution.MARK, execution.section(execution.gather(root, notebooks, ledger)))
+        if claims.MARK in text:
+            text = text.replace(claims.MARK, claims.fields(root))
+            files |= {name: (root / name).read_bytes() for name in (claims.STORED, claims.SCHEMA)}
         files[f"book/{path.name}"] = text.encode()
     return files
 
@@ -91,7 +94,7 @@ def stage(root, notebooks, target):
         print("\n".join(gaps), file=sys.stderr)
         return 1
     if notebooks == root / "notebooks":  # other runs, on other texts, do not change what git tracks
-        verdicts.store(root, ledger)
+        claims.store(root, ledger)
     files = book_files(root, notebooks)
     for name, content in files.items():
         write_if_changed(target / name, content)

@@ -1,7 +1,6 @@
 """The ledger: every page's verdicts gathered, checked against the list of statements, shown and stored."""
 
 import html
-import json
 import re
 from collections import Counter
 from dataclasses import fields
@@ -11,10 +10,10 @@ import nbformat
 from lab import ledger
 from lab.ledger import DEPENDS, FAILS, HOLDS, MIME, REFUTED, SEEN, UNCHECKED, UNDECIDED
 from lab.pages.sources import rows as list_rows
-from lab.pages.sources import sources, write_if_changed
+from lab.pages.sources import sources
 
-LISTED, STORED = "lab/statements.csv", "data/results/ledger.json"
-MARK = "<!-- the ledger -->"
+LISTED = "lab/statements.csv"
+COUNTS, EVERY = "<!-- the counts of verdicts -->", "<!-- every verdict -->"  # marks of prose pages
 COUNT = re.compile(r"\{ledger\}`([^`:]+):?([^`]*)`")
 ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNDECIDED, UNCHECKED)  # the first decides
 LOST = ORDER[:3]
@@ -28,7 +27,6 @@ MEANING = (
     "the range: the row says how. *Holds* is not a proof: no case that was tried is against it. *Not decided*: the "
     "test could not tell, such as one of three seeds. Every verdict is computed on the page it links to."
 )
-SAME = 1e-2  # ratios found by ascent differ slightly between processors
 
 
 def listed(root):
@@ -66,7 +64,7 @@ def by_statement(root, rows):
 
 
 def filled(root, rows, text):
-    """A prose page with the ledger in place of its mark, and counts of it in place of ``{ledger}`key:format```.
+    """A prose page with parts of the ledger in place of their marks, and counts in place of ``{ledger}`key:format```.
 
     A key is ``statements``, ``forms``, a verdict (counts statements with it), or the id of a statement (the largest
     number of cases on which one of its forms was tried).
@@ -76,7 +74,9 @@ def filled(root, rows, text):
     counts = {"statements": len(mine), "forms": len(rows)} | {verdict: own[verdict] for verdict in ORDER}
     counts |= {id: max((row["cases"] for row in rows), default=0) for id, rows in mine.items()}
     text = COUNT.sub(lambda mark: format(counts[mark[1]], mark[2]) if mark[1] in counts else mark[0], text)
-    return text.replace(MARK, section(root, rows)) if MARK in text else text
+    for mark, part in ((COUNTS, counts_section), (EVERY, every_section)):
+        text = text.replace(mark, part(root, rows)) if mark in text else text
+    return text
 
 
 def complaints(root, rows):
@@ -103,35 +103,6 @@ def gaps(row):
         yield "does not say how hard it was tried"
     if row["kind"] in ("upper", "lower") and row.get("spread") == 0 and row["worst_ratio"] == 1:
         yield "is no test: every ratio is 1"
-
-
-def same(stored, rows):
-    """Whether the stored ledger agrees, with ratios up to `SAME`."""
-    measured = ("worst_ratio", "median_ratio", "spread", "counter_example")
-
-    def words(row):
-        return {key: value for key, value in row.items() if key not in measured}
-
-    def close(a, b):
-        return a == b if a is None or b is None else abs(a - b) <= SAME * max(abs(a), abs(b))
-
-    return len(stored) == len(rows) and all(
-        words(old) == words(new) and all(close(old.get(key), new.get(key)) for key in ("worst_ratio", "median_ratio"))
-        for old, new in zip(stored, rows, strict=True)
-    )
-
-
-def read_stored(root):
-    """The stored ledger, or None."""
-    path = root / STORED
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def store(root, rows):
-    """Write the ledger unless the stored one agrees."""
-    if rows and not same(read_stored(root) or [], rows):
-        text = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
-        write_if_changed(root / STORED, text.encode())
 
 
 def worst(row):
@@ -169,7 +140,7 @@ def table(head, rows):
 
 
 def counted(root, rows):
-    """Counts from which the words and tables of the page of evidence are made.
+    """Counts from which the words and tables of the page on evidence are made.
 
     Statements by verdict and paper: {(verdict, source): count}. Rows by verdict and by how the form is known, and by
     verdict and by how hard it was tried: {(verdict, seen): count}, {(verdict, effort): count}.
@@ -224,8 +195,8 @@ def line(root, row):
     return f'<tr id="row-{name}"{data}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def section(root, rows):
-    """The ledger as Markdown: counts, and all rows in a table that our script filters."""
+def counts_section(root, rows):
+    """The counts of the ledger as Markdown: words and three tables."""
     by_paper, by_seen, by_effort = counted(root, rows)
     total = {verdict: sum(count for (other, _), count in by_paper.items() if other == verdict) for verdict in ORDER}
     said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
@@ -234,9 +205,6 @@ def section(root, rows):
     measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
     if measured < total[ORDER[0]]:  # one claim may appear in several places of a paper
         said += f"; the **{total[ORDER[0]]}** refuted rest on **{measured}** counter-example{'s' * (measured > 1)}"
-    lost = [row for row in rows if row["verdict"] in LOST]
-    variants = sum(row["variant"] for row in lost)
-    head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
     return "\n".join(
         [
             f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}",
@@ -248,27 +216,33 @@ def section(root, rows):
                 lambda source: f"{{cite:t}}`{source}`",
             ),
             "",
-            f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
-            "and by how hard it was tried:",
+            f"These verdicts rest on **{len(rows)}** forms of the statements. The next two tables count forms: by how "
+            "we know the form, and by how hard we tried it.",
             "",
             *crossed(by_seen, "forms known from", SEEN),
             "",
             *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get),
-            "",
-            "## Every form",
-            "",
-            f"**{len(lost)}** forms do not hold, or only under one reading; **{variants}** of them are *variants* "
-            "of a statement (in italics): tighter, corrected, with fewer hypotheses, or of other models and inputs. "
-            "*Worst* is measured over stated, the largest for an upper bound, the smallest for a lower one, and in "
-            "brackets the median; for an identity it is the largest relative error. Small print: the counter-example, "
-            "or on what the form was tested. The last column leads to the verdict on its page.",
+        ]
+    )
+
+
+def every_section(root, rows):
+    """All rows of the ledger as Markdown, in a table that our script filters."""
+    lost = [row for row in rows if row["verdict"] in LOST]
+    variants = sum(row["variant"] for row in lost)
+    head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
+    return "\n".join(
+        [
+            f"**{len(lost)}** forms do not hold, or hold only under one reading. **{variants}** of them are *variants* "
+            "of a statement, printed in italics: tighter, corrected, with fewer hypotheses, or about other models and "
+            "inputs.",
             "",
             "`````{raw} html",
             '<table class="verdicts ledger"><thead><tr>' + "".join(f"<th>{name}</th>" for name in head),
             "</tr></thead><tbody>",
             *(line(root, row) for row in rows),
             "</tbody></table>",
-            '<script src="../_static/evidence.js"></script>',
+            '<script src="../_static/verdicts.js"></script>',
             "`````",
         ]
     )

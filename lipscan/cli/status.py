@@ -1,4 +1,4 @@
-"""The verb `lipnb status`: progress of the sweep or scan in a folder."""
+"""The verb `lipnb status`: progress of the sweep, scan or comparison in a folder."""
 
 import json
 import statistics
@@ -9,6 +9,7 @@ EXAMPLES = """\
   lipnb status sweeps/quick --points                every point with its state
   watch -n 10 lipnb status sweeps/quick             the same every ten seconds
   lipnb status scan-minilm                          what the folder of a scan holds
+  lipnb status drift-minilm-bfloat16                what the folder of a comparison holds: its verdict, if it is done
 """
 STATES = """the states of a point:
   done       it has a row in table.csv
@@ -27,18 +28,19 @@ def add(verbs):
     """Add the verb to the parser."""
     verb = verbs.add_parser(
         "status",
-        help="how far the sweep, or the scan, in a folder is",
+        help="how far the sweep, scan or comparison in a folder is",
         description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where; "
-        "of a scan\nwhat is kept of it. Nothing is written, and what is running there is not disturbed.",
+        "of a scan\nor a comparison (drift) what is kept of it. Nothing is written, and no run there is "
+        "disturbed.",
         epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
     )
-    verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep or scan")
+    verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep, scan or comparison")
     verb.add_argument("--points", action="store_true", help="list every point")
     verb.set_defaults(run=run)
 
 
 def run(arguments):
-    """Print the status of a sweep, or what the folder of a scan holds."""
+    """Print the status of a sweep, or what the folder of a scan or comparison holds."""
     if said := _no_sweep(arguments.folder):
         print(said)
         return 0
@@ -65,7 +67,7 @@ def run(arguments):
 
 
 def _no_sweep(folder):
-    """A sentence on a folder that holds a scan or a model; "" for a sweep, FileNotFoundError for anything else."""
+    """A sentence on a folder with a scan, comparison or model; "" for a sweep, FileNotFoundError for anything else."""
     from pathlib import Path
 
     if (Path(folder) / "sweep.json").is_file():
@@ -78,10 +80,17 @@ def _no_sweep(folder):
         if (said := state(folder)) is None:
             load(folder)  # says what is amiss
         return f"{folder}: {said}"
+    if any((Path(folder) / f"windows.{ending}").is_file() for ending in ("json", "partial.jsonl")):
+        from lipnb.extras import extra
+
+        with extra("scan"):
+            from lipscan.drift.run import state as compared
+        if (said := compared(folder)) is not None:
+            return f"{folder}: {said}"
     if (Path(folder) / "config.json").is_file():
-        return f"{folder}: a model, not the folder of a sweep or scan; `lipnb scan {folder}` measures it."
-    holds = "holds neither a sweep nor a scan" if Path(folder).is_dir() else "is no folder"
-    raise FileNotFoundError(f"{folder} {holds}: give the folder that `lipnb sweep` or `lipnb scan` made.")
+        return f"{folder}: a model, not the folder of a sweep, scan or comparison; `lipnb scan {folder}` measures it."
+    holds = "holds no sweep, scan or comparison" if Path(folder).is_dir() else "is no folder"
+    raise FileNotFoundError(f"{folder} {holds}: give the folder that `lipnb sweep`, `scan` or `drift` made.")
 
 
 def lasted(seconds):

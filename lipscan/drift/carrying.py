@@ -95,8 +95,21 @@ def carried(
 
 
 def _pushed(f, x, tangents, chunk):
-    """Jacobian of f at x times each of some tangents."""
-    return vmap(lambda u: jvp(f, (x,), (u,))[1], chunk_size=chunk)(tangents)
+    """Jacobian of f at x times each of some tangents: by forward mode, or where f has none by reverse mode twice."""
+    try:
+        return vmap(lambda u: jvp(f, (x,), (u,))[1], chunk_size=chunk)(tangents)
+    except (RuntimeError, NotImplementedError):
+        return torch.stack([_pushed_in_reverse(f, x, u) for u in tangents])
+
+
+@torch.enable_grad()
+def _pushed_in_reverse(f, x, tangent):
+    """Jacobian of f at x times a tangent: the transpose of the transposed Jacobian, which is linear in its vector."""
+    x = x.detach().requires_grad_(True)
+    y = f(x)
+    dual = torch.zeros_like(y).requires_grad_(True)
+    pulled = torch.autograd.grad(y, x, dual, create_graph=True)[0]
+    return torch.autograd.grad(pulled, dual, tangent)[0]
 
 
 @torch.enable_grad()

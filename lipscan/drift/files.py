@@ -16,6 +16,7 @@ The states have one type, the one in which they were computed: float64, float32,
 another of these.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from lipnb.extras import extra
 from lipscan.drift.runs import States, states
+from lipscan.models.network import inputs_of
 from lipscan.recording.files import replacing
 
 with extra("models"):
@@ -60,9 +62,18 @@ def dump(model: Any, ids: Tensor, path: str | os.PathLike, *, dtype: torch.dtype
     -------
     Path
         The file.
+
+    Raises
+    ------
+    FileExistsError
+        The file exists and is not a dump of this model, these token ids and this type.
+    OSError
+        It is a folder, or cannot be written.
     """
-    found, path = states(model, ids, dtype), Path(path)
-    kept = torch.float32 if dtype is None else dtype
+    path, kept = Path(path), torch.float32 if dtype is None else dtype
+    run = sha256_of([inputs_of(model, ids).cpu(), *weights_of(model)], str(dtype))
+    _check_target(path, run)
+    found = states(model, ids, dtype)
     tensors = {"input_ids": found.ids}
     tensors |= {f"hidden_states.{place}": one for place, one in enumerate(found.hidden)}
     for half in ("attention", "mlp"):
@@ -70,14 +81,50 @@ def dump(model: Any, ids: Tensor, path: str | os.PathLike, *, dtype: torch.dtype
     if found.logits is not None:
         tensors["logits"] = found.logits
     tensors = {name: one.contiguous() if name == "input_ids" else one.to(kept) for name, one in tensors.items()}
-    about = {"model": model.name, "computed in": found.about["dtype"], "norm": NORM}
+    about = {"model": model.name, "computed in": found.about["dtype"], "norm": NORM, "run": run}
     try:
         with replacing(path) as (new,):
+            new.touch()
+            rights = new.stat().st_mode  # of any new file: those that safetensors gives shut others out
             save_file({name: one.contiguous().clone() for name, one in tensors.items()}, new, about)
+            new.chmod(rights)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or "there is no such folder"
         raise OSError(f"{path} cannot be written ({reason}): name another file.") from None
     return path
+
+
+def _check_target(path, run):
+    """Refuse a folder, a place in none, and a file that holds anything but the same dump; before anything is run."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it, such as {path / 'reference.safetensors'}.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}. Make it first.")
+    if not path.exists():
+        return
+    try:
+        with safe_open(path, framework="pt") as file:
+            same = (file.metadata() or {}).get("run") == run
+    except (SafetensorError, OSError):
+        same = False
+    if not same:
+        raise FileExistsError(f"{path} exists and holds something else than this: name another file, or delete it.")
+
+
+def weights_of(model: Any) -> list[Tensor]:
+    """Weights of a model, in the order of their names."""
+    return [one.detach() for _, one in sorted(model.module.state_dict().items())]
+
+
+def sha256_of(tensors: Iterable[Tensor], *more: str) -> str:
+    """SHA-256 of tensors, with their types and shapes, and of words."""
+    found = hashlib.sha256(" ".join(more).encode())
+    for one in tensors:
+        found.update(f"{one.dtype}{tuple(one.shape)}".encode())
+        found.update(
+            one.cpu().contiguous().view(torch.uint8).numpy().tobytes() if one.ndim else str(one.item()).encode()
+        )
+    return found.hexdigest()
 
 
 def read(path: str | os.PathLike) -> States:

@@ -93,8 +93,13 @@ def _frequencies(module, buffer):
 
 @contextmanager
 def kernel(network: Any, name: str) -> Iterator[None]:
-    """Context in which a network computes by a kernel: "eager", "sdpa", or "order", sums in the opposite order."""
+    """Context in which a network computes by a kernel: "eager", "sdpa", or "order", sums in the opposite order.
+
+    ValueError for "sdpa" if the network is not made for it: transformers would leave out parts of its attention.
+    """
     config = network.config
+    if name == "sdpa" and not getattr(network, "_supports_sdpa", True):
+        raise ValueError(f"{type(network).__name__} has no fused attention.")
     before = config._attn_implementation
     wanted = "sdpa" if name == "sdpa" else "eager"
     try:

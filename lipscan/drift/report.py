@@ -9,16 +9,19 @@ from markupsafe import Markup
 
 from lipscan import recording, scanning
 from lipscan.drift import figures
-from lipscan.drift.words import COLUMNS, lead
+from lipscan.drift.terminal import texts
+from lipscan.drift.words import COLUMNS, HEADINGS, lead
 from lipscan.scanning.figures import in_report
 from lipscan.scanning.fmt import short
 
 CAPTIONS = {
-    "errors": "Local error of each layer and half, over what it gives (solid), beside the floor of the type (dashed; "
-    "band: over kernels and windows), logarithmic. A layer far above its floor has a fault of its own.",
-    "gains": "How much an error of each layer grows on the way to the last state, logarithmic.",
-    "shares": "How much of the final difference comes from each layer.",
+    "errors": "Local error of each layer and half over the size of its output (solid), and the floor of the type "
+    "(dashed; the band is over kernels and windows), on a logarithmic scale. A layer far above its floor has a fault.",
+    "gains": "Factor by which an error of each layer grows on the way to the last layer, on a logarithmic scale.",
+    "shares": "Share of the final difference that comes from each layer.",
 }
+KINDS = {"rounding": ("calm", "Rounding"), "cannot tell": ("unsure", "Cannot tell"), "bug": ("bad", "Not rounding")}
+PARTS = {"mlp": "MLP"}
 
 
 def write_report(found: Any, path: str | os.PathLike) -> Path:
@@ -38,7 +41,8 @@ def html(found: Any) -> str:
     )
     environment.filters["short"] = short
     table, about = found.table, found.about
-    shown = [key for key in COLUMNS if table[key].notna().any()]
+    shown = [heading for heading in HEADINGS if heading != "at worst" or table.gain_worst.notna().any()]
+    look, word = KINDS[found.verdict.kind]
     plots = [
         (Markup(in_report(getattr(figures, name), table)), caption)
         for name, caption in CAPTIONS.items()
@@ -48,12 +52,16 @@ def html(found: Any) -> str:
         title=f"{about['model']} against {about.get('against') or about['dtype']}",
         lead=lead(about),
         about=about,
-        verdict=found.verdict,
+        look=look,
+        word=word,
+        verdict=found.verdict.sentence.removeprefix("not ").partition(": ")[2],
         closure=found.closure,
         highest=short(table.token_ratio.max()),
         difference=short(found.closure.difference),
         plots=plots,
-        columns=shown,
-        keys={key: COLUMNS[key] for key in shown},
+        shown={heading: HEADINGS[heading] for heading in shown},
+        columns=COLUMNS,
+        parts=PARTS,
+        texts=[texts(row) for row in table.itertuples()],
         rows=table.assign(above=table.height > 1).to_dict("records"),
     )

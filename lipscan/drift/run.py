@@ -1,6 +1,5 @@
 """From a model, a text and a type, a file or a second model to their difference, kept window by window in a folder."""
 
-import hashlib
 import json
 import os
 import re
@@ -13,19 +12,23 @@ from torch import Tensor
 
 from lipscan import models, recording
 from lipscan.drift.comparison import Bench, Drift, joined, type_of
-from lipscan.drift.files import read
+from lipscan.drift.files import read, sha256_of, weights_of
 from lipscan.drift.precision import TYPES
 from lipscan.drift.runs import States, states
+from lipscan.drift.words import lead
 from lipscan.models import Model
 from lipscan.models.files import read_config
 from lipscan.models.loading import name_of
+from lipscan.recording.files import Lines
 from lipscan.recording.table import FLOAT_FORMAT
 from lipscan.scanning.inputs import prepare
 from lipscan.scanning.options import ScanOptions
 
 __all__ = ["drift"]
 
+TABLE = "windows"
 ENDING = ".safetensors"
+FINER = 0.1  # floors up to which errors are those of a finer type
 
 
 def drift(
@@ -75,20 +78,16 @@ def drift(
         measured.
     """
     dtype = _type(dtype)
-    if dtype is None and against is None:
-        raise ValueError(
-            "there is nothing to compare with: give dtype (--dtype bfloat16), to see what rounding alone does, or "
-            "against (--against FILE or FOLDER)."
-        )
+    _check_given(dtype, against)
     if output is not None and Path(output).is_file():
         raise FileExistsError(f"{output} is a file: name a folder.")
     settings: dict[str, Any] = {"worst": worst, "seed": seed}
-    if isinstance(against, str | os.PathLike) and _is_file(against):
+    if isinstance(against, str | os.PathLike) and is_file(against):
         other, model = read(against), _loaded(model)
         if dtype is None:
             _check_type(other)
             dtype = type_of(other)
-        settings |= {"against": Path(against).name, "sha256": _digest(other)}
+        settings |= {"against": Path(against).name, "states": _name(other.dtype), "sha256": _digest(other)}
     else:
         second = None if against is None else _loaded(against)
         dtype = _own_type(second) if dtype is None else dtype
@@ -97,14 +96,14 @@ def drift(
         other = _of_model(model if second is None else second, model, ids, dtype)
         settings |= {"sha256": _digest(other)}
     bench = Bench(model, dtype, other, worst=worst, seed=seed)
-    settings |= {"reference": _weights(model)}
+    settings |= {"reference": sha256_of(weights_of(model))}
     about = {"model": model.name, "windows": len(other.ids), "length": other.ids.shape[1], **settings}
-    about["dtype"] = str(dtype).removeprefix("torch.")
-    if output is None:
-        with recording.bar(bench.steps, "step", progress) as bar:
-            rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
-        return joined(pd.DataFrame(rows), dtype, about)
-    return _kept(bench, Path(output), about, dtype, progress)
+    about["dtype"] = _name(dtype)
+    if output is not None:
+        return _kept(bench, Path(output), about, dtype, progress)
+    with recording.bar(bench.steps, "step", progress) as bar:
+        rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
+    return _noted(joined(pd.DataFrame(rows), dtype, about))
 
 
 def _kept(bench, folder, about, dtype, progress):
@@ -112,24 +111,63 @@ def _kept(bench, folder, about, dtype, progress):
     rows = _stored(folder, about)
     if rows is None:
         rows = _measured(bench, folder, about, progress)
-    found = joined(rows, dtype, about)
+    found = _noted(joined(rows, dtype, about))
     recording.write(folder / "drift.csv", found.table.to_csv(index=False, float_format=FLOAT_FORMAT))
     found.report(folder)
     return found
 
 
+def load(folder: str | os.PathLike) -> Drift:
+    """The finished comparison in a folder; ValueError if it holds none."""
+    settings = _settings(Path(folder))
+    rows = None if settings is None else _stored(Path(folder), settings)
+    if rows is None:
+        raise ValueError(f"{folder} holds no finished comparison: `lipnb status {folder}` tells what it holds.")
+    return _noted(joined(rows, TYPES[settings["dtype"]], settings))
+
+
+def state(folder: str | os.PathLike) -> str | None:
+    """What the folder of a comparison holds, in sentences; None if it holds none."""
+    folder = Path(folder)
+    begun = folder / f"{TABLE}.partial.jsonl"
+    if begun.is_file():
+        try:
+            first, *units = Lines(begun).read()
+            said, count, done = lead(first["settings"]).rstrip("."), first["settings"]["windows"], len(units)
+        except (ValueError, KeyError, TypeError):
+            return f"a comparison of which {begun.name} is damaged: delete that file, and give the same command again."
+        running = recording.held(folder / f".{TABLE}.partial.lock")
+        ends = "is running" if running else "has not ended"
+        more = "" if running else " The same command goes on."
+        return f"a comparison that {ends}, {done} of {count} windows: {said}.{more}"
+    if _settings(folder) is None:
+        return None
+    found = load(folder)
+    there = "report.html shows it." if (folder / "report.html").is_file() else "The same command writes report.html."
+    return f"a finished comparison: {lead(found.about)} Verdict: {found.verdict.sentence}. {there}"
+
+
+def _settings(folder):
+    """Settings of the finished comparison in a folder, or None."""
+    try:
+        found = dict(json.loads((folder / f"{TABLE}.json").read_text(encoding="utf-8"))["settings"])
+        return found if found["dtype"] in TYPES and found["windows"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _stored(folder, about):
     """Rows of the finished comparison in a folder; None if it holds none of these settings."""
     try:
-        held = json.loads((folder / "windows.json").read_text(encoding="utf-8"))["settings"]
-        return pd.read_csv(folder / "windows.csv") if held == json.loads(json.dumps(about)) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        same = _settings(folder) == json.loads(json.dumps(about))
+        return pd.read_csv(folder / f"{TABLE}.csv") if same else None
+    except (OSError, ValueError):
         return None
 
 
 def _measured(bench, folder, about, progress):
     """Rows of all windows, each stored as soon as it is measured."""
-    with recording.recording("windows", about, folder) as record, recording.bar(bench.steps, "step", progress) as bar:
+    with recording.recording(TABLE, about, folder) as record, recording.bar(bench.steps, "step", progress) as bar:
         units = [
             recording.Unit(f"window {number}", lambda number=number: bench.measured(number, bar.update), 0)
             for number in range(len(bench.other.ids))
@@ -149,14 +187,32 @@ def windows_of(model: Any, text: str | os.PathLike, length: int, windows: int, s
     return reader.model, reader.inputs[length], {name: about[name] for name in ("text", "text_sha256")}
 
 
-def folder_of(model: str, dtype: str | None, against: str | None) -> Path:
-    """Default folder of a comparison, in plain characters."""
-    name = Path(model).name if Path(model).exists() else model
-    other = dtype if against is None else f"against-{Path(against).stem if _is_file(against) else Path(against).name}"
-    return Path(f"drift-{re.sub(r'[^A-Za-z0-9._-]+', '-', f'{name}-{other}').strip('-.')}")
+def folder_of(model: str, dtype: str | None, against: str | Model | None) -> Path:
+    """Default folder of a comparison, in plain characters: both sides, and the type that the other is held against."""
+    _check_given(dtype, against)
+    if against is None:
+        other, kind = "", dtype
+    elif isinstance(against, Model):
+        other, kind = f"-against-{_short(against.name)}", dtype or _name(_own_type(against))
+    else:
+        other, kind = f"-against-{Path(against).stem}", dtype or _name(type_of(read(against)))
+    return Path(f"drift-{re.sub(r'[^A-Za-z0-9._-]+', '-', f'{_short(model)}{other}-{kind}').strip('-.')}")
 
 
-def _is_file(against):
+def _short(model):
+    """Name of a model, of a path its last part."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def _check_given(dtype, against):
+    if dtype is None and against is None:
+        raise ValueError(
+            "there is nothing to compare with: give dtype (--dtype bfloat16), to see what rounding alone does, or "
+            "against (--against FILE or FOLDER)."
+        )
+
+
+def is_file(against):
     return isinstance(against, str | os.PathLike) and (Path(against).is_file() or str(against).endswith(ENDING))
 
 
@@ -200,25 +256,35 @@ def _of_model(second, model, ids, dtype):
     return found
 
 
+def _noted(found):
+    """The comparison, with a note in `about` if a file is of a finer type than the one that it is held against."""
+    held, dtype, highest = found.about.get("states"), found.about["dtype"], found.table.token_ratio.max()
+    if held is None or not highest < FINER or not _finer(held, dtype):
+        return found
+    said = (
+        f"{found.about['against']} holds {held} numbers, and its errors are at most {highest:.1g} floors of {dtype}: "
+    )
+    if dtype == "float32":
+        said += "it was computed in a finer type; float32 is the finest whose floor is known here."
+    else:
+        own = "float32" if held == "float64" else held
+        said += f"it was computed in a finer type than {dtype}. Give --dtype {own}, or leave --dtype out."
+    found.about["note"] = said
+    return found
+
+
+def _finer(one, other):
+    return torch.finfo(getattr(torch, one)).eps < torch.finfo(getattr(torch, other)).eps
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
 def _digest(other: States) -> str:
     """SHA-256 of token ids and all states, which tells two dumps of one name apart."""
     halves = [half[layer] for half in (other.attention, other.mlp) for layer in sorted(half)]
-    return _sha256([other.ids, *other.hidden, *halves, *([] if other.logits is None else [other.logits])])
-
-
-def _weights(model: Model) -> str:
-    """SHA-256 of the weights of a model."""
-    return _sha256([one.detach() for _, one in sorted(model.module.state_dict().items())])
-
-
-def _sha256(tensors) -> str:
-    found = hashlib.sha256()
-    for one in tensors:
-        found.update(f"{one.dtype}{tuple(one.shape)}".encode())
-        found.update(
-            one.cpu().contiguous().view(torch.uint8).numpy().tobytes() if one.ndim else str(one.item()).encode()
-        )
-    return found.hexdigest()
+    return sha256_of([other.ids, *other.hidden, *halves, *([] if other.logits is None else [other.logits])])
 
 
 def _check_type(other: States) -> None:
@@ -228,8 +294,8 @@ def _check_type(other: States) -> None:
         return
     for low in (torch.bfloat16, torch.float16):
         if all(torch.equal(state, state.to(low).to(state.dtype)) for state in other.hidden[1:]):
-            held = str(low).removeprefix("torch.")
+            held = _name(low)
             raise ValueError(
-                f"the states of {name} are {held} numbers stored in {str(other.dtype).removeprefix('torch.')}: say "
+                f"the states of {name} are {held} numbers stored in {_name(other.dtype)}: say "
                 f"--dtype {held} if they were computed in it, or write them before they are rounded."
             )

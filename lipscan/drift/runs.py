@@ -51,6 +51,17 @@ class States:
             self.about,
         )
 
+    def to(self, device: torch.device) -> "States":
+        """The states on a device."""
+        return States(
+            self.ids.to(device),
+            [one.to(device) for one in self.hidden],
+            {layer: one.to(device) for layer, one in self.attention.items()},
+            {layer: one.to(device) for layer, one in self.mlp.items()},
+            None if self.logits is None else self.logits.to(device),
+            self.about,
+        )
+
     @property
     def dtype(self) -> torch.dtype:
         """Floating point type of the hidden states."""

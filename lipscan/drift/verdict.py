@@ -78,7 +78,7 @@ def verdict(table: pd.DataFrame, dtype: str) -> Verdict:
         said += f"({_floors(layers.loc[row.layer])}): {row.part}.{row.layer} is not what this layer adds to its stream"
         return Verdict("bug", int(row.layer), row.part, f"not rounding: {said}")
     if highest > CLEAN:
-        said = f"cannot tell: {_place(top)} is at {_floors(top)} of {dtype}"
+        said = f"cannot tell: {_place(top)} {'are' if top.part == 'logits' else 'is'} at {_floors(top)} of {dtype}"
         said += "" if dtype == "float32" else "; hidden states in float32 would show it"
         return Verdict("cannot tell", int(top.layer), top.part, said)
     least, left = 100 * (streams.floor / streams["size"]).median(), streams.switching.max()

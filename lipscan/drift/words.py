@@ -9,8 +9,10 @@ COLUMNS = {
     "another batch",
     "floor_low": "smallest floor over kernels and windows",
     "floor_high": "largest floor over kernels and windows",
-    "ratio": "error over floor: about 1 is rounding",
-    "token_ratio": "the same token by token, median: large states of a few tokens do not hide the others",
+    "ratio": "error over floor, of the lengths over all tokens, which a few large states decide; the verdict takes it "
+    "token by token",
+    "token_ratio": "floors: error over floor token by token, median, so that large states of a few tokens do not hide "
+    "the others",
     "token_tenth": "the ratio that a tenth of the tokens (at least two) is above: a fault may hit some of them",
     "token_worst": "the largest over tokens: a fault may hit few of them",
     "height": "these three over their thresholds, the largest: above 1 is not rounding",
@@ -23,6 +25,20 @@ COLUMNS = {
     "gain_random": "the same for a random error, root mean square",
     "gain_worst": "the same at worst (with --worst)",
     "share": "share of the final difference that comes from there; they add up to 1 where first order holds",
+}
+HEADINGS = {  # of the terminal and the report: what they mean, and the columns of drift.csv that they are made of
+    "error": "local error: what the other makes of its own input, less what the reference makes of that same input; "
+    "over the size of the latter (error / size)",
+    "floor": "what rounding alone makes there, over the same (floor / size)",
+    "floors": "error over floor token by token, the median (token_ratio): about 1 is rounding",
+    "tenth of tokens": "the same, which a tenth of the tokens is above (token_tenth)",
+    "worst token": "the same for the token where it is largest (token_worst)",
+    "leans": "share of the error that leans to one side, sum(e sign(h)) / sum|e|, less that of the floor (signed - "
+    "floor_signed): rounding leans to no side, cutting digits off does",
+    "gain": "factor by which this error grows from there to the last layer (gain)",
+    "random": "the same for a random error (gain_random)",
+    "at worst": "the same for the error that grows most (gain_worst, with --worst)",
+    "share": "share of the final difference (share)",
 }
 
 

@@ -18,7 +18,7 @@ PAGES = {
     "43_why_it_grows": "Why the constant grows",
     "67_every_bound": "Every bound side by side",
     "62_certified_bracket": "A certified bracket of the local constant",
-    "05_scan_your_model": "Scan your own model",
+    "05_scan_your_model": "Scan your model: read the report",
     "63_robustness": "How far an attack moves the output",
     "72_kv_rounding": "Rounded caches: what ranks the layers?",
 }

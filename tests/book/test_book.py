@@ -221,7 +221,7 @@ def test_each_fault_of_a_page_is_seen(book, browser):
 
 
 def test_the_table_of_verdicts_is_filtered_and_shows_the_row_that_a_page_names(browser, book):
-    page = Visit(browser, book / "book/evidence.html", 1300).page
+    page = Visit(browser, book / "book/verdicts.html", 1300).page
     rows, shown = "table.ledger tbody tr", "table.ledger tbody tr:not([hidden])"
     every = page.locator(rows).count()
     assert page.locator(shown).count() == every > 100
@@ -256,6 +256,8 @@ def test_every_address_of_an_earlier_edition_leads_to_a_page(book, browser):
     page = Visit(browser, book / "book/api_measure.html", WIDE).page
     page.goto((book / "book/api_measure.html").as_uri() + "#lipnb.lipschitz")
     page.wait_for_url("**/book/api_attention.html#lipnb.lipschitz")
+    page.goto((book / "book/evidence.html").as_uri() + "#row-of-a-verdict")  # where the rows were
+    page.wait_for_url("**/book/verdicts.html#row-of-a-verdict")
     page.close()
 
 

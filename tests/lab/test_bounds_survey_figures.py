@@ -1,4 +1,4 @@
-"""The figures of the survey of bounds: names as in its table, legible and apart where a phone shows them."""
+"""Figures of bounds, worst inputs and rounded caches: legible, and names apart, where a phone shows them."""
 
 from itertools import combinations
 
@@ -11,17 +11,21 @@ PHONE = 350  # pixels that a figure has on a phone
 LEGIBLE = 9  # pixels of a letter's size
 
 
-@pytest.fixture(params=["text", "worst", "trained"])
+@pytest.fixture(params=["text", "worst", "trained", "layers", "brackets", "ranks", "depth"])
 def drawn(request):
     """One of the figures that pages show, drawn."""
     figures.house_style()
-    if request.param == "text":
-        found = figures.bounds_survey.at_text(results.load("bounds-survey-text"))
-    elif request.param == "worst":
-        found = figures.bounds_survey.at_worst(results.load("bounds-survey-growth"))
-    else:
-        heads = results.load("worst-inputs")
-        found = figures.worst_inputs.between({name: rows for name, rows in heads.groupby("model", sort=False)})
+    caches = figures.kv_rounding.predicted(results.load("kv-rounding"))
+    draw = {
+        "text": lambda: figures.bounds_survey.at_text(results.load("bounds-survey-text")),
+        "worst": lambda: figures.bounds_survey.at_worst(results.load("bounds-survey-growth")),
+        "trained": lambda: figures.worst_inputs.between({"heads": results.load("worst-gpt2")}),
+        "layers": lambda: figures.worst_inputs.between({"layers": results.load("worst-gpt2-layers")}, thing="layers"),
+        "brackets": lambda: figures.verified.brackets(results.load("bracket-minilm"), results.load("bracket-gpt2")),
+        "ranks": lambda: figures.kv_rounding.ranks(caches),
+        "depth": lambda: figures.kv_rounding.depth(caches),
+    }
+    found = draw[request.param]()
     found.canvas.draw()
     yield found
     plt.close(found)

@@ -21,6 +21,7 @@ from lab import figures, results
 from lab.cli import main
 from lab.experiments.l2_tightness import largest_row
 from lipnb import bounds
+from lipscan.scanning.summary import first_window
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -130,13 +131,22 @@ def test_no_mark_lies_outside_its_axes(name):
                 assert ((low <= values) & (values <= high) | ~seen).all(), ax.get_title()
 
 
+def test_the_figures_of_a_scan_show_its_first_windows():
+    table = results.load("scan-dinov2-small")
+    rows = figures.scans.first(table)
+    expected = first_window(table).query("length == @rows.length[0]")
+    for column in ("layer", "window", "lipschitz", "low", "high", "certified"):
+        assert rows[column].tolist() == expected[column].tolist()
+    assert (rows.low < rows.high).any()
+
+
 def test_live_measurements_join_in():
     ax = figures.real_text.jump(results.load("atlas-minilm"), {64: 7.0, 160: 15.0}).axes[0]
     assert list(ax.lines[1].get_ydata()) == [7, 15] and "now, medians" in ax.get_legend_handles_labels()[1]
     n = np.array([2.0, 50, 1e3])
     heads = {f"head {i}": (n, np.sqrt(n), 50.0, (1e3, 30.0)) for i in range(5)}
     ends = figures.two_clusters.growth_ends(heads).axes[0]
-    assert [line.get_label() for line in ends.lines][:15:3] == [*heads]
+    assert [(text.get_text(), text.xy) for text in ends.texts] == [(name, (1e3, np.sqrt(1e3))) for name in heads]
 
 
 def test_every_head_is_counted_in_its_histogram():
@@ -201,3 +211,15 @@ def test_the_atlas_draws_slopes_in_their_intervals_and_each_on_its_axis():
     assert np.allclose(bar[:, 1], [0.2, 0.5])
     both = figures.atlas.two_quantities(fitted, 0.25, 0.1).axes[0]
     assert both.lines[1].get_xydata().tolist() == [[0.3, 0.1]] and both.get_ylabel().endswith("released quantity")
+
+
+def test_names_at_the_ends_of_lines_keep_their_order_and_do_not_overlap():
+    ax = plt.subplots()[1]
+    for name, end in (("top", 2.0), ("low", 1.0), ("high", 1.01), ("_axis", 0.0)):
+        ax.plot([0, 1], [0, end], label=name)
+    figures.named_at_the_end(ax, apart=12)
+    ax.figure.canvas.draw()
+    boxes = {name.get_text(): name.get_window_extent() for name in ax.texts}
+    low, high, top = (boxes.pop(name) for name in ("low", "high", "top"))
+    assert low.y1 <= high.y0 and high.y1 <= top.y0 and min(low.x0, top.x0) > ax.bbox.x1 and not boxes
+    assert abs((top.y0 + top.y1) / 2 - ax.transData.transform((1, 2))[1]) < 2

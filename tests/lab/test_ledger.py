@@ -5,13 +5,14 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import jsonschema
 import nbformat
 import numpy as np
 import pytest
 import torch
 
 from lab import ledger
-from lab.pages import layout, verdicts
+from lab.pages import claims, layout, verdicts
 
 ROOT = Path(__file__).parents[2]
 
@@ -237,23 +238,49 @@ def test_a_statement_is_judged_by_its_own_forms_and_one_that_fails_is_enough(row
         ({"page": "02_second"}, False),
     ],
 )
-def test_a_stored_ledger_is_the_same_up_to_a_percent(change, is_same):
-    assert verdicts.same([row(page="01_first")], [row(page="01_first") | change]) is is_same
-    assert not verdicts.same([row()], [row(), row("a.two")])
+def test_stored_claims_are_the_same_up_to_a_percent(book, change, is_same):
+    root, page = book
+    page("01_first"), page("02_second")
+    stored, made = (claims.claims(root, [row(page="01_first") | more]) for more in ({}, change))
+    assert claims.same(stored, made) is is_same and not claims.same(None, made)
+    assert not claims.same(stored, claims.claims(root, [row(page="01_first"), row("a.two", page="01_first")]))
 
 
-def test_the_ledger_is_written_only_when_it_says_something_else(book):
-    root, _ = book
-    path = root / verdicts.STORED
-    assert verdicts.read_stored(root) is None
-    verdicts.store(root, [])
-    assert not path.exists()
-    verdicts.store(root, [row()])
-    assert verdicts.read_stored(root) == [row()]
-    verdicts.store(root, [row(worst_ratio=0.501)])
-    assert verdicts.read_stored(root) == [row()]
-    verdicts.store(root, [row(worst_ratio=0.6)])
-    assert verdicts.read_stored(root) == [row(worst_ratio=0.6)]
+def test_the_claims_are_written_only_when_they_say_something_else(book):
+    root, page = book
+    page("01_first")
+
+    def kept():
+        return claims.read_stored(root)["statements"][0]["forms"][0]["worst_ratio"]
+
+    claims.store(root, [])
+    assert claims.read_stored(root) is None
+    for ratio, written in ((0.5, 0.5), (0.501, 0.5), (0.6, 0.6)):
+        claims.store(root, [row(page="01_first", worst_ratio=ratio)])
+        assert kept() == written
+
+
+def test_the_claims_are_those_of_the_ledger_and_fit_their_schema():
+    """Each statement has its verdict, each form stands there once with the line of code that decides and its page."""
+    schema = json.loads((ROOT / claims.SCHEMA).read_text(encoding="utf-8"))
+    stored, rows = claims.read_stored(ROOT), verdicts.gather(ROOT, ROOT / "notebooks")
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    assert [error.message for error in validator.iter_errors(stored)] == []
+    assert claims.same(stored, claims.claims(ROOT, rows))
+    mine = verdicts.by_statement(ROOT, rows)
+    assert [(one["id"], one["verdict"]) for one in stored["statements"]] == [
+        (id, verdicts.verdict_of(forms)) for id, forms in mine.items()
+    ]
+    forms = [form for one in stored["statements"] for form in one["forms"]]
+    assert [form["form"] for form in forms] == [row["form"] for forms in mine.values() for row in forms]
+    for form in forms:
+        name, line = form["code"].split("#L")
+        assert (ROOT / name).read_text().splitlines()[int(line) - 1].lstrip().startswith("ledger.record(")
+        assert form["page"].partition("#")[0] == name.replace(".py", ".html")
+    broken = json.loads(json.dumps(stored))
+    broken["statements"][0]["forms"][0]["verdict"] = "proved"
+    assert not validator.is_valid(broken)
 
 
 def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
@@ -267,18 +294,18 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
     (root / "notebooks").mkdir()
     (root / "_build" / "notebooks" / "01_first.py").rename(root / "notebooks" / "01_first.py")
     assert layout.stage(root, root / "_build" / "notebooks", root / "_build" / "source") == 0
-    assert verdicts.read_stored(root) is None
+    assert claims.read_stored(root) is None
     unrun = root / "notebooks" / "02_unrun.py"
     unrun.write_text("# %% [markdown]\n# # A <page>\n")
     with pytest.raises(ValueError, match="not run yet: 1, the first 02_unrun.*make notebooks"):
         layout.pair(root)
-    assert verdicts.read_stored(root) is None and not (root / "notebooks" / "01_first.ipynb").exists()
+    assert claims.read_stored(root) is None and not (root / "notebooks" / "01_first.ipynb").exists()
     unrun.unlink()
     assert layout.pair(root) == 0
-    assert len(verdicts.read_stored(root)) == 2
-    (root / verdicts.STORED).unlink()
+    assert len(claims.read_stored(root)["statements"]) == 2
+    (root / claims.STORED).unlink()
     assert layout.stage(root, root / "notebooks", root / "_build" / "source") == 0
-    assert len(verdicts.read_stored(root)) == 2
+    assert len(claims.read_stored(root)["statements"]) == 2
 
 
 def test_prose_has_its_counts_from_the_ledger(book):
@@ -290,11 +317,19 @@ def test_prose_has_its_counts_from_the_ledger(book):
     assert filled == f"{len(verdicts.listed(root))} 2 1 0 1,200 {{ledger}}`none`"
 
 
+def test_each_mark_of_prose_gives_way_to_its_part(book):
+    root, page = book
+    page("01_first", row("a.one"))
+    rows = gathered(root)
+    text = f"{verdicts.COUNTS}\n{verdicts.EVERY}"
+    assert verdicts.filled(root, rows, text) == section(root, rows) != text
+
+
 def test_the_section_counts_statements_and_shows_counter_examples(book):
     root, page = book
     ours = row("a.one", "corrected", variant=True, seen="ours")
     page("01_first", row("a.one", verdict="refuted"), ours, row("a.two", verdict="refuted"))
-    text = verdicts.section(root, gathered(root))
+    text = section(root, gathered(root))
     assert "the **2** refuted rest on **1** counter-example." in text
     assert "| {cite:t}`paper` | 2 | 0 | 0 | 0 " in text and "| ours | 0 | 0 | 0 | 1 " in text
     refuted, corrected, _ = table_lines(text)
@@ -303,6 +338,11 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     assert "<i>corrected</i><br><small>tests</small>" in corrected and "0.5 (0.25)" in corrected
     name = ledger.anchor("a.one", "as stated")
     assert f'<tr id="row-{name}"' in refuted and f'01_first.html#verdict-{name}">A &lt;page&gt;</a>' in refuted
+
+
+def section(root, rows):
+    """Both parts of the ledger, as the pages on evidence and on every verdict show them."""
+    return f"{verdicts.counts_section(root, rows)}\n{verdicts.every_section(root, rows)}"
 
 
 def table_lines(text):
@@ -316,14 +356,14 @@ def test_a_row_is_found_from_its_page_and_back():
     table = ledger.record(row).table()
     name = ledger.anchor(ID, "as <stated>")
     assert name.startswith("castin-thm-3-3-") and re.fullmatch(r"[a-z0-9-]+", name)
-    assert f'<tr id="verdict-{name}">' in table and f'href="../book/evidence.html#row-{name}"' in table
+    assert f'<tr id="verdict-{name}">' in table and f'href="../book/verdicts.html#row-{name}"' in table
     assert len({name, ledger.anchor(ID, "other"), ledger.anchor(OTHER, "as <stated>")}) == 3
 
 
 def test_the_words_of_a_form_cannot_break_the_table(book):
     root, page = book
     page("01_first", row("a.one", "|x| < 1 & y"), row("a.two", seen="ours", grounds="<script>"))
-    text = verdicts.section(root, gathered(root))
+    text = section(root, gathered(root))
     assert "|x| &lt; 1 &amp; y" in text and "&lt;script&gt;" in text and "<small><script>" not in text
 
 
@@ -348,10 +388,10 @@ def test_the_words_the_counts_and_the_table_of_the_section_are_of_one_making(boo
     others = [{"verdict": verdict} for verdict in ("refuted", "fails", "depends", "not decided", "not checkable here")]
     for change in ({}, *others, {"id": "a.two"}, {"variant": True}, {"seen": "ours"}, {"effort": "proved"}):
         page("01_first", *first)
-        before = verdicts.section(root, gathered(root))
+        before = section(root, gathered(root))
         page("01_first", row(**{"id": "a.one"} | change), *first[1:])
         rows = gathered(root)
-        text = verdicts.section(root, rows)
+        text = section(root, rows)
         assert (text == before) is (change == {})
         said, (statements, seen, effort) = numbers(text)
         assert said[0] == 2 == sum(said[1:]) and statements[:-1] == said[1:7]

@@ -13,6 +13,7 @@ from sweeping import NOTEBOOK, written
 
 import lipnb
 from lipscan import cli, corpora, drift, models, recording, scanning, sweeps
+from lipscan.drift import run
 from lipscan.drift.comparison import Bench
 from lipscan.models import files
 from lipscan.models.demo.fetching import SOURCES, fetch
@@ -215,6 +216,24 @@ REFUSALS = [  # id, call, word
     ("states after the norm", lambda at: dumped(at, normed(at)), "after the final norm"),
     ("states from the first output on", lambda at: dumped(at, lambda all: all.update(
         {"hidden_states.0": all["hidden_states.1"]})), "output of the first layer"),
+    ("states after the norm in one window", lambda at: dumped(at, lambda all: all.update({"hidden_states.4": torch.cat(
+        [all["hidden_states.4"][:1], at.gpt2.module.ln_f(all["hidden_states.4"][1:].double()).float()])})),
+        "final norm in window 1"),
+    ("states of other tokens in one window", lambda at: dumped(at, put("input_ids", lambda ids: torch.stack(
+        [ids[0], (ids[1] + 30) % 60]))), "not of its input_ids in window 1"),
+    ("states from the embedding on", lambda at: dumped(at, lambda all: all.update(
+        {f"hidden_states.{place + 1}": all[f"hidden_states.{place}"] for place in range(4)})),
+        "hidden_states.1 of mine.safetensors is what the first layer receives in window 0"),
+    ("states of nothing", lambda at: dumped(at, put("hidden_states.0", torch.ones_like)), "same for every token"),
+    ("halves of nothing", lambda at: dumped(at, put("mlp.2", torch.zeros_like)), "mlp.2 of mine"),
+    ("halves under each other's name", lambda at: dumped(at, lambda all: all | {
+        f"{half}.{layer}": all[f"{other}.{layer}"] for layer in range(4)
+        for half, other in (("mlp", "attention"), ("attention", "mlp"))}), "each other's"),
+    ("halves with the stream", lambda at: dumped(at, lambda all: all | {
+        f"attention.{layer}": all[f"attention.{layer}"] + all[f"hidden_states.{layer}"] for layer in range(4)}),
+        "before the sum"),
+    ("halves of the layer before", lambda at: dumped(at, lambda all: all | {
+        f"mlp.{layer}": all[f"mlp.{max(layer - 1, 0)}"] for layer in range(4)}), "that of layer l - 1"),
     ("logits of part of the vocabulary", lambda at: dumped(at, put("logits", lambda one: one[..., :60])), "60 entries"),
     ("more tokens than positions", lambda at: dumped(at, lambda all: {
         key: one.repeat(1, 9, *[1] * (one.ndim - 2)) for key, one in all.items()}), "40 positions"),
@@ -225,6 +244,9 @@ REFUSALS = [  # id, call, word
     ("a comparison of images", lambda at: drift.drift(at.vit, "random", dtype="float16", length=17), "read text"),
     ("a second model of another size", lambda at: drift.drift(
         at.bert, at.text, dtype="float16", length=5, against=models.load("minilm")), "they are not one model"),
+    ("a dump into a folder", lambda at: drift.dump(at.bert, IDS[:, :0].new_ones(1, 3), "folder"), "is a folder"),
+    ("a dump over a file", lambda at: drift.dump(at.bert, IDS[:, :0].new_ones(1, 3), "short.txt"), "something else"),
+    ("no finished comparison", lambda at: run.load("folder"), "no finished comparison"),
     ("a dump into no folder", lambda at: drift.dump(at.bert, IDS[:, :0].new_ones(1, 3), "no/a.safetensors"), "no/a"),
     ("states of a module of your own", lambda at: drift.states(torch.nn.Identity(), IDS), "lipnb.models.load"),
     # sweeps and records
@@ -278,7 +300,8 @@ COMMANDS = [  # words, exit code, what the sentence says
     ("sweep nowhere.yml", 1, "nowhere.yml"), ("status nowhere", 1, "no folder"),
     ("drift minilm", 1, "--against FILE"), ("drift minilm --dtype int8", 2, "invalid choice"),
     ("drift minilm --against nowhere.safetensors", 1, "nowhere.safetensors"),
-    ("drift minilm --dump a --against b", 1, "leave --against out"), ("drift minilm --length 0", 2, "from 1 on"),
+    ("drift minilm --dump a --against b", 1, "leave --against out"), ("drift minilm --dump folder", 1, "is a folder"),
+    ("drift minilm --length 0", 2, "from 1 on"),
     ("drift minilm --dtype float16 --text short.txt", 1, "2 windows of 128 tokens"),
     ("sweep small.yml --limit 0", 2, "from 1 on"), ("sweep small.yml --workers none", 2, "from 1 on"),
     ("sweep small.yml --timeout -1", 2, "above 0"), ("sweep small.yml --timeout soon", 2, "'soon'"),

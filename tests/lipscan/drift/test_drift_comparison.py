@@ -114,3 +114,10 @@ def test_windows_add_up_as_lengths_do():
     assert one["gain"] == pytest.approx(72**0.5 / 5) and one["share"] == 4 / 16
     assert found.closure.length == pytest.approx((18 / 8) ** 0.5)
     assert found.closure.angle == pytest.approx(10 / (18 * 8) ** 0.5)
+
+
+def test_of_the_rounding_of_float64_itself_nothing_is_said_to_be_too_large(families):
+    model = models.load(families / "gpt2")
+    ids = torch.randint(3, 40, (2, 12), generator=torch.Generator().manual_seed(0))
+    found = drift.compare(model, drift.states(model, ids, torch.float64, "sdpa"), progress=False).closure
+    assert 0 < found.difference < 1e-14 and (not found.why or "rounding of float64" in found.why)

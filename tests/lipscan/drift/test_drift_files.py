@@ -25,6 +25,19 @@ def test_what_is_dumped_is_read(families, tmp_path, dtype):
     assert drift.compare(model, found, progress=False).verdict.kind == "rounding"
 
 
+def test_a_dump_replaces_only_itself_and_has_the_rights_of_any_file(families, tmp_path):
+    model, path, plain = models.load(families / "gpt2"), tmp_path / "own.safetensors", tmp_path / "plain"
+    plain.touch()
+    assert drift.dump(model, IDS, path).stat().st_mode == plain.stat().st_mode
+    assert drift.dump(model, IDS, path) == path
+    for ids, dtype in ((IDS + 1, None), (IDS, torch.bfloat16)):
+        with pytest.raises(FileExistsError, match="something else"):
+            drift.dump(model, ids, path, dtype=dtype)
+    model.module.h[0].mlp.c_fc.weight.data[0] += 1
+    with pytest.raises(FileExistsError, match="something else"):
+        drift.dump(model, IDS, path)
+
+
 def test_one_sequence_needs_no_first_dimension(families, tmp_path):
     model, path = models.load(families / "bert"), tmp_path / "one.safetensors"
     whole = load_file(drift.dump(model, IDS[:1], path))

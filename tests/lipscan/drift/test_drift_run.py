@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lipscan import drift, models
+from lipscan import cli, drift, models
+from lipscan.drift import run
 from lipscan.drift.comparison import Bench
-from lipscan.drift.run import folder_of
 
 QUIET = {"length": 6, "progress": False}
 
@@ -74,10 +74,60 @@ def test_a_second_model_is_found_by_its_fault(families, story, tmp_path):
     assert found.about["dtype"] == "float32" and found.about["against"] == "other"
 
 
-def test_default_folders_are_named_for_both_sides(tmp_path):
-    assert str(folder_of("org/name", "bfloat16", None)) == "drift-org-name-bfloat16"
-    assert str(folder_of("minilm", None, "a/mine.safetensors")) == "drift-minilm-against-mine"
-    assert str(folder_of(str(tmp_path), "float32", "../b c")) == f"drift-{tmp_path.name}-against-b-c"
+def test_default_folders_are_named_for_both_sides_and_the_type(families, tmp_path):
+    assert str(run.folder_of("org/name", "bfloat16", None)) == "drift-org-name-bfloat16"
+    model = models.load(families / "gpt2")
+    path = drift.dump(model, torch.tensor([[2, 7, 5]]), tmp_path / "my states.safetensors", dtype=torch.float16)
+    assert str(run.folder_of("minilm", None, path)) == "drift-minilm-against-my-states-float16"
+    assert str(run.folder_of(str(tmp_path), "float32", path)) == f"drift-{tmp_path.name}-against-my-states-float32"
+    assert str(run.folder_of("minilm", None, model)) == "drift-minilm-against-gpt2-float32"
+
+
+def test_a_command_has_one_exit_code_for_a_bug_and_its_folder_is_shown_again(
+    families, story, tmp_path, said, monkeypatch, counted
+):
+    monkeypatch.chdir(tmp_path)
+    other = models.load(families / "llama")
+    other.module.layers[1].mlp.down_proj.weight.data[0] = 0
+    other.module.save_pretrained("other")
+    words = (str(families / "llama"), "--text", str(story), "--length", "6")
+    assert said(cli, "drift", *words, "--dtype", "bfloat16")[0] == 0
+    code, out, _ = said(cli, "drift", *words, "--against", "other")
+    assert code == 3 and counted == [0, 1, 0, 1]
+    code, again, _ = said(cli, "drift", "drift-llama-against-other-float32")
+    assert (code, again) == (3, out) and counted == [0, 1, 0, 1]
+    assert said(cli, "drift", "drift-llama-against-other-float32", "--dtype", "float16")[0] == 2
+    told = said(cli, "status", "drift-llama-against-other-float32")
+    assert told[0] == 0 and "not rounding: layer 1" in told[1]
+
+
+def test_the_folder_of_a_stopped_comparison_tells_how_far_it_is(families, story, tmp_path, monkeypatch):
+    noted = Bench.measured
+
+    def stopped(self, number, *rest):
+        if number == 1:
+            assert "is running, 1 of 2 windows" in run.state(tmp_path)
+            raise KeyboardInterrupt
+        return noted(self, number, *rest)
+
+    monkeypatch.setattr(Bench, "measured", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        drift.drift(families / "bert", story, dtype="bfloat16", output=tmp_path, **QUIET)
+    assert "has not ended, 1 of 2 windows" in run.state(tmp_path)
+    assert run.state(tmp_path / "none") is None
+
+
+def test_a_file_finer_than_the_type_it_is_held_against_is_told(families, tmp_path):
+    model, ids = models.load(families / "gpt2"), torch.tensor([[2, 7, 5, 6, 9, 3, 22, 21]])
+    path = drift.dump(model, ids, tmp_path / "fine.safetensors", dtype=torch.float32)
+    found = drift.drift(model, against=path, dtype="bfloat16", output=tmp_path / "out", progress=False)
+    assert "Give --dtype float32" in found.about["note"]
+    assert found.about["note"] in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "note" not in drift.drift(model, against=path, progress=False).about
+    low = drift.dump(model, ids, tmp_path / "low.safetensors", dtype=torch.bfloat16)
+    assert "note" not in drift.drift(model, against=low, progress=False).about
+    wide = drift.dump(model, ids, tmp_path / "wide.safetensors", dtype=torch.float64)
+    assert "float32 is the finest" in drift.drift(model, against=wide, progress=False).about["note"]
 
 
 def test_a_file_written_again_or_other_weights_are_measured_again(families, tmp_path, counted):
