@@ -369,6 +369,8 @@ truth = drift.states(model, ids).hidden[-1].flatten()
 before = streams.iloc[:-1]
 averaged = detection.over_windows(results.load("drift-windows")).query("model == @name and dtype == 'bfloat16'")
 averaged = averaged.set_index("windows").clean
+
+# %% tags=["hide-input"]
 told = {
     "averaged": averaged.iloc[-1],
     "single": averaged.iloc[0],

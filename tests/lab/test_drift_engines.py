@@ -121,5 +121,6 @@ def test_rows_of_another_program_are_its_parts_and_the_whole():
     other.hidden[3] = other.hidden[3] * 1.01
     *parts, whole = drift_onnx.rows_of("gpt2-mini", other)
     assert set(parts[0]) == set(drift_onnx.SAID) and len(parts) == 2 + 3 * model.layers
+    assert all(row["floor"] < 1e-5 * row["size"] for row in parts)  # that of float32
     assert (whole["verdict"], whole["named_layer"], whole["named_part"]) == ("bug", 2, "layer")
     assert whole["engine"] == "a test" and whole["part"] == "whole" and np.isfinite(whole["angle"])

@@ -42,6 +42,7 @@ CASES = [(family, kind, size) for kind, one in FAULTS.items() for family in one.
 @pytest.mark.parametrize(("family", "kind", "size"), CASES, ids=lambda one: str(one).replace(" ", "-"))
 def test_a_fault_changes_its_half_of_its_layer_and_nothing_before(networks, family, kind, size):
     network, half = networks[family], FAULTS[kind].half_in(family, size)
+    assert half in ("attention", "mlp", "both", "layer", *OUTSIDE)
     before = passed(network, IDS)
     with planted(network, network, kind, size, [LAYER], N) as same:
         after = passed(same, IDS)
