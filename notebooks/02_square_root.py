@@ -166,9 +166,9 @@ plt.show()
 # :::::
 #
 # So there are three regimes ({numref}`fig-02-regimes`). While $n$ is far below $e^{2R^2}$, everybody follows the one:
-# $\sqrt n$. Near it the votes are close and a small push swings them: for $R^2 \ge \frac12$ the constant rises to
-# $(1 + 2R^2)^2 / (8R^2)$ times $\sqrt n$. Beyond, many weak votes outweigh the strong one, and the constant falls back
-# to $\norm V_2$.
+# $\sqrt n$. Near it the votes are close and a small push swings them: for $R^2 \ge \frac12$ the ratio of the
+# constant to $\sqrt n$ rises to $(1 + 2R^2)^2 / (8R^2)$. Beyond, many weak votes outweigh the strong one, and the
+# constant falls back to $\norm V_2$.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: in the grey band the crowd gives the lone token between nine tenths and one tenth of its attention. The horizontal line is a bound for *all* inputs of *any* length in the ball; the peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
 gamma = bounds.mean_field_rate(A).lower  # the exact rate of this A
@@ -199,7 +199,8 @@ ax.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# The votes are even at {glue:text}`root-end:,.0f` tokens. The constant peaks near {glue:text}`root-top:,.0f`, at
+# The ratio to $\sqrt n$ is largest, {glue:text}`root-ratio:.2f`, near {glue:text}`root-ratio-at:,.0f` tokens. The votes
+# are even at {glue:text}`root-end:,.0f`. The constant peaks near {glue:text}`root-top:,.0f`, at
 # {glue:text}`root-top-constant:.0f`; no input of any length exceeds {glue:text}`root-ceiling:.0f` ({doc}`29_exact_rate`).
 #
 # **For any head** the length up to which $\sqrt n$ can last is $e^{2 \gamma^* R^2}$, up to a power of $t$, where
@@ -231,6 +232,7 @@ lost = brentq(lambda m: constant(m, R) - 0.5 * (m - 1) ** 0.5, end, 100 * end)
 highest = minimize_scalar(lambda m: -constant(m, R) / m**0.5, bounds=(2, 30 * end), method="bounded")
 hump = (1 + 2 * R**2) ** 2 / (8 * R**2)
 known = {"end": end, "top": round(top.x, -2), "top-constant": -top.fun, "ceiling": ceiling, "radius": R}
+known |= {"ratio": -highest.fun, "ratio-at": round(highest.x, -1)}
 known |= {"room": 100 * (1 + top.fun / ceiling), "small": constant(10, 1.0), "small-next": constant(100, 1.0)}
 for key, value in known.items():
     glue(f"root-{key}", float(value), display=False)

@@ -84,11 +84,14 @@ glue("families", len(ARCHITECTURES), display=False)
 # %% [markdown]
 # ## The columns, in the order to read them
 #
+# Read three first: `self-check`, `constant` and `proved below`. The others explain them. (`self-check` and `closest
+# formula` stand in the report, not in the table above.)
+#
 # | column | what it says, and how to read it |
 # | --- | --- |
 # | `self-check` | `ok` if `lipnb` computes what the network itself computes on these tokens, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not measured. (Above, all pass.) |
 # | `constant` | By what factor the worst small change of the tokens grows, as a mean over the windows. It is measured from below: the true constant is at least as large, up to rounding. |
-# | `proved below` | The proved upper bound, divided by the measured constant. The true constant lies between the two. |
+# | `proved below` | In the first window: the proved upper bound, divided by the constant measured there. The true constant of that window lies between the two. (Do not multiply it by the mean on its left.) |
 # | `over random` | The constant, divided by that of random weights of the same shape on the same tokens. Near 1, the shape alone explains it; far above 1, training made the layer rough. |
 # | `typical` | By what factor a small change in a random direction grows (root mean square). |
 # | `relative` | The {term}`relative constant`, $\Lip_X(f)\, \norm X_F / \norm{f(X)}_F$. Compare layers and models by this column. |
