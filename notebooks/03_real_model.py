@@ -11,8 +11,9 @@
 #
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? We take layer
 # {glue:text}`three-layer` of MiniLM (`sentence-transformers/all-MiniLM-L6-v2`), a small BERT without a {term}`mask`,
-# and one sentence of *Alice's Adventures in Wonderland*. A random push of the tokens shrinks; the worst push at this
-# text grows; the worst push at the worst *input* found grows about a hundred times more ({numref}`fig-03-axis`).
+# and a sentence of *Alice's Adventures in Wonderland*, cut at {glue:text}`three-length` tokens. A random push of the
+# tokens shrinks; the worst push at this text grows; the worst push at the worst *input* found grows about a hundred
+# times more ({numref}`fig-03-axis`).
 
 # %% tags=["parameters"]
 layer, head = 3, 3

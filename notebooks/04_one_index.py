@@ -137,7 +137,7 @@ plt.show()
 # $$\rho_X(f)^2 \le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M .$$
 #
 # If the constant grows like $n^a$, the same line allows $n^{1/4 + a/2}$ in the end. For random heads the reported
-# exponent is above $\frac14$ by its interval from a {term}`logit range` of {glue:text}`four-sharp` on.
+# exponent is above $\frac14$ by its interval from a {term}`logit range` of {glue:text}`four-sharp` on. (The logit range is $t$, the largest possible score.)
 # :::::
 #
 # So the reported number is neither an upper nor a lower {term}`bound` on the constant. {numref}`fig-04-movable` has
@@ -166,8 +166,8 @@ band = 0.25 - layer_growth.CLOSE, 0.25 + layer_growth.CLOSE
 ax.axvspan(*band, color="0.9", zorder=0)
 ax.axhspan(*band, color="0.8", alpha=0.5, zorder=0)
 ax.axline((0, 0), slope=1, color="0.6", lw=0.8, zorder=0)
-kinds = {"other trained layers": (trained[~minilm], "C0", "o"), "MiniLM": (trained[minilm], "C1", "D"),
-         "random GPT-2": (drawn, "black", "s")}  # fmt: skip
+kinds = {"other trained layers": (trained[~minilm], "C0", "o"), "random GPT-2": (drawn, "black", "s"),
+         "MiniLM": (trained[minilm], "C1", "D")}  # fmt: skip
 for name, (rows, colour, marker) in kinds.items():
     ax.plot(rows.slope, rows.released, marker, color=colour, ms=5, alpha=0.75, ls="", label=name)
 ax.set(xlabel="exponent of the constant", ylabel="exponent of the released quantity", xlim=(0, 0.62), ylim=(0.05, 0.6))
@@ -188,22 +188,23 @@ sub_counts = closeness.counted(sub)
 #   average, but {glue:text}`four-error-none:.2f` from $0$ and {glue:text}`four-error-half:.2f` from $\frac12$.
 #   (Here each layer counts once; in the mean above, each model does.)
 # - **As a law, no.** The 95 % intervals of {glue:text}`four-inside` layers lie wholly within 0.1 of $\frac14$. Those of
-#   {glue:text}`four-outside` layers lie wholly outside. The other {glue:text}`four-undecided` layers are undecided.
+#   {glue:text}`four-outside` layers lie wholly outside. The other {glue:text}`four-undecided` layers are undecided. (An
+#   interval can lie within 0.1 of $\frac14$ and still exclude $\frac14$.)
 # - **The released code, as we read it, measures something else.** In the random GPT-2 the constant has the exponent
 #   {glue:text}`four-random:.2f`, and the released quantity {glue:text}`four-random-released:.2f`
 #   ({glue:text}`../notebooks/46_released_code.ipynb::released-reported:.2f` with the token types that the script adds).
-#   There the index makes the rate. In trained layers, each exponent is near $\frac14$ in about half of the layers. Both
-#   are in {glue:text}`four-both`, as many as chance would give. So the reported rate neither shows nor refutes the
-#   claim.
+#   There the index makes the rate. In trained layers, each exponent is by its estimate within 0.1 of $\frac14$ in about
+#   half of the layers. Both are in {glue:text}`four-both` layers, as many as chance would give. So the reported rate
+#   neither shows nor refutes the claim.
 #
 # **And BERT?** There the code measures attention with its residual connection and {term}`layer normalisation`. We
 # measured this larger map in {glue:text}`four-sub-layers` layers built like BERT's: those of MiniLM, with and
 # without a mask, and those of an ALBERT, which share one set of weights ({glue:text}`four-sub-weights` different weights
 # in all). We went up to {glue:text}`four-sub-longest` tokens. The constant is near $\frac14$ in
 # {glue:text}`four-sub-near` of them, and the released quantity in {glue:text}`four-sub-released`. So for such layers the
-# published rate may well be right, although the code measured another quantity. BERT's weights we could not get without
-# a network; `make results MODEL=bert-base-uncased` measures them. {doc}`41_real_text` has all counts, and
-# {doc}`46_released_code` what else in the code differs from the paper.
+# published rate may well be right, although the code measured another quantity. We had no access to a
+# model hub, and so no weights of BERT; `make results MODEL=bert-base-uncased` measures them. {doc}`41_real_text` has all
+# counts, and {doc}`46_released_code` what else in the code differs from the paper.
 #
 # :::{admonition} What to say instead
 # :class: tip
@@ -256,7 +257,7 @@ print(found)
 # :::
 #
 # **One thing to try.** In the first folded cell of section 2 set `A = -torch.eye(d).double()`: attention is
-# no longer uniform, yet neither line changes its slope. What in `inputs` keeps them?
+# no longer uniform, yet neither line changes its slope. Why? Look at how `inputs` makes the tokens.
 #
 # :::{dropdown} The answer
 # The same four tokens are repeated, so each output is what four tokens alone would give, at every length: the constant

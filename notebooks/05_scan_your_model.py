@@ -105,6 +105,9 @@ glue("families", len(ARCHITECTURES), display=False)
 # measured constant is {glue:text}`live_constant:.1f`, so the true one lies between that number and
 # {glue:text}`live_bound:.1f`. The report and the tables below call this bound *certified* ({doc}`62_certified_bracket`).
 #
+# <!-- typed: an example -->
+# **What "relative" means.** At 20, a change of 1 % of the input can change the output by 20 %, to first order.
+#
 # Layer {glue:text}`live_layer:d` is the roughest here. Its constant is {glue:text}`live_random:.0f` times that of random
 # weights, so training made it rough. Its worst change grows {glue:text}`live_usual:.0f` times as much as a random one:
 # most small errors do far less than the constant allows.
@@ -113,7 +116,7 @@ glue("families", len(ARCHITECTURES), display=False)
 #
 # | your model | what to do |
 # | --- | --- |
-# | a decoder | Measure at the lengths that you use, `--lengths 32,128,512`, since the constant may grow with the length ({doc}`41_real_text`). The mask is part of the map. With rotary positions, read *three terms, rotary* in place of the published bounds, which are not stated for them ({doc}`33_rotary_positions`). |
+# | a decoder, such as a Llama | Measure at the lengths that you use, `--lengths 32,128,512`, since the constant may grow with the length ({doc}`41_real_text`). The mask is part of the map. With rotary positions, read *three terms, rotary* (value, key and query bounded one by one) in place of the published bounds, which are not stated for them ({doc}`33_rotary_positions`). |
 # | an encoder | Look at `[CLS]`: the report shows which token moves the others most. `--no-special` scans without special tokens. |
 # | a vision model | Give pictures, `--text FOLDER`. Tokens are patches, so there is no shuffled baseline. |
 # | a model before and after a change | `lipnb scan BEFORE --against AFTER` compares layer by layer. |
