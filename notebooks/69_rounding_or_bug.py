@@ -62,7 +62,7 @@ def without_bias(network):
 rounding = compared(model, worst=True)
 bug = compared(without_bias(model.module))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-errors", "caption": "Local errors of gpt2-mini in bfloat16, relative to what a layer or a half gives, and their floors (dashed). Left: the network as it is. Every error lies on its floor, so the difference is rounding. Right: one bias is forgotten. The MLP of that layer stands out, and nothing after it does, although all later states are wrong."}, "image": {"alt": "Two panels of errors against the layer, logarithmic, for layers, attention halves and MLP halves. On the left all solid lines lie on dashed ones. On the right they do too, except at layer 3, where the error of the MLP half is several times its floor and that of the layer twice."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-errors", "caption": "Local errors of gpt2-mini in bfloat16, relative to what a layer or a half gives, and their floors (dashed). Left: every error lies on its floor, so the difference is rounding. Right: one bias is forgotten. The MLP of that layer stands out, and nothing after it, although all later states are wrong."}, "image": {"alt": "Two panels of errors against the layer, logarithmic, for layers, attention halves and MLP halves. On the left all solid lines lie on dashed ones. On the right they do too, except at layer 3, where the error of the MLP half is several times its floor and that of the layer twice."}}
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), sharey=True)
 for ax, one, title in zip(axes, (rounding, bug), ("Rounding", "A forgotten bias"), strict=True):
     errors(one.table, ax=ax)
@@ -151,8 +151,8 @@ print(compared(port).verdict.sentence)
 # %% [markdown]
 # A fault after both halves, or only in what was written down for a half, gets its own words.
 #
-# Some faults cannot be seen in a type. With the exact GELU for this network's approximate one, the local error in
-# bfloat16 is rounding; in float32 the fault stands out:
+# With the exact GELU for this network's approximate one, the local error in bfloat16 is rounding; in float32 the fault
+# stands out:
 
 # %%
 port = copy.deepcopy(model.module)
@@ -161,7 +161,7 @@ for dtype in (torch.bfloat16, torch.float32):
     print(compared(port, dtype).verdict.sentence)
 
 # %% [markdown]
-# That is an answer too: this fault does less than bfloat16 does.
+# That is an answer too: this fault does less than bfloat16.
 #
 # ## Three gains
 #
@@ -210,8 +210,8 @@ print(mixed.closure.why)
 print(mixed.verdict.sentence)
 
 # %% [markdown]
-# The verdict stands in both cases, because each layer gets the other's input; of the trebled attention it is
-# {glue:text}`page-69-large-verdict`. Within a layer, tokens whose expert rounding may change are left out.
+# The verdict stands in both cases, because each layer gets the other's input (of the trebled attention:
+# {glue:text}`page-69-large-verdict`). Tokens whose expert rounding may change within a layer are left out.
 #
 # ## How much it finds
 #
@@ -274,8 +274,8 @@ figures.table(pd.DataFrame(rows), bold=[method == "drift" for method in detectio
 
 # %% [markdown]
 # *95 % intervals: of faults by a bootstrap over their kinds, of clean runs by Clopper and Pearson, as if independent.
-# "Right layer" counts all faults in one layer, found or not. The last method's threshold is the largest difference of
-# the few clean runs of the same network and type, which favours it.*
+# "Right layer" counts all faults in one layer, found or not. The last threshold is the largest of the few clean runs of
+# the same network and type, which favours it.*
 #
 # `allclose` accuses nearly everything in bfloat16, and {glue:text}`page-69-close-alarms:.0%` of the clean runs too.
 # `lipnb drift` names the right layer for {glue:text}`page-69-named:.0%` of the faults that it finds in one layer, and the
@@ -311,7 +311,8 @@ plt.show()
 #   {glue:text}`page-69-sums:.1f` times as much. Averaging over more text would not help: the median error of the worst
 #   clean layer is {glue:text}`page-69-single:.2f` floors over one window and {glue:text}`page-69-averaged:.2f` over
 #   {glue:text}`page-69-most-windows` ({glue:text}`page-69-name`, bfloat16).
-# - **A fault that both share,** or that this text does not touch; and **which of two is right.**
+# - **A fault that both share,** or that this text does not touch.
+# - **Which of two is right.**
 #
 # ## Implementations that are not PyTorch
 #
@@ -330,11 +331,11 @@ names |= {"difference": "difference / last state", "length": "length of the sum 
 figures.table(shown.reset_index(), names=names, digits={"angle": 4})
 
 # %% [markdown]
-# All right code is called rounding. Sums of one term after the other err {glue:text}`page-69-plain-floors:.1f` times as
-# much as PyTorch's sums in blocks; hence the higher thresholds of float32. They cost little: half of the planted faults
-# found there are above {glue:text}`page-69-fault-floors` floors. In eight bits the sum of the carried errors still closes:
-# {glue:text}`page-69-share:.0%` of the difference of ONNX Runtime come from the {glue:text}`page-69-share-place`, which
-# should stay in float32.
+# Correct code is called rounding in every run. Sums of one term after the other err
+# {glue:text}`page-69-plain-floors:.1f` times as much as PyTorch's sums in blocks; hence the higher thresholds of float32.
+# They cost little: half of the planted faults found there are above {glue:text}`page-69-fault-floors` floors. In eight
+# bits the carried errors still add up. Of the difference of ONNX Runtime {glue:text}`page-69-share:.0%` comes from the
+# {glue:text}`page-69-share-place`, which should stay in float32.
 #
 # For your own program see `lipnb drift --help`, and `examples/port_in_numpy.py`, which compares a Llama in NumPy.
 #
