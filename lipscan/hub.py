@@ -53,7 +53,7 @@ def snapshot(name: str, patterns: list[str], enough: Callable[[Callable[[str], b
     except (OSError, HTTPError) as error:
         raise ConnectionError(
             f"the files of {name!r} could not be fetched from the Hugging Face hub ({type(error).__name__}): "
-            "try again with network."
+            "try again with a network connection."
         ) from error
 
 

@@ -205,7 +205,7 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
     content = length - len(before) - len(after)
     if content < 1:
         raise ValueError(
-            f"a window of {length} token{'s' * (length > 1)} has no room for text beside {length - content} special "
+            f"a window of {length} token{'s' * (length > 1)} has no room for text next to {length - content} special "
             "tokens: take longer windows, or leave special tokens out (--no-special; special=False in Python)."
         )
     size = CHARACTERS * (content + MARGIN)

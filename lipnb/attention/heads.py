@@ -167,7 +167,7 @@ class Attention:
     def __setattr__(self, name, value):
         # f.query *= 2 has written into the tensor, and then sets the same tensor
         if "kept" in vars(self) and not (isinstance(value, Tensor) and vars(self).get(name) is value):
-            raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
+            raise AttributeError(f"an Attention cannot be changed: make a new one, e.g. f.replace({name}=...).")
         super().__setattr__(name, value)
 
     def __delattr__(self, name):
@@ -297,14 +297,14 @@ class Attention:
     def check_score(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
         """Raise ValueError unless `what` supports the scores of this map."""
         if self.score not in scores:
-            raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
+            raise ValueError(f"{what} supports dot-product scores only, not score={self.score!r}.")
 
     def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
         """Raise ValueError if the map has scores or a feature that `what` does not support; it supports `also`."""
         self.check_score(what, scores)
         if more := ", ".join(word for word in self.more if word not in also):
             known = ", ".join(["plain heads", *also])
-            raise ValueError(f"{what} knows {known} only, not {more}: lipnb.local_lipschitz knows them.")
+            raise ValueError(f"{what} supports {known} only, not {more}: use lipnb.local_lipschitz.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Raise ValueError unless tokens `x`, shape (..., n, d), and `weights`, (n,) or (..., n), fit this map."""
@@ -538,6 +538,6 @@ def check_attention(f, what: str) -> None:
     """Raise ValueError unless `f` is an `Attention`; `what` names the caller."""
     if not isinstance(f, Attention):
         raise ValueError(
-            f"{what} needs a lipnb.Attention, whose Jacobian is known in closed form, got {type(f).__name__}: a layer "
-            "of a model is model.attention(layer), and lipnb.local_lipschitz measures any other map of tokens."
+            f"{what} needs a lipnb.Attention (its Jacobian has a closed form), got {type(f).__name__}: use "
+            "model.attention(layer) for a layer of a model, and lipnb.local_lipschitz for any other map of tokens."
         )

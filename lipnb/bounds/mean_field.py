@@ -19,7 +19,7 @@ __all__ = [
 
 def _exponent(p):
     if not number("p", p) > 1:
-        raise ValueError(f"p must be more than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
+        raise ValueError(f"p must be greater than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
 
 
 def log_mean_field(t, V_norm):

@@ -165,7 +165,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     check_sequence(attention, x)
     radii = as_double("radii", radii).to(x.device)
     if radii.ndim != 1 or not len(radii) or not torch.isfinite(radii).all() or not (radii >= 0).all():
-        raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1: [0.1] for one.")
+        raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1, such as [0.1].")
     if not active_heads(attention).any():
         none = torch.zeros_like(radii)
         return Nearby(none, none, none, none, radii.new_zeros(()))

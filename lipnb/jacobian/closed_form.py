@@ -207,7 +207,7 @@ class AttentionJacobian:
         """
         if self.batch_shape.numel() != 1:
             raise ValueError(
-                f"a linear operator is of one sequence, got a batch of shape {tuple(self.batch_shape)}: "
+                f"a linear operator needs one sequence, got a batch of shape {tuple(self.batch_shape)}: "
                 "AttentionJacobian(attention, x[i])."
             )
 

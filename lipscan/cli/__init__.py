@@ -25,8 +25,8 @@ EPILOG = """examples:
 {examples}
 
 `{prog} VERB --help` says what a verb does and which options it has. Exit codes: 0 all is well, 1 something
-failed and is said in a sentence, 2 the command was not understood, 130 stopped by Ctrl-C;
-a verb that has another one says so in its help.
+failed (one message says what and why), 2 the command was not understood, 130 stopped by Ctrl-C;
+a verb with further exit codes lists them in its help.
 """
 
 

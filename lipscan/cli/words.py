@@ -28,7 +28,7 @@ def known(what, asked, names, every=False):
 def count(text):
     """A whole number from 1 on, as argparse's `type`."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"give a whole number from 1 on; got {text!r}")
+        raise argparse.ArgumentTypeError(f"give a whole number, 1 or more; got {text!r}")
     return int(text)
 
 

@@ -140,7 +140,8 @@ def json_of(path: Path, name: str) -> dict:
     except (OSError, ValueError) as error:
         why = reason(error)
     raise ValueError(
-        f"{path.name} of {name!r} cannot be read as JSON in plain UTF-8 ({why}): save it so, or copy it again."
+        f"{path.name} of {name!r} cannot be read as JSON in plain UTF-8 ({why}): save it in that form, or copy it "
+        "again."
     )
 
 
@@ -161,8 +162,8 @@ def check_entries(entries: dict, name: str) -> None:
         if isinstance(value, dict | list) and len(todo) + len(value) > ENTRIES:
             where = f" up to {place[1:]}" if place else ""
             raise ValueError(
-                f"{settings(name)} has more than {ENTRIES:,} entries{where}, those of lists and parts included, more "
-                "than any sound one: mend that file or copy it again."
+                f"{settings(name)} has more than {ENTRIES:,} entries{where}, including those in lists and nested "
+                "parts, more than any valid one: correct that file or copy it again."
             )
         if isinstance(value, dict):
             todo += [(f"{place}.{inner}", inner, one) for inner, one in value.items()]
@@ -179,7 +180,7 @@ def check_size(count: int, size: int, name: str) -> None:
     if size > memory:
         raise ValueError(
             f"{name!r} has {count:,} numbers, which take {size / 1e9:,.0f} GB; this machine has "
-            f"{memory / 1e9:,.0f} GB: take a larger one, or mend the sizes in {settings(name)}."
+            f"{memory / 1e9:,.0f} GB: use a larger machine, or correct the sizes in {settings(name)}."
         )
 
 
@@ -195,8 +196,8 @@ def shards_of(index: Path, name: str) -> list[str]:
     for file in files:
         if not re.fullmatch(r"[^./\\\0][^/\\\0]*\.safetensors", file):
             raise ValueError(
-                f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder: it "
-                "is not opened; download or copy the model again."
+                f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder, "
+                "so lipnb does not open it: download or copy the model again."
             )
     return files
 
@@ -282,7 +283,8 @@ def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
         home = home.parents[1]
     if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
         raise ValueError(
-            f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the file itself."
+            f"{file} of {name!r} is a link to a place outside its folder, which lipnb does not follow: copy the file "
+            "itself."
         )
     return path
 
@@ -295,8 +297,8 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
         longest = LONGEST_CONFIG if path.name == "config.json" else LONGEST
         if path.suffix in TEXTS and path.is_file() and path.stat().st_size > longest:
             raise ValueError(
-                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not "
-                "read; copy it again."
+                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any valid one, so lipnb does "
+                "not read it: copy it again."
             )
         if path.name in ADAPTERS:  # transformers would load the model that it names
             raise ValueError(

@@ -29,8 +29,8 @@ def unknown_family(model_type: str, name: str) -> Architecture:
 
     if model_type not in MODEL_MAPPING_NAMES:
         raise ValueError(
-            f"{name!r} is a {model_type} model, which is not supported: this version of transformers has none of that "
-            "type, and code that comes with a model is not run."
+            f"{name!r} is a {model_type} model, which is not supported: this version of transformers does not have "
+            "that type, and lipnb does not run code that comes with a model."
         )
     return Architecture(
         title=model_type,
@@ -59,8 +59,8 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
     ]
     if not found:
         raise ValueError(
-            f"{name!r} is a {architecture.title} model, which is not supported: no list of layers was found in it that "
-            "holds one attention module in each (or none in some); local_lipschitz(f, x) measures any part of it that "
+            f"{name!r} is a {architecture.title} model, which is not supported: it has no list of layers with one "
+            "attention module in each (or none in some); local_lipschitz(f, x) measures any part of it that "
             "is a map of tokens."
         )
     above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]

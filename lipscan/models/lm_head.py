@@ -56,7 +56,7 @@ def language_model(model: Any) -> torch.nn.Module:
         raise NoLogits("it is one half of an encoder-decoder, whose logits depend on both texts")
     kind = _class_of(source.config, model.masked)
     if kind is None:
-        raise NoLogits(f"transformers has no class of {source.config.model_type} models that gives them")
+        raise NoLogits(f"transformers has no class of {source.config.model_type} models that gives logits")
     name = kind.__name__
     with turn(), quiet(), Draws():
         try:
@@ -72,7 +72,7 @@ def language_model(model: Any) -> torch.nn.Module:
         )
     owners = {key.rpartition(".")[0] for key in outside}
     if more := sorted(key for key in unexpected if any(key.startswith(f"{one}.") for one in owners if one)):
-        raise NoLogits(f"its checkpoint holds {more[0]}, of which transformers' {name} makes no use")
+        raise NoLogits(f"its checkpoint holds {more[0]}, which transformers' {name} does not use")
     whole = whole.to(device=network.device, dtype=network.dtype).eval().requires_grad_(False)
     _put_in(whole, place, network)
     _check(whole, network, _plain_words(source.config, vocabulary(network), min(TOKENS, model.longest)))
@@ -178,8 +178,8 @@ def _check(whole, network, inputs):
     except Exception as error:  # arbitrary code may run here
         raise NoLogits(f"transformers' {name} cannot be run on a text alone ({reason(error)})") from error
     if within.shape != alone.shape or not (within.double() - alone).norm() <= ROUNDING * alone.norm():
-        raise NoLogits(f"within transformers' {name} the network reads a text otherwise than alone")
+        raise NoLogits(f"within transformers' {name} the network computes something else than it does alone")
     if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape:
         raise NoLogits(f"transformers' {name} does not give logits for each token")
     if not torch.isfinite(logits).all():
-        raise NoLogits(f"those of transformers' {name} are NaN or infinite")
+        raise NoLogits(f"the logits of transformers' {name} are NaN or infinite")

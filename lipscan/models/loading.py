@@ -275,12 +275,12 @@ def _architecture(entries, name):
             if found is not None and found not in values:
                 if entry == BOTH_WAYS:
                     raise ValueError(
-                        f"{name!r} has {entry} = {found!r}, which transformers obeys in some implementations of "
-                        "attention alone: take it out, and write is_causal = false for both directions."
+                        f"{name!r} has {entry} = {found!r}, which only some attention implementations of "
+                        "transformers obey: remove it, and write is_causal = false for attention in both directions."
                     )
                 raise ValueError(
-                    f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
-                    f"map that is known here; only {', '.join(map(repr, values))} is."
+                    f"{name!r} has {entry} = {found!r}, which is not supported: it selects an attention that lipnb "
+                    f"does not know; only {', '.join(map(repr, values))} is supported."
                 )
     return architecture
 
@@ -418,7 +418,9 @@ def _on_meta(config, architecture, name):
 
 
 def _building(config, name):
-    return passed_on(f"transformers builds no network from {settings(name)}", "mend that file or copy it again", config)
+    return passed_on(
+        f"transformers builds no network from {settings(name)}", "correct that file or copy it again", config
+    )
 
 
 def _check_memory(empty, itemsize, name):

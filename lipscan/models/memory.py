@@ -80,7 +80,9 @@ def refuse_module(module: torch.nn.Module) -> NoReturn:
     inside = (path for path, one in module.named_modules() if path and in_memory(one))
     mend = "measure a module of your own with lipnb.local_lipschitz(module.eval(), x)"
     mend = f"give the one in it, model.get_submodule({path!r})" if (path := next(inside, "")) else mend
-    raise ValueError(f"this {type(module).__name__} is not a network of transformers, and others are not read: {mend}.")
+    raise ValueError(
+        f"this {type(module).__name__} is not a network of transformers, and lipnb reads no others: {mend}."
+    )
 
 
 def _check_kind(thing, tokenizer):
@@ -127,7 +129,7 @@ def _place(thing, folder, tokenizer):
                 f"written ({why}): make room, or save it with save_pretrained('mine'), then give 'mine'."
             ) from error
         raise ValueError(
-            f"this {kind} is in memory, and transformers does not write it ({why}): mend that, until its "
+            f"this {kind} is in memory, and transformers cannot write it ({why}): correct it until its "
             "save_pretrained('mine') succeeds."
         ) from error
     finally:

@@ -134,8 +134,9 @@ class OwnAttention:
         call = one_call(calls, self._module, self._call)
         if self._reads == "pixel_values" and call.tokens.shape[-2] != n:  # positions in a picture may matter
             raise ValueError(
-                f"the attention of a {type(self._network).__name__} is known for the {call.tokens.shape[-2]} tokens of "
-                f"pictures of its own size alone, as its module is called within the network: not for {n}."
+                f"the attention of a {type(self._network).__name__} can be measured only at the "
+                f"{call.tokens.shape[-2]} tokens of pictures of its own size, as the network calls its module, not "
+                f"at {n}."
             )
         return _Text(call, one_call(calls, self._giver, self._call).given)
 
@@ -150,8 +151,8 @@ class OwnAttention:
             misfit = self._misfit(one.call, other)
             if not misfit <= allowed(other.given.dtype):
                 raise Depends(
-                    f"{type(self._module).__name__} called alone gives something else at {n} tokens than within the "
-                    f"network (relative difference {misfit:.1e}), so that what it gives depends on "
+                    f"{type(self._module).__name__} called alone gives another output at {n} tokens than within the "
+                    f"network (relative difference {misfit:.1e}), so its output depends on "
                     f"{self._dependence(one, other, n)}",
                     self._least(n) - 1,
                 )

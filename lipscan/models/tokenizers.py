@@ -35,7 +35,8 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
             raise FileNotFoundError(
                 f"no tokenizer {wanted!r} could be found: not as a folder, not under "
                 "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
-                "Without network take --tokenizer minilm (tokenizer='minilm' in Python), which is embedded."
+                "Without a network connection take --tokenizer minilm (tokenizer='minilm' in Python), which is "
+                "embedded."
             )
         tokenizer = _read(place)
         if len(tokenizer) > vocabulary:

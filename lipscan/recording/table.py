@@ -73,8 +73,8 @@ class Recording:
             units = {line["unit"]: {name: line[name] for name in ("unit", "seconds", "rows")} for line in lines[1:]}
         except (ValueError, TypeError, KeyError):
             raise ValueError(
-                f"{self._path} is damaged: a line of it is no JSON of a table in the making. Mend or delete that line "
-                "and give the same command again, or delete the file to begin again."
+                f"{self._path} is damaged: one of its lines is not a JSON record of an unfinished table. Correct or "
+                "delete that line and run the same command again, or delete the file to begin again."
             ) from None
         if begun and begun[0] != self._settings:
             if units and self._extends is not None and self._extends(begun[0]):
@@ -392,7 +392,7 @@ def remeasure(
         if count == rows:
             break
     if not chosen:
-        raise ValueError("no row of this table can be measured here: its texts are not at hand in the same edition.")
+        raise ValueError("no row of this table can be measured here: its texts are not available in the same edition.")
     return pd.DataFrame(chosen)
 
 

@@ -44,17 +44,20 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        "these scans cannot be compared: ...", "scans are compared, got ...".
+        "these scans cannot be compared: ...", "only scans can be compared, got ...".
     """
     for one in (before, after):
         if not hasattr(one, "about"):
-            raise ValueError(f"scans are compared, got {one!r}: lipscan.scanning.load(folder) gives that of a folder.")
+            raise ValueError(
+                f"only scans can be compared, got {one!r}: use lipscan.scanning.load(folder) for a stored scan."
+            )
     check_alike(before.about["settings"], after.about["settings"])
     both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
     both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]
     if both.empty:
         raise ValueError(
-            "these scans cannot be compared: they have no layer and length in common that passed and were measured."
+            "these scans cannot be compared: they have no layer and length in common that passed the self-check and "
+            "were measured."
         )
     both = both.assign(
         ratio=both.lipschitz_after / both.lipschitz_before.where(both.lipschitz_before > 0),

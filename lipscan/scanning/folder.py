@@ -210,8 +210,8 @@ def refuse_old(folder: Path) -> None:
     sealed = (folder / OLD_SUMS).is_file() and any((folder / f"scan.{kind}").exists() for kind in ("csv", "json"))
     if sealed or any(one.get("layout") != LAYOUT for one in settings_in(folder)):
         raise ValueError(
-            f"the folder {folder.resolve().name!r} holds a scan of edition 0.3 of lipnb, which this edition does not "
-            "read: name another folder with --output, or measure anew with --again (again=True in Python)."
+            f"the folder {folder.resolve().name!r} holds a scan made by lipnb 0.3, which this version does not read: "
+            "name another folder with --output, or measure again with --again (again=True in Python)."
         )
 
 
@@ -286,8 +286,9 @@ def load(folder: str | os.PathLike) -> Scan:
         if (folder / "scan.partial.jsonl").is_file():  # stopped while it wrote the tables anew
             raise unfinished from None
         raise ValueError(
-            f"the tables in the folder {folder.name!r} were changed or damaged since the scan wrote them: measure its "
-            f"model anew (lipnb scan MODEL --output {folder} --again; again=True in Python), or name another folder."
+            f"the tables in the folder {folder.name!r} were changed or damaged since the scan wrote them: measure "
+            f"its model again (lipnb scan MODEL --output {folder} --again; again=True in Python), or name another "
+            "folder."
         ) from None
     # tokens may be the words null and nan
     read = partial(pd.read_csv, keep_default_na=False, na_values=[""])

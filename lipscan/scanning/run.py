@@ -344,7 +344,7 @@ def refuse_another(folder: Path, settings: dict) -> None:
         ended = "" if finished(folder) else " that has not ended"
         raise ValueError(
             f"the folder {folder.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
-            "folder with --output, or measure anew with --again (again=True in Python)."
+            "folder with --output, or measure again with --again (again=True in Python)."
         )
 
 

@@ -143,8 +143,8 @@ def _tagged(notebook):
         if INJECTED in _tags(cell):
             number = sum(other.cell_type == "code" for other in cells[: position + 1])
             raise ValueError(
-                f"code cell {number} is tagged '{INJECTED}': papermill has written it with the values of an earlier "
-                "run; sweep the notebook that was run, or delete that cell"
+                f"code cell {number} is tagged '{INJECTED}': papermill wrote it with the values of an earlier run; "
+                "sweep the original notebook, or delete that cell"
             )
     places = [position for position, cell in enumerate(cells) if "parameters" in _tags(cell)]
     if any(cells[place].cell_type != "code" for place in places):
@@ -152,8 +152,8 @@ def _tagged(notebook):
     if len(places) > 1:
         named = " and ".join(shown(cells, place) for place in places)
         raise ValueError(
-            f"{len(places)} cells are tagged 'parameters', {named}: values come after the first of them, and what "
-            "follows would set them back; leave one such cell"
+            f"{len(places)} cells are tagged 'parameters', {named}: the values of the sweep come after the first of "
+            "them, and later ones would reset them; leave one such cell"
         )
     return places[0] if places else None
 
@@ -198,8 +198,8 @@ def refuse(notebook: Any, names: list[str]) -> None:
             table = _table([line])
             if (made := _assigned(table) - {*names}) and _reads(table, name, at_once=True):
                 raise ValueError(
-                    f"{shown(notebook.cells, place)}, tagged 'parameters', makes {min(made)!r} of the default of "
-                    f"{name!r} (`{_brief(line)}`), before the value of the sweep is there: move that line to a later "
+                    f"{shown(notebook.cells, place)}, tagged 'parameters', computes {min(made)!r} from the default of "
+                    f"{name!r} (`{_brief(line)}`), before the value of the sweep is set: move that line to a later "
                     "cell"
                 )
         for n, line in ((n, line) for n, line in lines if n > place):

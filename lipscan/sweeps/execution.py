@@ -58,13 +58,13 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
     """
     if source.package() != task["package"]:
         raise RuntimeError(
-            f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
-            f"{task['package']}: give all machines the same one, and start the workers again."
+            f"{platform.node()} has lipnb {source.package()}, but this sweep was begun with {task['package']}: "
+            "install the same version on all machines, and start the workers again."
         )
     if not os.path.isdir(task["cwd"]):
         raise RuntimeError(
-            f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
-            "see it at the same place."
+            f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: make it visible to all "
+            "machines under the same path."
         )
     task = {**task, "share": _share(), "worker": os.getpid(), "keep": MIME}
     for _ in range(STARTS):
@@ -121,7 +121,7 @@ def _ended(task):
         return {"why": None, "code": run.returncode, "raised": "", "log": "", "notebook": None, "seconds": 0.0}
     ended = json.loads(run.stdout) if run.returncode == 0 else {"log": run.stderr.strip()}
     if run.returncode or (ended["code"] > 0 and ended["why"] is None and ended["notebook"] is None):
-        raise RuntimeError(ended.get("raised") or ended["log"].split("\n")[-1] or "it ended without a word")
+        raise RuntimeError(ended.get("raised") or ended["log"].split("\n")[-1] or "it ended without a message")
     return ended
 
 

@@ -135,7 +135,7 @@ class Folder:
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(
-                f"{self.path / 'sweep.json'} is damaged: the same `lipnb sweep` command makes it anew."
+                f"{self.path / 'sweep.json'} is damaged: the same `lipnb sweep` command writes it again."
             ) from None
 
     def tables(self, states):

