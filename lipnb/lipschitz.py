@@ -131,8 +131,8 @@ def local_lipschitz(
         straight-through estimator is measured as its surrogate, and `lipnb.AutodiffJacobian` states which wrong
         backward passes are found.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
-        Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: those of equal length
-        are solved together, and every field of the answer has shape (len(x),). Padding tokens count, as inputs and as
+        Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: inputs of equal length are
+        solved together, and every field of the answer has shape (len(x),). Padding tokens count, as inputs and as
         outputs, even if attention hides them: give a list without padding, or a map that zeroes the padded outputs.
     weights : Tensor, shape (n,) or (..., n), or list of Tensors (n_i,), optional
         Positive token weights. A callable must apply them itself: for it, only the norm is weighted.
@@ -297,7 +297,7 @@ def differentiable_lipschitz(
     Notes
     -----
     The formula is first-order perturbation theory, for a simple largest singular value. If several singular values are
-    largest, the constant has no derivative, and the result is a subgradient, that of the pair to which `seed` leads; if
+    largest, the constant has no derivative, and the result is a subgradient, from the pair to which `seed` leads; if
     the constant is 0, it is 0. The gradient is exact for the pair that was found: on the modules of the tests its
     relative error is at most 1e-5 in float32, and 1e-8 if all is float64; more if two values lie within `rtol`, where v
     is not determined (see `SingularPair`).

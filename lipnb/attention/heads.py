@@ -193,7 +193,7 @@ class Attention:
         """As `replace`, but sharing the tensors of this map and of `changes`: neither copied nor checked.
 
         The dictionary of derived tensors is shared too, unless ``kept={}`` is among the changes. That is right for any
-        change, because what is kept is compared with the tensors at each use.
+        change, because each use compares the stored values with the tensors.
         """
         new = object.__new__(type(self))
         vars(new).update(vars(self), **changes)
@@ -201,7 +201,7 @@ class Attention:
         return new
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of the map by the names of its arguments, without those that are None."""
+        """Tensors of the map by the names of its arguments, except None."""
         found = {name: getattr(self, name) for name in AXES}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -402,7 +402,7 @@ class Attention:
 
     @property
     def bias_reach(self) -> int:
-        """Largest distance with a bias of its own; beyond it the last value applies."""
+        """Largest distance with its own bias; beyond it the last value applies."""
         relative: Any = self.relative
         return relative.shape[1] // 2
 
@@ -521,7 +521,7 @@ class Attention:
         return torch.einsum("...hnv,hmv->...nm", heads, self.output)
 
     def combine_transposed(self, w: Tensor) -> Tensor:
-        """Transpose of `combine`: cotangents of heads (..., h, n, v) from those of output tokens `w` (..., n, m)."""
+        """Transpose of `combine`: cotangents of heads (..., h, n, v) from cotangents `w` of outputs (..., n, m)."""
         if self.output is None:
             return w.unflatten(-1, (self.heads, self.value_width)).movedim(-2, -3)
         return torch.einsum("...nm,hmv->...hnv", w, self.output)

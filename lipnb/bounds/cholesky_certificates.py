@@ -138,7 +138,8 @@ def _blocks(matrix, h):
 
 
 class Computed:
-    r"""Bounds as those of a `Prover`, from eigenvalues of :math:`R K R^\top`: tighter, but slower for many matrices."""
+    r"""The bounds of a `Prover`, computed from eigenvalues of :math:`R K R^\top`: tighter, but slower for many
+    matrices."""
 
     def __init__(self, R):
         self.R, self.norm_square = R, largest_singular(R) ** 2 * (1 + 4 * UNIT)

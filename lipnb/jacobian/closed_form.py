@@ -132,7 +132,7 @@ class AttentionJacobian:
         Parameters
         ----------
         w : Tensor, shape (..., n, m)
-            Cotangent of the output tokens; more leading dimensions than `x` had mean several cotangents.
+            Cotangent of the output tokens; additional leading dimensions hold several cotangents.
 
         Returns
         -------

@@ -15,7 +15,7 @@ __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wa
 
 
 def uniform(n: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Equal weights of total one, shape (n,).
+    """Equal weights with sum one, shape (n,).
 
     Examples
     --------

@@ -80,7 +80,7 @@ def _ctrl_c(pressed: list[int], last: bool) -> Iterator[None]:
     """Context in which Ctrl-C ends the command wherever it falls, and is noted in a list.
 
     In a destructor Python would print the interrupt and go on, so it is sent again; an import may turn it into another
-    error. With `last` the process ends after the context, and what remains of it without a word if Ctrl-C is pressed.
+    error. With `last` the process ends after the context; Ctrl-C then ends the remainder without a message.
     """
     before, report = signal.getsignal(signal.SIGINT), sys.unraisablehook
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():

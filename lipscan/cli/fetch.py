@@ -48,7 +48,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Fetch the named models and texts one after another; without names, list those that are known."""
+    """Fetch the named models and texts one after another; without names, list the known ones."""
     from lipscan.models.demo.fetching import SOURCES, TEXTS, fetch, fetched_folder
     from lipscan.origin import cache_folder
 

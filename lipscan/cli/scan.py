@@ -120,7 +120,7 @@ def add(verbs):
 
 
 class Side(NamedTuple):
-    """One of the scans of a command: what was named, its scan if that is stored already, and its folder."""
+    """One of the scans of a command: the given name, its scan if one is stored already, and its folder."""
 
     place: str
     stored: Any
@@ -161,7 +161,7 @@ def run(arguments):
 
 
 def _options(arguments):
-    """The options of `lipnb.scan` that the command line sets; refuse those that are wrong."""
+    """The options of `lipnb.scan` that the command line sets; refuse invalid ones."""
     try:
         options = ScanOptions(**_asked(arguments))
     except ValueError as error:
@@ -187,7 +187,7 @@ def _all_stored(arguments, options, places):
 
 
 def _folders(arguments, places, stored, part):
-    """The folders of the scans and of the report: two for models of one name, and that of a stored scan unchanged."""
+    """The folders of the scans and of the report: two for models of one name; a stored scan keeps its folder."""
     from lipscan.scanning.folder import folder_of
 
     output, (place, *others) = arguments.output, places
@@ -217,7 +217,7 @@ def _check_folders(arguments, sides, folder):
 
 
 def _begun(arguments, options, sides):
-    """What each side would measure, where that has to be known before: for a comparison and for a plan."""
+    """Plan of each side, if it must be known beforehand: for a comparison and for a dry run."""
     from lipscan.scanning.run import begin, beside
 
     found = []
@@ -231,7 +231,7 @@ def _begun(arguments, options, sides):
 
 
 def _check_comparable(sides, begun):
-    """Refuse two scans that cannot be compared, and warn of what would be measured in vain."""
+    """Refuse two scans that cannot be compared, and warn about measurements without a counterpart."""
     if len(sides) == 1:
         return
     from lipscan.scanning import compare
@@ -251,7 +251,7 @@ def _check_comparable(sides, begun):
 
 
 def _show_plans(sides, begun, again):
-    """Print what each scan would measure, and what its folder already holds of it."""
+    """Print the plan of each scan, and the part that its folder already holds."""
     from lipscan.scanning import terminal
     from lipscan.scanning.folder import state
     from lipscan.scanning.planning import planned

@@ -29,7 +29,7 @@ def add(verbs):
     verb = verbs.add_parser(
         "status",
         help="how far the sweep, scan or comparison in a folder is",
-        description="Show what is done, failed, running and left of a sweep, how long it takes, and who runs it where;\n"
+        description="Show what is done, failed, running and left of a sweep, how long it takes, and who runs it;\n"
         "or what is stored of a scan or a comparison (drift). Nothing is written, and no running command is disturbed.",
         epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
     )

@@ -1,4 +1,4 @@
-"""Parser of the command line: argument types, and messages of one sentence with the likely meaning."""
+"""Parser of the command line: argument types, and messages that name the likely intention."""
 
 import argparse
 import re
@@ -26,7 +26,7 @@ def known(what, asked, names, every=False):
 
 
 def count(text):
-    """A whole number from 1 on, as argparse's `type`."""
+    """A whole number, 1 or more, as argparse's `type`."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"give a whole number, 1 or more; got {text!r}")
     return int(text)

@@ -49,7 +49,7 @@ LORA = re.compile(r"lora|adapter|hada_w|dora|ia3|(?:^|[._])peft", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Assigned:
-    """Assignment of the tensors of a checkpoint to those of the network."""
+    """Assignment of the tensors of a checkpoint to the tensors of the network."""
 
     places: dict[str, list[str]]  # tensor of the network -> tensors of the checkpoint loaded into it unchanged
     missing: set[str]  # tensors of the network that the checkpoint lacks

@@ -1,7 +1,7 @@
 """Checks of model folders that transformers does not make: sizes, formats, code, links, adapters, quantised weights.
 
-They come before the library builds anything; whatever else a configuration may be wrong in, the library refuses itself,
-or the comparison of its network with our maps. No link out of the folder is followed, no pickle opened, no code run.
+They come before the library builds anything; all other errors in a configuration are found by the library itself, or by
+the comparison of its network with our maps. No link out of the folder is followed, no pickle opened, no code run.
 """
 
 import json
@@ -84,9 +84,9 @@ class Steps(TorchFunctionMode):
 
 @contextmanager
 def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
-    """Context in which an error of a library becomes one sentence, a ValueError: what it refuses, why, the way out.
+    """Context that turns an error of a library into a ValueError: what failed, why, and the fix.
 
-    What `odd_sizes` says of `config`, a configuration or its entries, is told too.
+    The message includes `odd_sizes(config)`, of a configuration or its entries.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line; its kind if it says nothing, or only a key."""
+    """Message of an error, in one line; its kind if it says nothing, or only a key."""
     said, kind = " ".join(str(error).split()).rstrip("."), type(error).__name__
     said = said if len(said) <= 250 else f"{said[:250]} ..."
     said = "a table of embeddings is read beyond its last row" if said == "index out of range in self" else said
@@ -105,7 +105,7 @@ def reason(error: BaseException) -> str:
 
 
 def odd_sizes(config: Any) -> str:
-    """What is odd in the sizes of a configuration, or of its entries, in words; "" if nothing is.
+    """Description of unusual sizes in a configuration, or in its entries; "" if nothing is.
 
     Sizes that are zero or negative and positive by default, and numbers of heads that cannot share their keys.
     """
@@ -146,7 +146,7 @@ def json_of(path: Path, name: str) -> dict:
 
 
 def settings(name: str) -> str:
-    """The file with the settings of a model, in words: those of a GGUF file stand in itself."""
+    """The file with the settings of a model, in words: a GGUF file holds its own."""
     return repr(name) if name.endswith(".gguf") else f"config.json of {name!r}"
 
 
@@ -251,7 +251,7 @@ def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
 
 
 def _without_weights(folder, name):
-    """Sentence for a folder without weights that are read, according to what it holds instead."""
+    """Message for a folder without readable weights, depending on its other files."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     if others := [file for file in files if OTHERS.search(file)]:
         return (

@@ -43,7 +43,7 @@ def _gemma2(layer):
 
 
 def _after_padding(config):
-    """Longest text of RoBERTa, which counts positions from the one after its padding token's."""
+    """Longest text of RoBERTa, which counts positions from the position after its padding token's."""
     return config.max_position_embeddings - config.pad_token_id - 1
 
 

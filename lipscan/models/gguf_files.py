@@ -128,7 +128,7 @@ def _read(path, name):
 
 
 def _config(entries, held, divisors, name) -> dict[str, Any]:
-    """Entries of config.json; ValueError for anything that could mean another map than that of the family.
+    """Entries of config.json; ValueError for any entry that could mean a map other than the family's.
 
     `divisors` divide the frequencies of the rotations; None if the file has none.
     """

@@ -90,7 +90,7 @@ class Architecture:
         return loaded if self.part is None else loaded.get_submodule(self.part)
 
     def small_sides(self, config):
-        """Height and width of the smallest images to check a network on; None for those of its configuration."""
+        """Height and width of the smallest images to check a network on; None for the size in its configuration."""
         if not self.interpolates:
             return None
         own, steps = picture_shape(config)[-2:], patch_sides(config)

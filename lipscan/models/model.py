@@ -68,7 +68,7 @@ class Model:
         Returns
         -------
         LongTensor, shape (t,)
-            Ids of the model's own tokenizer, or of the one named by `tokenizer_name`.
+            Ids from the model's own tokenizer, or from the tokenizer named by `tokenizer_name`.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class Model:
             (default); the attention sub-layer with its residual and LayerNorm.
         n : int, optional
             Tokens of the sequences, at most `longest`; needed if rotary positions depend on it (longrope has one table
-            up to the original length, and another beyond). A map made without it is that of at most `longest` tokens:
+            up to the original length, and another beyond). Without `n`, the map is valid for at most `longest` tokens:
             with dynamic rotary positions the network rotates longer texts differently.
 
         Returns

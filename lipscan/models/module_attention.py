@@ -2,7 +2,7 @@
 
 No closed form is claimed. The arguments of a module besides the tokens (positions, masks) are taken from a pass of
 the network over another text with the same number of tokens. Whether they determine its output is tested at each
-requested length, on a second text: some layers choose tokens anew in each text, or use a choice of an earlier layer,
+requested length, on a second text: some layers choose other tokens in each text, or use a choice of an earlier layer,
 and with few tokens there is nothing to choose.
 """
 

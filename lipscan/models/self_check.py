@@ -208,7 +208,7 @@ def assert_causality(
     """Raise RuntimeError unless the network is causal exactly if `masked` (castin2024smooth, Def. 2.5).
 
     Changing the last tokens must not change earlier outputs, to relative 1e-5, if masked; and must change them if not.
-    With an `architecture`, attention too small beside the residual to change them is judged by itself.
+    With an `architecture`, attention too small next to the residual to change them is tested alone.
     """
     change = leak(network, name, reads, sides)
     if change <= ROUNDING and not masked and architecture is not None:

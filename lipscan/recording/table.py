@@ -1,4 +1,4 @@
-"""Resumable tables: finished units of work are kept, whatever stops the run.
+"""Resumable tables: finished units of work survive any interruption.
 
 A table is ``NAME.csv`` with its provenance ``NAME.json``. While it is made, finished units of work are appended to
 ``NAME.partial.jsonl``, one line each, so that a killed run can continue. A unit may report gaps, which it could not
@@ -211,7 +211,7 @@ class Recording:
 
 
 def outward(bound: float, *, up: bool) -> float:
-    """A bound in the digits that a table keeps, rounded so that it stays one: up an upper bound, down a lower one.
+    """A bound rounded to the digits of a table so that it remains a bound: upper bounds up, lower bounds down.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Comparison of two scans: which constants differ by more than the solver may have left open."""
+"""Comparison of two scans: which constants differ by more than the solver leaves open."""
 
 from typing import Any
 
@@ -37,9 +37,10 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
     -------
     DataFrame
         One row for each layer and length that both have: `before`, `after` (mean constants), `ratio` (after / before,
-        mean over windows; a constant of 0 has none), `error` (largest relative width of what the solver leaves open, of
-        both), `relative_before` and `relative_after`, and `differs`: "higher" or "lower" where the intervals from
-        constant to probable bound of the two scans lie apart in every window, the same way each time; else "".
+        mean over windows; a constant of 0 has none), `error` (largest relative gap that the solver leaves open, over
+        both scans), `relative_before` and `relative_after`, and `differs`: "higher" or "lower" if the intervals from
+        constant to probable bound of the two scans are disjoint in every window, always in the same order; otherwise
+        "".
 
     Raises
     ------

@@ -41,8 +41,8 @@ class Scan:
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
     about : dict
-        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`; `earlier`, the same of what the scan held
-        before it was lengthened.
+        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`; `earlier`, the same entries before the scan
+        was lengthened.
     heads, tokens, whole : DataFrame
         Details at the shortest length, first window: one row for each head; for each token; for each whole layer and
         for the network. Empty if not requested.
@@ -201,12 +201,12 @@ def _about(folder, table):
 
 
 def finished(folder: Path) -> bool:
-    """Whether a finished scan lies in the folder; its settings file, written last, says so."""
+    """Whether the folder holds a finished scan: its settings file, which is written last."""
     return "finished" in (_about(folder, "scan") or ())
 
 
 def refuse_old(folder: Path) -> None:
-    """Raise ValueError if the folder holds a scan that 0.3 of lipnb began or finished."""
+    """Raise ValueError if the folder holds a scan that lipnb 0.3 began or finished."""
     sealed = (folder / OLD_SUMS).is_file() and any((folder / f"scan.{kind}").exists() for kind in ("csv", "json"))
     if sealed or any(one.get("layout") != LAYOUT for one in settings_in(folder)):
         raise ValueError(
@@ -238,7 +238,7 @@ def digest(texts: Iterable[bytes]) -> str:
 
 
 def write_summary(folder: Path, table: pd.DataFrame) -> None:
-    """Write summary.csv of a table scan.csv; it is there to be looked at, and never read."""
+    """Write summary.csv of a table scan.csv; for human readers: lipnb never reads it."""
     with recording.kept(folder / SUMMARY):
         recording.write(folder / SUMMARY, summarise(table).to_csv(index=False, float_format=FLOAT_FORMAT))
 
@@ -260,7 +260,7 @@ def load(folder: str | os.PathLike) -> Scan:
     FileNotFoundError
         The folder holds no finished scan.
     ValueError
-        A table is not what the scan wrote, by the checksum in scan.json; or 0.3 of lipnb made the scan.
+        A table is not what the scan wrote, by the checksum in scan.json; or lipnb 0.3 made the scan.
     """
     folder = Path(folder)
     refuse_old(folder)

@@ -1,4 +1,4 @@
-"""Inputs of a scan: a model, a text or images, and how much of each; refused, if at all, before measuring."""
+"""Inputs of a scan: a model, a text or images, and how much of each; all checks run before measuring."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ class Reader:
         self._kept: dict[tuple[str, int], list[Reading]] = {}
 
     def of(self, kind: str, n: int) -> tuple[Model, list[Reading]]:
-        """A model and the readings of its layers: all windows ("text"), the first ("first"), or a baseline of it."""
+        """A model and the readings of its layers: all windows ("text"), the first window ("first"), or its baseline."""
         model = self.model
         if kind == "random":
             model = self._twin = self._twin or self._drawn()

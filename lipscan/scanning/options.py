@@ -1,4 +1,4 @@
-"""Options of a scan: one record, from which its command and its settings come."""
+"""Options of a scan: one record that defines the options of the command and the stored settings."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,7 +20,7 @@ def _option(default: Any, about: str = "", **argument: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions:
-    """Options of `lipnb.scan`, which explains them; ValueError or TypeError for one that is out of range or unknown."""
+    """Options of `lipnb.scan`, explained there; an invalid option raises ValueError or TypeError."""
 
     layers: str | int | Sequence[int] = _option("all", "all (default), or such as 0,3,5-7", metavar="L,L,...")
     lengths: str | Sequence[int] | int | None = _option(
@@ -108,7 +108,7 @@ class ScanOptions:
 
 
 def named(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of the same signature that refuses unknown keyword arguments with the nearest of its own."""
+    """The same function, with a TypeError that names the nearest valid keyword instead of an unknown one."""
     known = [*signature(function).parameters]
 
     @wraps(function)

@@ -165,10 +165,10 @@ def scan(
     Returns
     -------
     Scan
-        All that the folder holds; it is saved there. A stopped scan continues where it was. A folder whose scan differs
-        in nothing but layers, lengths and the close look is lengthened by what it lacks, and keeps what it has. What
-        cannot be measured, such as a layer whose products overflow, does not stop the scan: `Scan.gaps` lists it, and
-        the same call tries it again.
+        All that the folder holds; it is saved there. A stopped scan continues where it was. If the scan in the folder
+        differs only in layers, lengths and the close look, missing measurements are added and finished ones kept. A
+        layer that cannot be measured, for example because its products overflow, does not stop the scan: `Scan.gaps`
+        lists it, and the same call tries it again.
 
     Raises
     ------
@@ -228,13 +228,13 @@ def scan(
 
 
 def ended(begun: Begun) -> bool:
-    """Whether nothing is left to measure of a scan from `beside`."""
+    """Whether a scan from `beside` has nothing left to measure."""
     held = begun.held
     return held is not None and held.gaps.empty and _numbers(held.about["settings"]) == _numbers(begun.settings)
 
 
 def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOptions) -> Begun:
-    """A scan that was requested together with the one that a folder holds.
+    """The requested scan, joined with the scan that a folder holds.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ def _kept(held, table):
 
 
 def _earlier(held, settings):
-    """Provenance of what the scan held before it was lengthened, an entry for each time."""
+    """Provenance of the scan before each time it was lengthened, one entry each."""
     if held is None or _numbers(held.about["settings"]) == _numbers(settings):
         return {}
     before = {name: held.about[name] for name in ("finished", "versions", "rows")}

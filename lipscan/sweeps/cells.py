@@ -24,7 +24,7 @@ def _tags(cell):
 def shown(cells: list, position: int) -> str:
     """Name of a cell for messages: "code cell 3", counting written ones; "the parameters" for papermill's own.
 
-    `cells` are those of a notebook, and `position` is the index of this cell.
+    `cells` are the cells of a notebook, and `position` is the index of this cell.
     """
     if INJECTED in _tags(cells[position]):
         return "the parameters"
@@ -66,7 +66,7 @@ def _table(statements):
 
 
 def _scopes(table, at_once=False):
-    """A scope and all scopes inside; with `at_once` only those that run where they are written, not functions."""
+    """A scope and all scopes inside; with `at_once` only scopes that run where they are written, not functions."""
     yield table
     for inner in table.get_children():
         if not at_once or inner.get_type() == "class" or inner.get_name() in AT_ONCE:

@@ -1,4 +1,4 @@
-"""Execution of one point on a worker of Dask: a process of its own, and what became of the point in words."""
+"""Execution of one point on a Dask worker: in a separate process, with its outcome in words."""
 
 import json
 import os
@@ -136,7 +136,7 @@ def _started(notebook):
 
 
 def _error(task, ended, notebook):
-    """Why a point has no result, or None; what a cell did not raise itself is also added to the one that ran last."""
+    """Why a point has no result, or None; an error that no cell raised is also added to the cell that ran last."""
     if ended["why"] is None and ended["code"] == 0:
         return None
     if ended["raised"].startswith("PapermillExecutionError"):
@@ -191,7 +191,7 @@ def _left(notebook, values):
 
 
 def _merged(values, parameters):
-    """Recorded values without those that repeat a parameter unchanged."""
+    """Recorded values, except values that repeat a parameter unchanged."""
     for name in [name for name in values if name in parameters]:
         if values[name] != parameters[name]:
             raise ValueError(f"{name!r} is a parameter of the sweep: record its other value under another name.")

@@ -175,7 +175,7 @@ def run(
     scheduler : str, optional
         Address of a Dask scheduler; default: the spec's cluster, else this machine.
     progress : bool
-        Whether to show the progress bar and what runs where.
+        Whether to show the progress bar, and which point runs on which worker.
     **options
         As for `plan`, such as ``workers=4``, ``keep_stale=True`` or ``output=Path("elsewhere")``.
 
@@ -302,9 +302,9 @@ def cores():
 
 
 def devices(wanted=None):
-    """GPUs to distribute, as named in CUDA_VISIBLE_DEVICES: `wanted` of them, or those listed; None: all.
+    """GPUs to distribute, as named in CUDA_VISIBLE_DEVICES: `wanted` of them, or the listed ones; None: all.
 
-    ValueError ("there are only ... GPUs here") where there are fewer.
+    ValueError ("there are only ... GPUs here") if this machine has fewer.
     """
     if isinstance(wanted, list):
         return [str(device) for device in wanted]

@@ -362,7 +362,7 @@ def _plain(name, value):
 
 
 def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
-    """The sweep with fixed values for some parameters in every point, whatever the spec sets.
+    """The sweep with fixed values for some parameters in every point, in place of the values in the spec.
 
     An axis of the grid with that name is removed, and so is the name in a zipped group; exclusions stay if they agree
     with the value. ValueError if a name is invalid, or if papermill would change a value.

@@ -205,7 +205,7 @@ def refused(path, sentence, kept=False):
 
 OTHERS = {
     "an entry more": (dict(entries={"expert_count": 8}), "llama.expert_count = 8, which is not supported"),
-    "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "turns 8 numbers of each head"),
+    "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "rotates only 8 numbers of each head"),
     "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': of a GGUF file none and linear are read"),
     "a factor below": (dict(entries={FACTOR: -1.0}), "rope.scaling.factor = -1.0: it must be a positive number"),
     "a gain": (dict(entries={"rope.scaling.attn_factor": 1.2}), "rope.scaling.attn_factor = 1.2"),
@@ -258,7 +258,7 @@ U32 = struct.pack("<II", 4, 1)
 
 LIES = {
     "nothing": (b"", "empty file"),
-    "the other order of bytes": (struct.pack(">4sI2Q", b"GGUF", 3, 0, 0), "another order of bytes"),
+    "the other order of bytes": (struct.pack(">4sI2Q", b"GGUF", 3, 0, 0), "another byte order"),
     "2**60 tensors": (file(counts=(2**60, 0)), "ends too early"),
     "a long list": (file(entries=[text(b"a") + struct.pack("<IIQ", 9, 0, 2**61)]), "ends too early"),
     "an unknown kind": (file(entries=[text(b"a") + struct.pack("<I", 77)]), r"77\) is not a valid"),
