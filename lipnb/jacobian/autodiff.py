@@ -655,8 +655,8 @@ def _precision(back, triple):
 def _no_products(forward, twice):
     """Error for a map without forward mode and without reverse mode twice."""
     return ValueError(
-        f"neither forward mode ({_short(forward)}) nor reverse mode twice ({_short(twice)}) goes through this map: "
-        "ask for method='dense', which takes reverse mode alone, or write the part that lacks them in other operations "
+        f"neither forward mode ({_short(forward)}) nor reverse mode twice ({_short(twice)}) works on this map: use "
+        "method='dense', which needs reverse mode only, or write the failing part in other operations "
         "(torch.cdist as the norms of differences)."
     )
 

@@ -68,7 +68,7 @@ class AutodiffGram(GramOperator):
         short = kind.itemsize < torch.float32.itemsize
         least = 8 * max(torch.finfo(kind).eps, self.jacobian.gap if short else 0)
         if rtol < least or (certified and short):
-            wanted = f"ask for rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
+            wanted = f"use rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
             if least >= 1:
                 wanted = REWRITTEN
             why = "a part of it is in such a type, or large numbers cancel in it"

@@ -18,7 +18,7 @@ import lipnb
 from lipscan.cli.words import Parser, Unknown
 from lipscan.scanning.options import nearest
 
-STOPPED = "stopped; what is finished is kept, the same command continues"
+STOPPED = "stopped; finished work is kept, and the same command continues"
 VERBS = ("scan", "drift", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
 EPILOG = """examples:

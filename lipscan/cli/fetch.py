@@ -75,6 +75,6 @@ def run(arguments):
             try:
                 here = f"in {fetched_folder(name)}"
             except FileNotFoundError:
-                here = f"to fetch, with {source.room / 1e6:.0f} MB of room"
+                here = f"to fetch, with {source.room / 1e6:.0f} MB of disk space"
             print(f"{name:18}{source.title}\n{'':18}{source.licence}; {here}")
         print(f"\nThe cache is {cache_folder()}; delete a folder there to have its space back.")

@@ -109,9 +109,9 @@ def _by_whom(now):
     if now.alive:
         return f"run by {who}, begun {since}: {now.run['where']}"
     if now.alive is None:
-        return f"begun {since} by {who}; from this machine it cannot be seen whether that still runs"
+        return f"begun {since} by {who}; this machine cannot see whether it still runs"
     ended = "ended before it was done (killed, or by an error that it named)"
-    return f"the run of {who}, begun {since}, {ended}: what is finished is kept, the same command continues"
+    return f"the run of {who}, begun {since}, {ended}: finished work is kept, and the same command continues"
 
 
 def _chosen(points, every):

@@ -68,7 +68,7 @@ def parameter(text):
     try:
         return name, value_of(value)
     except ValueError as error:
-        quotes = f" (the shell takes one pair away: -p \"{name}='{value}'\")" if "quotes" in str(error) else ""
+        quotes = f" (the shell removes one pair of quotes: -p \"{name}='{value}'\")" if "quotes" in str(error) else ""
         raise argparse.ArgumentTypeError(f"{name}: {error}{quotes}; got {value!r}") from None
 
 

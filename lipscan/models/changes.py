@@ -91,8 +91,8 @@ def held(network: torch.nn.Module) -> Iterator[None]:
 
 def _refusal(network):
     return Changed(
-        f"the network {type(network).__name__} changes itself as it reads, so that its attention is another map "
-        "afterwards than that of its checkpoint: set in its config.json what it is to be for every text."
+        f"the network {type(network).__name__} changes itself in a pass, so its attention is no longer the map of "
+        "its checkpoint: set in its config.json the value that holds for every text."
     )
 
 

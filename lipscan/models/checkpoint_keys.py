@@ -150,7 +150,7 @@ def refuse_left_over(
             f"the weights of {name!r} hold {many} that its config.json does not describe and that would be left out, "
             f"{', '.join([*found][:3])}{' and so on' * (len(found) > 3)}: give the config.json and model_type that the "
             "weights were saved with (biases, norms, sinks), merge an adapter into the weights (in PEFT "
-            "merge_and_unload, then save_pretrained), load the checkpoint that was not quantized (scales), or, if "
+            "merge_and_unload, then save_pretrained), load the unquantized checkpoint (scales), or, if "
             "the network runs without them, remove them from the file."
         )
 

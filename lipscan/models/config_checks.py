@@ -53,13 +53,12 @@ RULES = (
     Rule(
         "^(?:quantization|compression)_config$",
         lambda value: not value,
-        "the weights of a quantized model are not those of the map that is measured; load the checkpoint that was not "
-        "quantized",
+        "quantized weights define another map than the one measured here; load the unquantized checkpoint",
     ),
     Rule(
         "(?:attn|experts)_implementation$",
         lambda value: value in COMPUTED,
-        f"it must be one of {', '.join(COMPUTED)}; no code of a model is run",
+        f"it must be one of {', '.join(COMPUTED)}; lipnb runs no code of a model",
     ),
     _most("(?:layers?|depths?|blocks?|block_sizes|stages?|attention_types)$", 1000),
     _most("(?:heads?|experts?|image_size|patch_size|channels)$", 20_000),
@@ -255,8 +254,8 @@ def _without_weights(folder, name):
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     if others := [file for file in files if OTHERS.search(file)]:
         return (
-            f"{name!r} has its weights in {others[0]}, which is not opened: {WEIGHTS} is read, or the files named in "
-            f"{INDEX}. Load the model with transformers (AutoModel.from_pretrained), write it with "
+            f"{name!r} has its weights in {others[0]}, which lipnb does not open: it reads {WEIGHTS}, or the files "
+            f"named in {INDEX}. Load the model with transformers (AutoModel.from_pretrained), write it with "
             "save_pretrained('mine'), and give 'mine'."
         )
     if place := below(folder, WEIGHTS, INDEX):

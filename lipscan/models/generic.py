@@ -123,13 +123,13 @@ def _check_pictures(network, lists, title, name):
     ]
     if len(lists) > 1:
         why = (
-            f"its layers stand in several lists ({', '.join(lists[:2])}{', ...' if len(lists) > 2 else ''}), stages "
-            "whose tokens differ or networks of their own, and lipnb measures one"
+            f"its layers are in several lists ({', '.join(lists[:2])}{', ...' if len(lists) > 2 else ''}), stages "
+            "with different tokens or separate networks, and lipnb measures one list"
         )
     elif "pixel_values" not in signature(network.forward).parameters:
         why = f"its {type(network).__name__}, which holds its layers, reads {' and '.join(needed)}, not pictures"
     elif others := [one for one in needed if one != "pixel_values"]:
-        why = f"it reads {' and '.join(others)} beside its pixel_values, and lipnb has pictures alone to give it"
+        why = f"it reads {' and '.join(others)} in addition to pixel_values, and lipnb can supply only pictures"
     else:
         try:
             picture_shape(network.config)

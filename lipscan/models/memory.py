@@ -79,7 +79,7 @@ def refuse_module(module: torch.nn.Module) -> NoReturn:
     """Refuse a module that is not a network of transformers; the message names a network inside it."""
     inside = (path for path, one in module.named_modules() if path and in_memory(one))
     mend = "measure a module of your own with lipnb.local_lipschitz(module.eval(), x)"
-    mend = f"give the one in it, model.get_submodule({path!r})" if (path := next(inside, "")) else mend
+    mend = f"give the network inside it, model.get_submodule({path!r})" if (path := next(inside, "")) else mend
     raise ValueError(
         f"this {type(module).__name__} is not a network of transformers, and lipnb reads no others: {mend}."
     )

@@ -19,7 +19,7 @@ from lipscan.models.self_check import check_ids, check_length
 
 __all__ = ["Model"]
 
-OTHER_KEYS = "the keys and values of another layer, beside tokens"
+OTHER_KEYS = "the keys and values of another layer, in addition to tokens"
 
 
 @dataclass

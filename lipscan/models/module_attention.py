@@ -31,8 +31,8 @@ class Depends(ValueError):
     def __init__(self, why: str, most: int) -> None:
         fewer = f"texts of {most} tokens or fewer, where it does not, or " if most > 1 else ""
         super().__init__(
-            f"{why}: take {fewer}the whole layer, models.readings(model, inputs)[layer].whole, which is that of one "
-            "text with all that was chosen for it."
+            f"{why}: take {fewer}the whole layer, models.readings(model, inputs)[layer].whole, which is the layer at "
+            "one text with everything chosen for that text."
         )
         self.why = f"{why}; with {most} tokens it does not" if most > 1 else why
 

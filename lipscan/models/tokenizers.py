@@ -76,7 +76,7 @@ def unread_tokenizer(folder: str | os.PathLike | None) -> str:
         return ""
     files = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
     for file in (file for end in UNREAD for file in files if file.endswith(end)):
-        return f"it is in {file}, a kind of file that is not read"
+        return f"it is in {file}, a kind of file that lipnb does not read"
     if "tokenizer_config.json" in files:
         with suppress(ValueError):
             kind = json_of(Path(folder) / "tokenizer_config.json", "").get("tokenizer_class")
@@ -102,7 +102,7 @@ def _read(folder):
     name = Path(folder).name
     check_folder(folder, name)
     refusal = f"the tokenizer in the folder {name!r} could not be read"
-    mend = "give another with --tokenizer (tokenizer= in Python), or mend its files"
+    mend = "give another with --tokenizer (tokenizer= in Python), or correct its files"
     with quiet(), passed_on(refusal, mend):
         from transformers import AutoTokenizer
 

@@ -16,7 +16,7 @@ SAME = {  # what must be equal, or nothing is compared: the reason in words
     "special": "special tokens around each window are {one} in the first and {other} in the second; scan both with "
     "--no-special",
     "windows": "the number of windows is {one} in the first and {other} in the second; scan both with one --windows",
-    "object": "what is measured is {one} in the first and {other} in the second; scan both with one --object",
+    "object": "the measured object is {one} in the first and {other} in the second; scan both with one --object",
     "seed": "seed is {one} in the first and {other} in the second; scan both with one --seed",
     "masked": "only earlier tokens are seen (a causal mask): {one} in the first, {other} in the second; --masked makes "
     "a BERT causal",

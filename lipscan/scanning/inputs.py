@@ -218,7 +218,7 @@ def windows_of_images(
             few = (
                 f"holds fewer than {windows} of them"
                 if found or Path(source).is_dir()
-                else "is none, and no folder of them"
+                else "is neither an image nor a folder of images"
             )
             raise ValueError(
                 f"{model.name} reads images, and {Path(source).name!r} {few}: give a "

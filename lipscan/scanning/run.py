@@ -56,8 +56,8 @@ EXPLAIN = (
     "token_ids",
 )  # settings on which no number depends, and those that are compared by themselves
 NO_NORMS = (
-    "How far each token moves the others was not measured: by automatic differentiation that is a pass for each number "
-    "that a layer gives; of each layer's steepest change tokens.csv has the part that lies on each token."
+    "How far each token moves the others was not measured: by automatic differentiation this takes one pass for each "
+    "output number of a layer; tokens.csv has each token's share of the steepest change."
 )
 PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from these requested settings, so name a difference in these first
@@ -274,7 +274,7 @@ def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOpt
     if words:
         said = f"New in the folder {folder.name!r}: {' and '.join(words)}."
         if None is not old["close"] != begun.settings["close"]:
-            said += f" The close look is made anew, at n = {begun.settings['close']}."
+            said += f" The close look is repeated, at n = {begun.settings['close']}."
     else:
         holds = " and ".join(f"{option} {in_words(name, old[name])}" for name, option in GROWS.items())
         said = f"The folder {folder.name!r} holds more, {holds}: all of it is shown." if more else ""

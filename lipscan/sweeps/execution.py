@@ -174,7 +174,7 @@ def _reason(task, ended, started):
 
 def _killed(number):
     name = {known.value: known.name for known in signal.Signals}.get(number, f"signal {number}")
-    return f"killed by {name}{', most often for want of memory' if number == signal.SIGKILL else ''}"
+    return f"killed by {name}{', most often for lack of memory' if number == signal.SIGKILL else ''}"
 
 
 def _left(notebook, values):

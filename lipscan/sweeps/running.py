@@ -485,7 +485,7 @@ def _outcomes(now, client, workers, stopped, say):
 
 
 def _away(client):
-    return f"the scheduler {client.scheduler.address} went away: start it and its workers, then give the same command."
+    return f"the scheduler {client.scheduler.address} is gone: start it and its workers, then run the same command."
 
 
 class _Pool:
@@ -514,7 +514,7 @@ class _Pool:
             return {}
         self._looked, before, self._there = now, self._there, there
         for worker in before.keys() - self._there.keys():
-            self._say(f"the worker {worker} is gone: what it had in work goes to another one")
+            self._say(f"the worker {worker} is gone: its points go to another one")
             self._last = worker
         if self._there:
             self._seen = now

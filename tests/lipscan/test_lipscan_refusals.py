@@ -337,7 +337,7 @@ SPECS = [  # what a spec says beside its notebook, and a word of the sentence
     ("grid: {n: [!!set {a}]}", "set"), ("parameters: {n: [{1: a}]}", "not text"), ("grid: {point: [1]}", "column"),
     ("grid: &g {n: *g}", "nested"), ("output: 3", "folder"), ("cluster: {kind: [LocalCluster]}", "kind"),
     ("cluster: {kind: LocalCluster, workers: 3}", "kind"), ("cluster: {kind: LocalCluster, jobs: 0}", "1 or more"),
-    ("grid: {'a b': [1]}", "name"), ("zip: {n: [1, 2], slope: [1]}", "equally long"), ("gpus: -1", "how many"),
+    ("grid: {'a b': [1]}", "name"), ("zip: {n: [1, 2], slope: [1]}", "equally long"), ("gpus: -1", "a number of GPUs"),
     ("zip: {n: [1, 1], slope: [2, 2]}", "twice"), ("grid: {n: [1]}\nexclude: [{m: 1}]", "'m'"),
     ("grid: {n: [1]}\nexclude: [{n: 2}]", "no point"), ("grid: {n: [1]}\nexclude: [{n: 1}]", "no point is left"),
     ("grid: {n: [1]}\nsample: {count: 2}", "only 1 points"), ("grid: {n: [1]}\nsample: {size: 2}", "count"),

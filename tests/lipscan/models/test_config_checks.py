@@ -44,7 +44,7 @@ def rotary(**entries):
 
 
 MOST, QUANTIZED = r"it must be at most 1,000\.", "quantized model are not those of the map .*; load the checkpoint"
-KERNEL = "it must be one of eager, .*; no code of a model is run"
+KERNEL = "it must be one of eager, .*; lipnb runs no code of a model"
 TYPE, BUILT = "builds no network from config.json of 'model' .*expected .*got .*: correct", "builds no network"
 FIT, DAMAGED = "the weights of 'model' do not fit its config.json", "ts weights or its config.json are damaged"
 ENTRIES = {

@@ -206,7 +206,7 @@ def refused(path, sentence, kept=False):
 OTHERS = {
     "an entry more": (dict(entries={"expert_count": 8}), "llama.expert_count = 8, which is not supported"),
     "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "rotates only 8 numbers of each head"),
-    "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': of a GGUF file none and linear are read"),
+    "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': only none and linear are supported"),
     "a factor below": (dict(entries={FACTOR: -1.0}), "rope.scaling.factor = -1.0: it must be a positive number"),
     "a gain": (dict(entries={"rope.scaling.attn_factor": 1.2}), "rope.scaling.attn_factor = 1.2"),
     "a window": (
