@@ -303,8 +303,8 @@ def differentiable_lipschitz(
     is not determined (see `SingularPair`).
 
     Reverse mode goes twice through one run of `f`, with PyTorch's plain attention in place of fused kernels, which
-    have no second derivative. An autograd function needs a backward pass that can itself be differentiated; whatever it
-    computed beforehand and did not save with ``save_for_backward`` counts as constant, without a warning. A module
+    have no second derivative. An autograd function needs a backward pass that can itself be differentiated; values that
+    it computed beforehand and did not save with ``save_for_backward`` count as constant, without a warning. A module
     that checkpoints its attention runs it again in your backward pass: use plain attention for the whole step then,
     under ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, or train without checkpoints.
 
@@ -435,7 +435,7 @@ class _Answers(NamedTuple):
         return cls(joined([part.found for part in parts]), [how for part in parts for how in part.how])
 
     def replaced(self, limited: Tensor, again: Self) -> Self:
-        """Replace the answers of the items `limited` by those of a float64 run; the numbers of steps add up."""
+        """Replace the answers of the items `limited` by the answers of a float64 run; the numbers of steps add up."""
         steps = self.found.steps[limited] + again.found.steps
         how, new = list(self.how), iter(again.how)
         for item in limited.nonzero()[:, 0].tolist():

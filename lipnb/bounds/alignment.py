@@ -31,7 +31,7 @@ def aligned_sizes(att: Attention, regions: list[Region], entropy: torch.Tensor) 
     r"""Logarithms of bounds on the key and on the query term of each head, as in `Sizes`: the least over the regions.
 
     `att`: a float64 map with dot-product scores whose tokens see themselves. `entropy` (h,): the logarithm of the
-    largest number of tokens that a row sees, plus the range of what is added to its logits.
+    largest number of tokens that a row sees, plus the range of the terms added to its logits.
     """
     outputs = triangle(att.output_matrices()) @ att.value
     found = []

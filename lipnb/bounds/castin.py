@@ -1,7 +1,8 @@
 """Bounds of castin2024smooth on sequences of n tokens, in a ball and at an input, and tighter forms of their proofs.
 
 First each formula, once, on the numbers that it needs (norms of A and V, the largest logit t); then the bounds of one
-head from its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` those on measures.
+head from its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` the formulas on
+measures.
 """
 
 import math

@@ -148,7 +148,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
 
     Notes
     -----
-    Ours, proved in the book. The cost is that of `lipnb.certify` plus some norms of (d, d) matrices for each radius;
+    Ours, proved in the book. The cost is one `lipnb.certify` plus some norms of (d, d) matrices for each radius;
     for long and wide inputs sums of norms replace them. Rounding: probabilities, values and keys with bounds on their
     errors, see `lipnb.bounds.rounding`; spreads are taken about the mean of each row, with the largest probabilities
     allowed by these errors. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, our reconstruction), with

@@ -117,7 +117,7 @@ class AttentionJacobian:
         Parameters
         ----------
         u : Tensor, shape (..., n, d)
-            Perturbation of the tokens; more leading dimensions than `x` had mean several perturbations.
+            Perturbation of the tokens; additional leading dimensions hold several perturbations.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class AttentionJacobian:
         Parameters
         ----------
         u : Tensor, shape (..., n, d)
-            Perturbation of the tokens; more leading dimensions than `x` had mean several perturbations.
+            Perturbation of the tokens; additional leading dimensions hold several perturbations.
 
         Returns
         -------

@@ -130,7 +130,7 @@ def jacobian_error(
     attention : Attention
         The map of `at`, in the type of x.
     arithmetic : float
-        Relative error of what is made of these numbers, if no products.
+        Relative error of results computed from these numbers without products.
     """
     att, n = at.attention, x.shape[-2]
     norms = ScaledMatrices.of(attention, x.dtype).norms

@@ -102,8 +102,8 @@ def on_ball(
     ----------
     attention : Attention
         Map with dot-product scores; any heads, shared keys, output matrix, biases and mask; rotary positions, norms,
-        caps, relative positions and sinks. With these features forks are those of similar plain heads, at several
-        distances.
+        caps, relative positions and sinks. With these features `on_ball` starts from the forks of similar plain heads,
+        at several distances.
     n : int
         Number of tokens.
     R : float

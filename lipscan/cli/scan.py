@@ -203,7 +203,7 @@ def _folders(arguments, places, stored, part):
 
 
 def _check_folders(arguments, sides, folder):
-    """Refuse folders that hold something else, and a new scan in the place of the one that it is compared with."""
+    """Refuse folders that hold something else, and a new scan in place of the scan that it is compared with."""
     from lipscan.scanning.folder import refuse_foreign
 
     first, others = sides[0].folder, [side for side in sides[1:] if side.stored is not None]

@@ -112,7 +112,7 @@ def renamed(empty: torch.nn.Module, keys: Iterable[str], name: str) -> tuple[Ass
     if len(whole) > 1:
         raise ValueError(
             f"the weights of {name!r} hold its network {len(whole)} times, under {' and '.join(whole)}: save the "
-            "tensors of one of them to a folder of their own."
+            "tensors of one of them to a separate folder."
         )
     if not whole:
         return plain, {}

@@ -81,7 +81,7 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
         known = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.reads == reads)
         raise ValueError(
             f"{name!r} is a {architecture.title} model, which is not supported: it reads {reads}, not tokens"
-            + (f"; of the models that do, those of the types {known} are." if known else ".")
+            + (f"; the supported models that read {reads} are of the types {known}." if known else ".")
         )
     return replace(
         architecture,

@@ -98,7 +98,7 @@ def chosen_layers(layers, count, name, attending=None):
 
 
 def prepare(model, text, options):
-    """The network on its inputs, and what was read: `text`, `text_sha256`, `special`, `left_out`."""
+    """The network on its inputs, and a record of them: `text`, `text_sha256`, `special`, `left_out`."""
     if not isinstance(text, (str, os.PathLike)):
         raise ValueError(f"text must be a text or the name of a file or corpus, got a {type(text).__name__}.")
     itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # a text itself, not its name

@@ -519,8 +519,7 @@ def remeasure(
     other = any(read[name] != settings.get(name, read[name]) for name in names)
     if other or ("config" in settings and _reconfigured(settings, read)):
         raise ValueError(
-            "the text, the weights or the configuration here are another edition than those of the table: no row can "
-            "be compared."
+            "the text, the weights or the configuration here differ from the table's: no row can be compared."
         )
 
     def again(row):

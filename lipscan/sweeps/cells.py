@@ -148,7 +148,7 @@ def _tagged(notebook):
             )
     places = [position for position, cell in enumerate(cells) if "parameters" in _tags(cell)]
     if any(cells[place].cell_type != "code" for place in places):
-        raise ValueError("a cell tagged 'parameters' holds no code: tag the one that sets the defaults")
+        raise ValueError("a cell tagged 'parameters' holds no code: tag the cell that sets the defaults")
     if len(places) > 1:
         named = " and ".join(shown(cells, place) for place in places)
         raise ValueError(

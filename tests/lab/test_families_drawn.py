@@ -287,7 +287,7 @@ def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_
     least = 12  # such as a network that hashes long texts alone
     model = models.load(tmp_path)
     for ask in (lambda ids: models.readings(model, ids), lambda ids: model.attention(0)(torch.ones(1, 16, 32))):
-        with pytest.raises(ValueError, match="draws random numbers as it reads"):
+        with pytest.raises(ValueError, match="draws random numbers in each pass"):
             ask(some_inputs(model.module, "input_ids", 16))
 
 

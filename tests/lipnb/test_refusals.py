@@ -77,7 +77,7 @@ PARAMETERS = [
     *(({"scale": s}, "scale must be None or a finite number") for s in (math.nan, math.inf, 10**400, -(10**400))),
     *(({"masked": value}, "masked must be True or False") for value in ("no", None, torch.ones(2))),
     *(({"joint_norm": value}, "joint_norm must be True or False") for value in ("a", 1)),
-    *(({"window": w, "masked": True}, "window must be None or how many tokens") for w in (0, -1, 2.0, "4", True)),
+    *(({"window": w, "masked": True}, "window must be None or the number of tokens") for w in (0, -1, 2.0, "4", True)),
 ]
 CORE = [(f"{words} {i}", partial(Attention, **{**PARTS, **one}), words) for i, (one, words) in enumerate(PARAMETERS)]
 CORE += [

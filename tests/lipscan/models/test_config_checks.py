@@ -43,7 +43,7 @@ def rotary(**entries):
     return {"rope_parameters": {"rope_theta": 1e4, **entries}}
 
 
-MOST, QUANTIZED = r"it must be at most 1,000\.", "quantized model are not those of the map .*; load the checkpoint"
+MOST, QUANTIZED = r"it must be at most 1,000\.", "quantized weights define another map .*; load the"
 KERNEL = "it must be one of eager, .*; lipnb runs no code of a model"
 TYPE, BUILT = "builds no network from config.json of 'model' .*expected .*got .*: correct", "builds no network"
 FIT, DAMAGED = "the weights of 'model' do not fit its config.json", "ts weights or its config.json are damaged"
@@ -254,8 +254,8 @@ FILES = {
         (spoiled(lambda t: t.clear()), "do not fit its config.json"),
         (linked, OUTSIDE.format("model.safetensors")),
         (lambda path: path.rename(path.with_name("pytorch_model.bin")),
-         r"has its weights in pytorch_model.bin, which is not opened: .* write it with save_pretrained\('mine'\)"),
-        (lambda path: path.rename(path.with_name("mine.safetensors")), "weights in mine.safetensors, which is not op"),
+         r"has its weights in pytorch_model.bin, which lipnb does not open: .*with save_pretrained\('mine'\)"),
+        (lambda path: path.rename(path.with_name("mine.safetensors")), "weights in mine.safetensors, which lipnb does"),
         (lambda path: path.rename(path.with_name("optimizer.pt")), r"has no weights in safetensors .*\(random=True"),
         (lambda path: (path.with_name("checkpoint-9").mkdir(), path.rename(path.parent / "checkpoint-9" / path.name)),
          "holds no weights, but its folder checkpoint-9 does: give '.*checkpoint-9'"),
@@ -301,7 +301,7 @@ def test_a_part_that_is_not_there_is_named(folder):
     (folder / "part.safetensors").rename(folder / shards[0])
     refused(folder, f"{shards[1]} and 1 more, named in {index.name} of '.*model', are missing")
     index.unlink()
-    refused(folder, f"has its weights in {shards[0]}, which is not opened: .* or the files named in {index.name}")
+    refused(folder, f"has its weights in {shards[0]}, which lipnb does not open: .* or the files named in {index.name}")
     index.write_text(json.dumps({"weight_map": {"a": shards[0]}}))
     refused(folder, f"{FIT}, or are damaged .KeyError: 'metadata'")
 

@@ -23,7 +23,7 @@ SAMPLE = {
     "pegasus_x": "receive 512 tokens where it reads 9",
     "mobilebert": "called alone gives another output",
     "canine": "holds no vocab_size",
-    "bigbird_pegasus": "changes itself as it reads",
+    "bigbird_pegasus": "changes itself in a pass",
     "speecht5": "reads input_values, not tokens",
 }
 

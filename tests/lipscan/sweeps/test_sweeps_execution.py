@@ -272,7 +272,7 @@ def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped_or_kil
     assert now.alive and now.run["process"] == run.pid and now.count("done") == 1 and now.count("running") >= 1
     run.send_signal(signal.SIGTERM)  # a batch system's notice
     code, _, err = end(run)
-    assert code == 130 and "what is finished is kept" in err and "Traceback" not in err
+    assert code == 130 and "finished work is kept" in err and "Traceback" not in err
     assert not sleepers(place) and len(ended()) == len(sweeps.load("sweeps/odd")) == 1
     assert sweeps.status("sweeps/odd").run is None
     # and again, killed without a notice
@@ -341,7 +341,7 @@ def test_workers_can_be_killed_and_commands_stopped_and_the_table_is_the_same(cl
     until(lambda: ended("stopped"))
     run.send_signal(signal.SIGINT)
     code, _, err = end(run)
-    assert code == 130 and "what is finished is kept" in err
+    assert code == 130 and "finished work is kept" in err
     until(lambda: not kernels(psutil.Process()))
     kept = len(ended("stopped"))
     Path("open").touch()
