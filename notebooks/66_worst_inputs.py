@@ -62,8 +62,7 @@ plt.show()
 #
 # Heads are taken without their output matrix. *Room* is the upper bound over the largest constant found; the other
 # columns divide that constant by those of the text, of {term}`two clusters` (the paper's input) and of the fork from
-# which the ascent began. Each column has its own median and maximum: a row is not one head. Layers and GPT-2, for
-# which we have no text, are explained below.
+# which the ascent began. Each column has its own median and maximum: a row is not one head.
 
 # %% tags=["hide-input"]
 ratio_names, of = ["room", "over_text", "over_heuristic", "gain"], ["model", "thing"]
@@ -120,9 +119,9 @@ print(f"local constant {torch.linalg.matrix_norm(J, 2):.2f}, stated {stated:.2f}
 # For one head this remains true with a mask, if the prongs come first.
 # :::
 #
-# With one head, $z = R v$ and $m = 1$ this is the fork above. We choose $z$, $k$, $e$, $c$ and $m$ by formula so that the
-# right side is large, without a product with a {term}`Jacobian`. For one head, L-BFGS on its logarithm then moves $z$,
-# $e$ and $c$. We tried the statement on random layers with biases, with and without output matrices.
+# With one head, $z = R v$ and $m = 1$ this is the fork above. We choose its parameters by formula, and for one head by
+# L-BFGS on the right side, without a product with a {term}`Jacobian`. We tried the statement on random layers with
+# biases, with and without output matrices.
 
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(seed)
@@ -142,9 +141,7 @@ print(f"measured over stated: from {min(ratios):.4f}, median {np.median(ratios):
 # %% [markdown]
 # ## The worst input found of one head
 #
-# `on_ball` compares forks, two clusters and random inputs, and ascends from the input with the largest constant. The
-# derivative of the top {term}`singular value <spectral norm>` is that of $\langle w, D_X f\, v \rangle$ with both
-# {term}`singular vectors <singular vector>` held fixed.
+# `on_ball` compares forks, two clusters and random inputs, and ascends from the input with the largest constant.
 
 # %%
 text = corpora.available("alice", "python_reference")
@@ -308,9 +305,8 @@ assert (turned["constant of the fork"] <= turned.ball_upper).all()
 #
 # ## Whole layers
 #
-# The heads of a layer share one input, and what is worst for one head is not worst for another. So the sum of the heads'
-# constants can be too high. Our upper bounds are those of {doc}`21_general_bound`, with the keys and queries of the
-# next section.
+# The heads of a layer share one input, and what is worst for one head is not worst for another, so the sum of their
+# constants can be too high. Our bounds are those of {doc}`21_general_bound`, improved in the next section.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-layers", "caption": "Whole layers, with all heads and the output matrix, in the balls of {numref}`fig-66-heads`; triangles are forks, where the ascent from them gained. The proved bound is up to {glue:text}`page-66-layer-room:.2f` times the constant found, more than for one head."}, "image": {"alt": "Two panels with a logarithmic axis, one column of marks for each layer of MiniLM and of gpt2-mini. Text and two clusters lie lowest, crosses of the worst inputs found ten to a thousand times higher, and the line of the proved bound above these. Triangles of forks lie just below some of the crosses."}}
 figures.worst_inputs.between({names[name]: rows for name, rows in layers.groupby("model", sort=False)}, thing="layers")
@@ -325,8 +321,7 @@ plt.show()
 #
 # A pair of tokens has only one direction and cannot serve all heads. A *star* does better: every head gives half of its
 # attention to one common token, and half to a token that no other head attends to. When the common token moves, all
-# heads follow. The bound of {doc}`21_general_bound` adds up the heads; the bound of the theorem below stays close to the
-# star:
+# heads follow. The bound of the theorem below stays close to the star; adding up the heads does not:
 
 # %% tags=["hide-input"]
 rows = []
@@ -409,7 +404,7 @@ on_its_ball = on_ball(one, length, R_drawn, effort=0, progress=False)
 both = on_ball(one, length, R_drawn, ellipsoid=gain_shift, effort=0, progress=False)
 print(f"the head above, on its ball {on_its_ball.value:.0f}, on ball and ellipsoid {both.value:.0f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-gpt2", "caption": "Each head of GPT-2, at {glue:text}`page-66-length` tokens that its layer normalisation can make. Crosses: the best construction found, without ascent. Triangles: forks from a second, separate search, where they are worse by more than 1%; at the other {glue:text}`page-66-gpt2-agree` heads the two agree."}, "image": {"alt": "One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below. Crosses lie on or just below the line of the proved bound, triangles at a few heads somewhat lower."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-gpt2", "caption": "Each head of GPT-2, at {glue:text}`page-66-length` tokens that its layer normalisation can make. Crosses: the best construction found, without ascent. Triangles: forks from a separate search, where they are worse by more than 1%; at the other {glue:text}`page-66-gpt2-agree` heads the two agree."}, "image": {"alt": "One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below. Crosses lie on or just below the line of the proved bound, triangles at a few heads somewhat lower."}}
 figures.worst_inputs.between({names[GPT2] + ", no text": gpt2})
 plt.show()
 
@@ -453,7 +448,7 @@ if text == "alice":  # whose windows the stored rows are made of
     print(f"layer 3: {said.count(bulk_word)} times {bulk_word!r}, and {others}")
 
 # %% [markdown]
-# This is one window of one text, and one model. A greedy search does not show that other words come no farther.
+# This is a greedy search, in one window of one text, and one model.
 #
 # ## At which radius the exponent halves
 #
@@ -644,8 +639,7 @@ ledger.record(
 #   gpt2-mini on their balls only.
 # - No text that we tried comes near a worst input; whether one can is not settled. For GPT-2, where we measured no text
 #   and ran no ascent, the page gives an upper limit only.
-# - The radii at which the exponent halves are those of forks, without query biases; another input may keep the growth
-#   longer. The prediction is too high by {glue:text}`page-66-radius-least:.0%` to {glue:text}`page-66-radius-most:.0%`.
+# - The radii at which the exponent halves are those of forks, without query biases. The prediction is too high by {glue:text}`page-66-radius-least:.0%` to {glue:text}`page-66-radius-most:.0%`.
 #
 # **One thing to try.** Set `layer, head = 0, 2` in the first code cell (folded): of MiniLM's first layer, this head has
 # the largest constant.

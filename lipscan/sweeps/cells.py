@@ -13,7 +13,7 @@ from typing import Any
 INJECTED = "injected-parameters"
 SET, READ = "set", "read"  # what a statement does first with a name; "read" also if unknown
 LOOKS = {"eval", "exec", "globals", "locals", "vars"}  # functions that may read any name
-AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes that run where they are written
+AT_ONCE = ("genexpr",)  # scopes that run where they are written
 PLAIN = (ast.Assign, ast.AnnAssign)
 
 
@@ -60,9 +60,27 @@ def _parsed(source, tries=100):
     return ast.parse(source).body
 
 
+class _Generators(ast.NodeTransformer):
+    """Writes each comprehension as a generator, which reads and binds the same names in a scope of its own.
+
+    Python 3.12 and later compile comprehensions into the scope around them, whose symbols then hold their variables.
+    """
+
+    def visit_ListComp(self, node):
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node):
+        self.generic_visit(node)
+        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
+
+
 def _table(statements):
     """Symbol table of statements, with the scopes inside."""
-    return symtable.symtable(ast.unparse(ast.Module(statements, [])), "a cell", "exec")
+    plain = [_Generators().visit(ast.parse(ast.unparse(one)).body[0]) for one in statements]
+    return symtable.symtable(ast.unparse(ast.Module(plain, [])), "a cell", "exec")
 
 
 def _scopes(table, at_once=False):
