@@ -219,7 +219,7 @@ def test_another_configuration_of_the_same_weights_is_another_scan(families, tmp
     [(key, value)] = changed.items()
     with pytest.raises(ValueError, match=rf"another scan \(configuration: {key} .*, not {value}\): name "):
         scanned(folder, text, tmp_path, **BRIEF)
-    with pytest.raises(ValueError, match="the configuration here are another edition"):
+    with pytest.raises(ValueError, match="the configuration here differ from"):
         scanning.remeasure(found.table, found.about["settings"], folder, text)
 
 
