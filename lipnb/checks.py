@@ -83,7 +83,8 @@ def as_tensor(name: str, value, **new) -> Tensor:
         raise ValueError(f"{name} must be real, got complex numbers: use .real.")
     if tensor.layout != torch.strided or tensor.is_nested:
         raise ValueError(
-            f"{name} must be dense, got a sparse or nested tensor: use .to_dense(), or a list of a nested one's parts."
+            f"{name} must be dense, got a sparse or nested tensor: use .to_dense(), or pass the parts of a nested "
+            "tensor as a list."
         )
     if tensor.is_meta:
         raise ValueError(f"{name} must be on a device, got a meta tensor, which holds no numbers: load them first.")
@@ -118,7 +119,8 @@ def check_precision(x: Tensor) -> None:
     """Raise ValueError for 16-bit tokens, in which no Jacobian has more than three digits."""
     if x.dtype.itemsize < torch.float32.itemsize:
         raise ValueError(
-            f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .to(torch.float32) on the tokens "
+            f"x is {x.dtype}, whose resolution of {torch.finfo(x.dtype).eps:.1e} is too coarse: use "
+            ".to(torch.float32) on the tokens "
             "and on the map."
         )
 
@@ -131,7 +133,7 @@ def check_tolerance(rtol: float, x: Tensor) -> float:
     rtol = number("rtol", rtol)
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
-        raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
+        raise ValueError(f"rtol must lie between {least:.1e} (the resolution of {x.dtype}) and 1, got {rtol}.")
     return rtol
 
 

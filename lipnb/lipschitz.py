@@ -131,8 +131,8 @@ def local_lipschitz(
         straight-through estimator is measured as its surrogate, and `lipnb.AutodiffJacobian` states which wrong
         backward passes are found.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
-        Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: those of equal length
-        are solved together, and every field of the answer has shape (len(x),). Padding tokens count, as inputs and as
+        Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: inputs of equal length are
+        solved together, and every field of the answer has shape (len(x),). Padding tokens count, as inputs and as
         outputs, even if attention hides them: give a list without padding, or a map that zeroes the padded outputs.
     weights : Tensor, shape (n,) or (..., n), or list of Tensors (n_i,), optional
         Positive token weights. A callable must apply them itself: for it, only the norm is weighted.
@@ -297,14 +297,14 @@ def differentiable_lipschitz(
     Notes
     -----
     The formula is first-order perturbation theory, for a simple largest singular value. If several singular values are
-    largest, the constant has no derivative, and the result is a subgradient, that of the pair to which `seed` leads; if
+    largest, the constant has no derivative, and the result is a subgradient, from the pair to which `seed` leads; if
     the constant is 0, it is 0. The gradient is exact for the pair that was found: on the modules of the tests its
     relative error is at most 1e-5 in float32, and 1e-8 if all is float64; more if two values lie within `rtol`, where v
     is not determined (see `SingularPair`).
 
     Reverse mode goes twice through one run of `f`, with PyTorch's plain attention in place of fused kernels, which
-    have no second derivative. An autograd function needs a backward pass that can itself be differentiated; whatever it
-    computed beforehand and did not save with ``save_for_backward`` counts as constant, without a warning. A module
+    have no second derivative. An autograd function needs a backward pass that can itself be differentiated; values that
+    it computed beforehand and did not save with ``save_for_backward`` count as constant, without a warning. A module
     that checkpoints its attention runs it again in your backward pass: use plain attention for the whole step then,
     under ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, or train without checkpoints.
 
@@ -435,7 +435,7 @@ class _Answers(NamedTuple):
         return cls(joined([part.found for part in parts]), [how for part in parts for how in part.how])
 
     def replaced(self, limited: Tensor, again: Self) -> Self:
-        """Replace the answers of the items `limited` by those of a float64 run; the numbers of steps add up."""
+        """Replace the answers of the items `limited` by the answers of a float64 run; the numbers of steps add up."""
         steps = self.found.steps[limited] + again.found.steps
         how, new = list(self.how), iter(again.how)
         for item in limited.nonzero()[:, 0].tolist():

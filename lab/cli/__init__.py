@@ -12,7 +12,7 @@ def main(argv=None):
     """Entry point; see `lipscan.cli.enter`."""
     return enter(
         "python -m lab",
-        "What makes the book: its tables, figures, models, checks, timings and pages.",
+        "Make the book: its tables, figures, models, checks, timings and pages.",
         "lab.cli",
         VERBS,
         argv,

@@ -11,7 +11,7 @@ from lipscan.cli.words import known
 NAMES = tuple(described.benchmarks())
 EXAMPLES = """\
   python -m lab bench workload --quick        one benchmark, a trial of it
-  python -m lab bench products --help         each has options of its own
+  python -m lab bench products --help         each has its own options
   python -m lab bench                         all of them, one after the other (hours, on a quiet machine)
   python -m lab bench --quick                 all, trials of minutes
 

@@ -26,10 +26,12 @@ def add(verbs):
     )
     verb.add_argument("names", nargs="*", metavar="NAME", help="figures to draw (none: list them all)")
     verb.add_argument(
-        "--all", action="store_true", help="draw every figure; where a table is missing it says what makes it"
+        "--all", action="store_true", help="draw every figure; if a table is missing, name the command that makes it"
     )
     verb.add_argument("--output", default="figures", metavar="FOLDER", help="where to write them (default: figures)")
-    verb.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the files (default: png)")
+    verb.add_argument(
+        "--format", choices=("png", "svg", "pdf"), default="png", help="format of the files (default: png)"
+    )
     verb.set_defaults(run=run)
 
 

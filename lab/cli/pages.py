@@ -6,9 +6,9 @@ from pathlib import Path
 EXAMPLES = """\
   python -m lab pages execute           run every page whose inputs changed, two at a time
   python -m lab pages execute 41        run page 41 alone, into _build/notebooks, where its inputs changed
-  python -m lab pages pair 41           write its last run beside its source in notebooks/, to be committed
+  python -m lab pages pair 41           write its last run next to its source in notebooks/, to be committed
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
-  python -m lab pages check             say what is missing or broken, and which numbers are typed
+  python -m lab pages check             list what is missing or broken, and numbers typed in by hand
   python -m lab pages vary 12 13        run pages 12 and 13 with other seeds, texts, models and sizes
 """
 
@@ -30,18 +30,18 @@ def add(verbs):
         "lipscan or lab, into _build/notebooks, two at a time. Of data outside the repository only the folders' names "
         "count.",
     )
-    execute.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
+    execute.add_argument("pages", nargs="*", metavar="PAGE", help="parts of page names (default: all)")
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
     pairs = commands.add_parser(
         "pair",
-        help="write the last runs beside their sources",
+        help="write the last runs next to their sources",
         description="Write the last runs in _build/notebooks beside their sources, as the .ipynb that is committed, "
         "and what follows from them: the ledger, data/results/execution.json and the pictures of README.md.",
     )
-    pairs.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
+    pairs.add_argument("pages", nargs="*", metavar="PAGE", help="parts of page names (default: all)")
     commands.add_parser(
         "check",
-        help="say what is missing, broken or typed",
+        help="list what is missing, broken or typed in by hand",
         description="Say what is missing, broken or typed in pages and prose, one line each. The exit status is 1 "
         "where there is something to say. Whether tagged cells and verdicts are still what the code gives, nbval "
         "says (`make test`).",
@@ -53,11 +53,11 @@ def add(verbs):
         "point of a sweep. Nothing of the book changes; runs and tables are in _build/variations, and what has "
         "finished is not run again. All pages take about half an hour on two cores.",
     )
-    vary.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
+    vary.add_argument("pages", nargs="*", metavar="PAGE", help="parts of page names (default: all)")
     vary.add_argument("--workers", type=int, default=2, metavar="N", help="points of a page at a time (default 2)")
     staging = commands.add_parser(
         "stage",
-        help="lay the book out",
+        help="lay out the sources of the book",
         description="Write all that jupyter-book renders into a folder of its own: executed notebooks, prose with its "
         "counts and verdicts, pictures. From the committed notebooks it also writes the ledger, as these say it, "
         "and says which of them are older than their source.",

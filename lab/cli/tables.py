@@ -7,7 +7,7 @@ from lipscan.cli.words import Unknown, known, lengths
 TOLERANCE = 1e-2  # solvers stop at relative 1e-4, and an ascent of hundreds of steps spreads rounding
 
 EXAMPLES = """\
-  python -m lab tables                        make every table of the book that is not there yet
+  python -m lab tables                        make every missing table of the book
   python -m lab tables real-text-embedded     make one table (this one needs no corpus and no network)
   python -m lab tables bounds-survey --again  make it anew; the old one stays until the new one is complete
   python -m lab tables --model bert-base-uncased       every layer of another model, from a hub or a folder: hours
@@ -46,9 +46,9 @@ def add(verbs):
     verb.add_argument(
         "--model",
         metavar="NAME",
-        help="instead: every layer of this model, a name on the hub or a folder, on the texts of the atlas",
+        help="measure instead every layer of this model, a name on the hub or a folder, on the texts of the atlas",
     )
-    verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
+    verb.add_argument("--again", action="store_true", help="make them again even if they exist")
     verb.add_argument(
         "--check",
         type=int,

@@ -6,8 +6,8 @@ from pathlib import Path
 from lipscan.cli.words import count
 
 EXAMPLES = """\
-  python -m lab train                              train gpt2-mini where it is not there yet (an hour on two cores)
-  python -m lab train --again --seed 1             train it anew from other weights
+  python -m lab train                              train gpt2-mini if it is missing (an hour on two cores)
+  python -m lab train --again --seed 1             train it again from other weights
   python -m lab train --steps 20 --folder trial    a trial of some minutes, elsewhere
 
 A run that is stopped, even by kill -9, continues where it was when the same command is given again.
@@ -23,10 +23,10 @@ def add(verbs):
         description="Train gpt2-mini, a small GPT-2, on NLTK's Gutenberg texts (set NLTK_DATA),\n"
         "or without them on the text that Python carries.",
     )
-    verb.add_argument("--steps", type=count, help="training steps (default: those of the checkpoint in data/models)")
+    verb.add_argument("--steps", type=count, help="training steps (default: as for the checkpoint in data/models)")
     verb.add_argument("--seed", type=int, default=0, help="seed of weights and windows (default 0)")
     verb.add_argument("--folder", help="where the checkpoint and its table go (default: where load('gpt2-mini') looks)")
-    verb.add_argument("--again", action="store_true", help="train anew even where the checkpoint is there")
+    verb.add_argument("--again", action="store_true", help="train again even if the checkpoint exists")
     verb.set_defaults(run=run)
 
 

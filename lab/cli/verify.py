@@ -20,7 +20,7 @@ def add(verbs):
     """Add the verb to the parser."""
     verb = verbs.add_parser(
         "verify",
-        help="hold thousands of inputs against each upper bound",
+        help="test each upper bound on thousands of inputs",
         epilog=f"examples:\n{EXAMPLES}",
         description="Hold random, degenerate, structured and gradient-ascended inputs against each upper bound\n"
         "of lipnb, and keep the worst of each kind.",
@@ -37,7 +37,7 @@ def add(verbs):
         "--save-as", metavar="NAME", help="name of the table (default verify; verify-trial with --quick or --bounds)"
     )
     verb.add_argument(
-        "--put", action="store_true", help="put the rows of these bounds into the stored table, beside the others"
+        "--put", action="store_true", help="put the rows of these bounds into the stored table, next to the others"
     )
     verb.set_defaults(run=run)
 

@@ -167,7 +167,7 @@ class Attention:
     def __setattr__(self, name, value):
         # f.query *= 2 has written into the tensor, and then sets the same tensor
         if "kept" in vars(self) and not (isinstance(value, Tensor) and vars(self).get(name) is value):
-            raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
+            raise AttributeError(f"an Attention cannot be changed: make a new one, e.g. f.replace({name}=...).")
         super().__setattr__(name, value)
 
     def __delattr__(self, name):
@@ -193,7 +193,7 @@ class Attention:
         """As `replace`, but sharing the tensors of this map and of `changes`: neither copied nor checked.
 
         The dictionary of derived tensors is shared too, unless ``kept={}`` is among the changes. That is right for any
-        change, because what is kept is compared with the tensors at each use.
+        change, because each use compares the stored values with the tensors.
         """
         new = object.__new__(type(self))
         vars(new).update(vars(self), **changes)
@@ -201,7 +201,7 @@ class Attention:
         return new
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of the map by the names of its arguments, without those that are None."""
+        """Tensors of the map by the names of its arguments, except None."""
         found = {name: getattr(self, name) for name in AXES}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -297,14 +297,14 @@ class Attention:
     def check_score(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
         """Raise ValueError unless `what` supports the scores of this map."""
         if self.score not in scores:
-            raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
+            raise ValueError(f"{what} supports dot-product scores only, not score={self.score!r}.")
 
     def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
         """Raise ValueError if the map has scores or a feature that `what` does not support; it supports `also`."""
         self.check_score(what, scores)
         if more := ", ".join(word for word in self.more if word not in also):
             known = ", ".join(["plain heads", *also])
-            raise ValueError(f"{what} knows {known} only, not {more}: lipnb.local_lipschitz knows them.")
+            raise ValueError(f"{what} supports {known} only, not {more}: use lipnb.local_lipschitz.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Raise ValueError unless tokens `x`, shape (..., n, d), and `weights`, (n,) or (..., n), fit this map."""
@@ -402,7 +402,7 @@ class Attention:
 
     @property
     def bias_reach(self) -> int:
-        """Largest distance with a bias of its own; beyond it the last value applies."""
+        """Largest distance with its own bias; beyond it the last value applies."""
         relative: Any = self.relative
         return relative.shape[1] // 2
 
@@ -521,7 +521,7 @@ class Attention:
         return torch.einsum("...hnv,hmv->...nm", heads, self.output)
 
     def combine_transposed(self, w: Tensor) -> Tensor:
-        """Transpose of `combine`: cotangents of heads (..., h, n, v) from those of output tokens `w` (..., n, m)."""
+        """Transpose of `combine`: cotangents of heads (..., h, n, v) from cotangents `w` of outputs (..., n, m)."""
         if self.output is None:
             return w.unflatten(-1, (self.heads, self.value_width)).movedim(-2, -3)
         return torch.einsum("...nm,hmv->...hnv", w, self.output)
@@ -538,6 +538,6 @@ def check_attention(f, what: str) -> None:
     """Raise ValueError unless `f` is an `Attention`; `what` names the caller."""
     if not isinstance(f, Attention):
         raise ValueError(
-            f"{what} needs a lipnb.Attention, whose Jacobian is known in closed form, got {type(f).__name__}: a layer "
-            "of a model is model.attention(layer), and lipnb.local_lipschitz measures any other map of tokens."
+            f"{what} needs a lipnb.Attention (its Jacobian has a closed form), got {type(f).__name__}: use "
+            "model.attention(layer) for a layer of a model, and lipnb.local_lipschitz for any other map of tokens."
         )

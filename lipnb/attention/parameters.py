@@ -90,7 +90,7 @@ def checked_settings(given: dict[str, Any]) -> dict[str, Any]:
         (score in SCORES, f"score must be one of {SCORES}, got {score!r}."),
         (
             window is None or (type(window) is int and window > 0),
-            f"window must be None or how many tokens each one sees on a side, 1 or more, got {window!r}.",
+            f"window must be None or the number of tokens that each token sees on a side, 1 or more, got {window!r}.",
         ),
         (scale is None or math.isfinite(scale), f"scale must be None or a finite number, got {scale!r}."),
         (cap is None or 0 < cap < math.inf, f"cap must be None or a positive number, got {cap!r}."),

@@ -58,7 +58,7 @@ def _of_rows(tensors, a):
 
 
 def _gain(power, norm):
-    """Exponent added to the scale of the logits: that of the rows, or of the norm's weights if rows are normalised."""
+    """Exponent added to the scale of the logits: the exponent of the rows, or of the norm's weights after a norm."""
     return power if norm is None else max(exponent(norm), -MAX_SCALE)
 
 

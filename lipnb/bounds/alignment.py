@@ -1,4 +1,4 @@
-r"""The key and the query term of one head, by how its own matrices are aligned and by what each token gives itself.
+r"""Bounds on the key and the query term of one head, from the alignment of its matrices; each token sees itself.
 
 For tokens :math:`x = \beta + G u`, :math:`|u| \le 1`, of a `Region`, let :math:`a(x)` be the slope of the logits of a
 token, M the product of output and value matrix, and P a row of attention in which that token sees itself. Two facts
@@ -31,7 +31,7 @@ def aligned_sizes(att: Attention, regions: list[Region], entropy: torch.Tensor) 
     r"""Logarithms of bounds on the key and on the query term of each head, as in `Sizes`: the least over the regions.
 
     `att`: a float64 map with dot-product scores whose tokens see themselves. `entropy` (h,): the logarithm of the
-    largest number of tokens that a row sees, plus the range of what is added to its logits.
+    largest number of tokens that a row sees, plus the range of the terms added to its logits.
     """
     outputs = triangle(att.output_matrices()) @ att.value
     found = []
@@ -96,8 +96,8 @@ def log_slope(queries: torch.Tensor, read: torch.Tensor, above: torch.Tensor, si
     with :math:`|a|^2 = y^\top N^\top N y` and :math:`(a \cdot G u - \eta) / g = y^\top Z y`. The least is exact
     without a bias and a centre: then :math:`(|a|^2, a \cdot G u)` fill a convex set. On a ball it is then at least
     half of the largest :math:`|a|`, and never above it, up to 1e-6. The rounding of Z and of the eigenvalue is
-    counted as in `largest_singular`, with that of N relative to its own entries; that of the products that give
-    `queries` and N where they cancel, and of the reduction to the directions that queries and keys read, is not.
+    counted as in `largest_singular`, and for N relative to its own entries. Not counted is the rounding of the products
+    that give `queries` and N where they cancel, and of the reduction to the directions that queries and keys read.
 
     >>> one = torch.ones(1, 1).double()
     >>> round(math.exp(log_slope(torch.tensor([[1.0, 0.0]]).double(), one, one, 1.0, 0.0)), 5)  # A = 1
@@ -144,7 +144,7 @@ def _multipliers(gram, Z):
     r"""The multipliers :math:`\theta` and p of `log_slope`, nearly the best: any are valid."""
 
     def at(theta):
-        """The least of the bound over p, and p."""
+        """The minimum of the bound over p, and its p."""
         M = gram - 2 * theta * Z
         values, vectors = np.linalg.eigh(M[:-1, :-1])
         along = vectors.T @ M[:-1, -1]

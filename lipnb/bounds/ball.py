@@ -78,16 +78,16 @@ def ball_upper(
     -------
     float
         An upper bound on the local Lipschitz constant at all such inputs, hence on the Lipschitz constant; without a
-        window never above the least of `heads_on_ball`, up to 1e-9. Norms are upper bounds with their rounding; that
-        of the products of two weight matrices in float64 is not counted.
+        window never above the least of `heads_on_ball`, up to 1e-9. Norms are upper bounds with their rounding; the
+        rounding of products of two weight matrices in float64 is not counted.
 
     Raises
     ------
     TypeError
         If n or R is not a number.
     ValueError
-        If `attention` is not an `Attention` (for other maps, such as those that `lipnb.models` has by automatic
-        differentiation only, nothing is proved on a ball), has L2 scores or a window on both sides; if n or R is out of
+        If `attention` is not an `Attention` (other maps, such as the maps that `lipnb.models` differentiates
+        automatically, have no proved bound on a ball), has L2 scores or a window on both sides; if n or R is out of
         range, or `ellipsoid` is not a finite gain and shift of the width of the layer; or if ``norm_eps=0`` and a
         normalised row may vanish.
     OverflowError
@@ -112,7 +112,7 @@ def ball_upper(
     Query terms: a covariance matrix of tokens is an average of :math:`\omega \omega^\top`, :math:`|\omega| \le R`, so
     that :math:`q = \frac12 (Q + R^2 \|\sum_h M_h A_h\|_2)` with a bound Q on :math:`R^2 \sum_h |M_h^\top v| |A_h u|`.
     Key terms of several heads: the attention that is worst in each head is one half at each of two tokens, and tokens
-    that heads share are counted once; the norms for this are those of `lipnb.bounds.gram`, certified.
+    that heads share are counted once; it uses the certified norms of `lipnb.bounds.gram`.
 
     Relative positions change none of these proofs: their range is added to :math:`\delta` and to :math:`\log n`, and
     only the last two sums are left out. For all other features (`lipnb.bounds.transformer_heads`) key and value terms

@@ -1,7 +1,8 @@
 """Bounds of castin2024smooth on sequences of n tokens, in a ball and at an input, and tighter forms of their proofs.
 
 First each formula, once, on the numbers that it needs (norms of A and V, the largest logit t); then the bounds of one
-head from its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` those on measures.
+head from its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` the formulas on
+measures.
 """
 
 import math
@@ -27,7 +28,7 @@ __all__ = [
 
 
 def general(t, key, V_norm, n):
-    r"""Theorems 3.3 and E.3 on numbers: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, norm of V."""
+    r"""Theorems 3.3 and E.3: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, norm of V."""
     return product(math.sqrt(3), V_norm, math.hypot(t, 2 * math.sqrt(n) * key, math.sqrt(n)))
 
 
@@ -47,7 +48,7 @@ def general_optimal(t, V_norm, n):
 
 
 def log_general_exact(log_t, V_norm, n):
-    """Logarithm of `general_upper_exact`, from that of t; divided by max(t, 1), so that no square overflows."""
+    """Logarithm of `general_upper_exact`, from log t; divided by max(t, 1), so that no square overflows."""
     if n == 1:  # the map is x -> V x
         return log_of(V_norm)
     scale = max(log_t, 0.0)
@@ -302,9 +303,9 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     if output.ndim != 3:
         raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
     if bounds.shape != output.shape[:1]:
-        raise ValueError(f"there must be one bound for each of the {len(output)} heads, got {tuple(bounds.shape)}.")
+        raise ValueError(f"bounds must have one entry for each of the {len(output)} heads, got {tuple(bounds.shape)}.")
     if not (bounds >= 0).all():
-        raise ValueError("the bounds of the heads must be 0 or more, and no NaN.")
+        raise ValueError("bounds must be 0 or more, without NaN.")
     return (largest_singular(output) * bounds).sum().item()
 
 
@@ -402,7 +403,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
     .. math:: \|D_X f\|_2 \le \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 r^4 + n (4 R^2 r^2 + 1)\big)^{1/2}, \qquad
         r = \max_i |x_i - x_0|, \quad R = \max_i |A x_i|
 
-    for any :math:`x_0`; the one used is near the centre of the smallest ball that contains the tokens.
+    for any :math:`x_0`; the point used is near the centre of the smallest ball that contains the tokens.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class Case:
     x : Tensor, shape (n, d)
         The tokens of one sequence.
     weights : Tensor, shape (n,), or None
-        Token weights of total one.
+        Token weights with sum one.
     unfolded : Tensor, shape (h, v, d), or None
         For L2 attention, the value matrices before the query matrices are folded into them.
     prepared : HeadNorms or None

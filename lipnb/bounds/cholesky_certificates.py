@@ -42,7 +42,7 @@ def largest_proved(gram):
         gap.diagonal().add_(found)
         if torch.linalg.cholesky_ex(gap).info == 0:
             return found * (1 + (8 * b + 24) * b * UNIT)  # as in `Prover._upper`
-    raise torch.linalg.LinAlgError("no bound was proved: entries that are not finite, or a wrong guess.")
+    raise torch.linalg.LinAlgError("no bound was proved: some entries are not finite, or the guess was wrong.")
 
 
 def sandwich(inner, gram):
@@ -87,7 +87,7 @@ class Prover:
         """
         size = K.abs().amax()
         if not torch.isfinite(size):
-            raise torch.linalg.LinAlgError("no bound was proved: entries that are not finite.")
+            raise torch.linalg.LinAlgError("no bound was proved: some entries are not finite.")
         if size > 0:  # exact scaling, so that no power of K leaves the range
             unit = powers_of_two(size.sqrt())
             found = self._upper(K / unit**2, K_errors / unit**2, None if at_least is None else at_least / unit)
@@ -138,7 +138,8 @@ def _blocks(matrix, h):
 
 
 class Computed:
-    r"""Bounds as those of a `Prover`, from eigenvalues of :math:`R K R^\top`: tighter, but slower for many matrices."""
+    r"""The bounds of a `Prover`, computed from eigenvalues of :math:`R K R^\top`: tighter, but slower for many
+    matrices."""
 
     def __init__(self, R):
         self.R, self.norm_square = R, largest_singular(R) ** 2 * (1 + 4 * UNIT)

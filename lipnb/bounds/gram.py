@@ -81,8 +81,8 @@ def log_norm_on_one_vector(maps: HeadMaps, weights: torch.Tensor, blocks: torch.
         Half of the logarithm of :math:`\lambda^{1/2}`: if :math:`\Theta(Z)_h \preceq \lambda Z_h` for all h, with all
         :math:`Z_h` positive definite, then :math:`\|\Phi\|^2 = \rho(\Theta) \le \lambda`, where
         :math:`\Theta(Z)_h = \sum_g K_{hg} \big(\sum_f C_{gf} Z_f C_{gf}^\top / (w_g w_f)\big) K_{hg}^\top` for the
-        Gram matrices K, `right`, and C, `left`. The rounding of :math:`\Theta` and of the comparison is counted, that
-        of the Gram matrices is not.
+        Gram matrices K, `right`, and C, `left`. The rounding of :math:`\Theta` and of the comparison is counted, the
+        rounding of the Gram matrices is not.
 
     Notes
     -----
@@ -180,7 +180,7 @@ def with_pairs(att, regions, sizes):
 
     Notes
     -----
-    Ours; the proof is that of "heads that attend to pairs", in the book.
+    Ours; the proof is in the book, "heads that attend to pairs".
     """
     if att.heads == 1 or -math.inf in (sizes.key, sizes.value):
         return sizes

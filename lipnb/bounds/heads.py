@@ -74,7 +74,7 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     {'general': 2.07, 'general_sharp': 1.61, 'mean_field': 3.39, 'mean_field_sharp': 1.86, 'mean_field_optimal': 1.52}
     """
     if not isinstance(norms, HeadNorms):
-        raise ValueError(f"norms must be those of head_norms(attention), got {type(norms).__name__}.")
+        raise ValueError(f"norms must come from head_norms(attention), got {type(norms).__name__}.")
     n, R = count(n), radius(R)
     field, field_sharp = (log_masked, log_masked_sharp) if masked else (log_mean_field, log_mean_field_sharp)
     heads = []

@@ -47,7 +47,7 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
 
     Notes
     -----
-    Ours; the ellipsoid is that of castin2024smooth, section 2.3.
+    Ours; the ellipsoid is from castin2024smooth, section 2.3.
 
     Examples
     --------

@@ -19,7 +19,7 @@ __all__ = [
 
 def _exponent(p):
     if not number("p", p) > 1:
-        raise ValueError(f"p must be more than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
+        raise ValueError(f"p must be greater than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
 
 
 def log_mean_field(t, V_norm):
@@ -33,7 +33,7 @@ def log_mean_field_sharp(t, V_norm):
 
 
 def log_mean_field_optimal(t, V_norm, log_tau=math.inf):
-    """Logarithm of `mean_field_upper_exact` on these numbers; `log_tau`, that of tau, needs more of A than its norm."""
+    """Logarithm of `mean_field_upper_exact` on these numbers; `log_tau` (log of tau) needs more of A than its norm."""
     value = t + math.log1p(math.exp(-2 * t)) - math.log(2)  # cosh t
     key = min(t, log_sum([2 * t + math.log(27 / 64), 0]) / 2)
     apart = log_sum([min(value, log_tau), log_of(t) + min(key, log_tau)])

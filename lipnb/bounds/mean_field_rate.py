@@ -394,7 +394,7 @@ def general_lower_pair(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> fl
 
 
 def _at_pair(A, V, R):
-    r"""What the lower bounds are made of, for the pair (x, y) of the exact rate.
+    r"""Quantities of the lower bounds, for the pair (x, y) of the exact rate.
 
     Half the gap of logits, :math:`\gamma^* R^2`; the logarithm of the norm of V; and a function of log c: the logarithm
     of :math:`|V (y + c R^2 |A x| (y - x))|`. Logarithms, because scores and entries of V may be near the limits of

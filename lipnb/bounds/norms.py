@@ -159,7 +159,6 @@ def growth_rate(A: torch.Tensor) -> float:
     real = values.real[values.imag.abs() <= 1e-10 * values.abs().max()]
     if not len(real):
         raise ValueError(
-            "A has no real eigenvalue, and the construction follows a real eigenvector: there is no "
-            "statement for such a matrix."
+            "A has no real eigenvalue, and the construction needs a real eigenvector: take another lower bound."
         )
     return max(-real.min().item(), real.max().item() / 8, 0.0)

@@ -148,7 +148,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
 
     Notes
     -----
-    Ours, proved in the book. The cost is that of `lipnb.certify` plus some norms of (d, d) matrices for each radius;
+    Ours, proved in the book. The cost is one `lipnb.certify` plus some norms of (d, d) matrices for each radius;
     for long and wide inputs sums of norms replace them. Rounding: probabilities, values and keys with bounds on their
     errors, see `lipnb.bounds.rounding`; spreads are taken about the mean of each row, with the largest probabilities
     allowed by these errors. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, our reconstruction), with
@@ -165,7 +165,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     check_sequence(attention, x)
     radii = as_double("radii", radii).to(x.device)
     if radii.ndim != 1 or not len(radii) or not torch.isfinite(radii).all() or not (radii >= 0).all():
-        raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1: [0.1] for one.")
+        raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1, such as [0.1].")
     if not active_heads(attention).any():
         none = torch.zeros_like(radii)
         return Nearby(none, none, none, none, radii.new_zeros(()))

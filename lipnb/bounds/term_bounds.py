@@ -49,8 +49,9 @@ class Terms(NamedTuple):
 def bases(at):
     """Orthonormal token directions, columns of (n, n), and feature directions, of (d, d), the most important first.
 
-    S: joint right singular directions of the attention matrices, weighted by the size of their value maps. Y: those of
-    the slopes b_i, weighted by the size of z_i, and of the query terms. Any orthonormal directions give valid bounds.
+    S: joint right singular directions of the attention matrices, weighted by the size of their value maps. Y: the
+    directions of the slopes b_i, weighted by the size of z_i, and of the query terms. Any orthonormal directions give
+    valid bounds.
     """
     att = at.attention
     size = torch.linalg.matrix_norm(at.output) * torch.linalg.matrix_norm(att.value)

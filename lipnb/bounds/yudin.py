@@ -74,8 +74,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
         raise ValueError(
-            "this bound is for attention without query biases: use lipnb.certify, or "
-            "lipnb.bounds.without_query_bias first."
+            "this bound does not allow query biases: use lipnb.certify, or lipnb.bounds.without_query_bias first."
         )
     norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
     P, _ = attention_at(attention.to(dtype=torch.float64), x.double())

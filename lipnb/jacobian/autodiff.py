@@ -244,8 +244,8 @@ class AutodiffJacobian:
             ) from error
         if back is None:
             raise ValueError(
-                "autograd finds no way from the map's output to its input, so that its Jacobian would be 0: leave out "
-                "detach(), .data, no_grad() and NumPy inside the map (where it is truly constant, the answer is 0)."
+                "autograd finds no path from the map's output to its input, so its Jacobian would be 0: remove "
+                "detach(), .data, no_grad() and NumPy from the map (if it is truly constant, the answer is 0)."
             )
         if apart is None:
             raise ValueError(MIXES)
@@ -278,8 +278,8 @@ class AutodiffJacobian:
                     else "a Jacobian product is NaN or infinite, though the map's output is not NaN: it is not "
                     "differentiable here, or leaves the range of its precision, or hides the NaN inside: "
                 )
-                + "a softmax over a row that is masked wholly gives it (mask with torch.finfo(dtype).min in place of "
-                "-inf, or leave such tokens out), as does the direction of a vector of zeros."
+                + "a softmax over a fully masked row gives NaN (mask with torch.finfo(dtype).min instead of -inf, or "
+                "leave such tokens out), and so does the direction of a zero vector."
             )
 
     def _check_alone(self):
@@ -485,8 +485,8 @@ def bilinear_form(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, u: Tensor
     except Exception as error:  # whatever a map raises
         raise ValueError(
             f"the gradient of the constant cannot be taken: reverse mode twice fails on this map, {_short(error)}; "
-            "write the part that fails in operations that can be differentiated twice. A module that checkpoints its "
-            "attention runs it again in your backward pass: let the whole step have plain attention, under "
+            "write the failing part in operations that can be differentiated twice. A module that checkpoints its "
+            "attention runs it again in your backward pass: run the whole step with plain attention, under "
             "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), or switch checkpoints off."
         ) from error
     if x.requires_grad:
@@ -494,9 +494,9 @@ def bilinear_form(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor, u: Tensor
     leaves = (node.variable for node in nodes if hasattr(node, "variable"))
     if all(leaf is tokens or leaf is u for leaf in leaves):
         raise ValueError(
-            "the constant depends on nothing that requires a gradient, so that a penalty would train nothing: give the "
-            "module that is trained, not a copy such as model.attention(layer), or tokens that require a gradient; "
-            "local_lipschitz(f, x).value is the number alone."
+            "nothing that the constant depends on requires a gradient, so a penalty would train nothing: pass the "
+            "module being trained, not a copy such as model.attention(layer), or tokens that require a gradient; "
+            "for the number alone use local_lipschitz(f, x).value."
         )
     return form
 
@@ -535,7 +535,7 @@ def _check_input(x):
         got = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
         raise ValueError(
             "x must be a floating point tensor of shape (..., n, d) with at least one token, "
-            f"got {got}: one vector is x[None]."
+            f"got {got}: for one vector use x[None]."
         )
     check_precision(x)
     check_finite_tokens(x)
@@ -655,8 +655,8 @@ def _precision(back, triple):
 def _no_products(forward, twice):
     """Error for a map without forward mode and without reverse mode twice."""
     return ValueError(
-        f"neither forward mode ({_short(forward)}) nor reverse mode twice ({_short(twice)}) goes through this map: "
-        "ask for method='dense', which takes reverse mode alone, or write the part that lacks them in other operations "
+        f"neither forward mode ({_short(forward)}) nor reverse mode twice ({_short(twice)}) works on this map: use "
+        "method='dense', which needs reverse mode only, or write the failing part in other operations "
         "(torch.cdist as the norms of differences)."
     )
 

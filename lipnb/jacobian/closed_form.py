@@ -117,7 +117,7 @@ class AttentionJacobian:
         Parameters
         ----------
         u : Tensor, shape (..., n, d)
-            Perturbation of the tokens; more leading dimensions than `x` had mean several perturbations.
+            Perturbation of the tokens; additional leading dimensions hold several perturbations.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class AttentionJacobian:
         Parameters
         ----------
         w : Tensor, shape (..., n, m)
-            Cotangent of the output tokens; more leading dimensions than `x` had mean several cotangents.
+            Cotangent of the output tokens; additional leading dimensions hold several cotangents.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class AttentionJacobian:
         Parameters
         ----------
         u : Tensor, shape (..., n, d)
-            Perturbation of the tokens; more leading dimensions than `x` had mean several perturbations.
+            Perturbation of the tokens; additional leading dimensions hold several perturbations.
 
         Returns
         -------
@@ -207,7 +207,7 @@ class AttentionJacobian:
         """
         if self.batch_shape.numel() != 1:
             raise ValueError(
-                f"a linear operator is of one sequence, got a batch of shape {tuple(self.batch_shape)}: "
+                f"a linear operator needs one sequence, got a batch of shape {tuple(self.batch_shape)}: "
                 "AttentionJacobian(attention, x[i])."
             )
 

@@ -50,7 +50,7 @@ class Projected:
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
-        """Make it at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        """Linearise at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
         attention = attention.without_irrelevant_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
         added = None
@@ -156,12 +156,12 @@ class Linearization(Projected):
 
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
-        """Make it at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        """Linearise at tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
         return cls.at(Projected.of(attention, x, weights))
 
     @classmethod
     def at(cls, base: Projected) -> Self:
-        """Make it from queries, keys and values. Differentiable."""
+        """Linearise from queries, keys and values. Differentiable."""
         P, cap_slope, sinks = base.attention.attend(base.query, base.key, base.added)
         heads, offset = base.attention.average(P, base.value), None
         if base.sink_bias is not None and sinks is not None:

@@ -23,11 +23,11 @@ class MatrixNorms(NamedTuple):
     Attributes
     ----------
     query, key, value : Tensor, shape (h,) or (g,)
-        Spectral norms for each head, that of the queries times the slope of the logits.
+        Spectral norms for each head; the norm of the queries is multiplied by the slope of the logits.
     output : Tensor, shape ()
         Spectral norm of the output matrices side by side; 1 without.
     frobenius : tuple of Tensor, shape (h,) or (g,)
-        Frobenius norms of the first three: those of the absolute values are at most as large.
+        Frobenius norms of the first three; they also bound the matrices of absolute values.
     """
 
     query: Tensor

@@ -68,7 +68,7 @@ class AutodiffGram(GramOperator):
         short = kind.itemsize < torch.float32.itemsize
         least = 8 * max(torch.finfo(kind).eps, self.jacobian.gap if short else 0)
         if rtol < least or (certified and short):
-            wanted = f"ask for rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
+            wanted = f"use rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
             if least >= 1:
                 wanted = REWRITTEN
             why = "a part of it is in such a type, or large numbers cancel in it"
@@ -77,7 +77,7 @@ class AutodiffGram(GramOperator):
             elif self.jacobian.x.device.type == "cuda":
                 why += ", or a convolution rounds to TF32 (set torch.backends.cudnn.allow_tf32 = False)"
             raise ValueError(
-                f"products of this map have the digits of {_name(kind)} at most (they are linear to "
+                f"this map computes in {_name(kind)} precision or less (its products are linear only to "
                 f"{self.jacobian.gap:.0e}): {why}; give the map and its tokens in a higher precision, or "
                 f"{wanted}."
             )
@@ -98,7 +98,8 @@ class DenseGram(MatrixGram):
         matrix = jacobian.dense()
         if isinstance(jacobian, AutodiffJacobian) and jacobian.gap > MOST_GAP:
             raise ValueError(
-                f"products of this map are linear to {jacobian.gap:.0e} only: large numbers cancel in it; give the map "
+                f"products of this map are linear only to {jacobian.gap:.0e}, because large numbers cancel in it: "
+                "give the map "
                 f"and its tokens in a higher precision, or {REWRITTEN}."
             )
         self.precision = jacobian.precision if isinstance(jacobian, AutodiffJacobian) else x.dtype

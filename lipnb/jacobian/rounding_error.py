@@ -113,14 +113,14 @@ def jacobian_error(
     attention: Attention,
     arithmetic: float = 0.0,
 ) -> Tensor:
-    """Upper bound (b,) on the norm of the difference between the true Jacobian and that of `at` in the type of `x`.
+    """Upper bound (b,) on the norm of the difference between the true Jacobian and `at` in the type of `x`.
 
     Parameters
     ----------
     at : Projected
         In float64, of tokens x (b, n, d).
     x : Tensor, shape (b, n, d)
-        Tokens; their type is that to which the numbers of `at` are rounded.
+        Tokens; the numbers of `at` are rounded to their type.
     means : Tensor, shape (b, h, n, 2 or 4)
         P times the `squares`.
     sums : Tensor, shape (b, h, n)
@@ -130,7 +130,7 @@ def jacobian_error(
     attention : Attention
         The map of `at`, in the type of x.
     arithmetic : float
-        Relative error of what is made of these numbers, if no products.
+        Relative error of results computed from these numbers without products.
     """
     att, n = at.attention, x.shape[-2]
     norms = ScaledMatrices.of(attention, x.dtype).norms

@@ -143,7 +143,7 @@ class Expansion:
         spread = ", ".join(f"{rho:.3g}" for rho in self.rho)
         raise NotSeparable(
             f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
-            f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): AttentionJacobian takes them."
+            f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): use AttentionJacobian."
         )
 
     def error(self, seed=0, rows=256, columns=2048):
@@ -269,7 +269,7 @@ def kernels(attention, x, weights, rtol):
     attention.check_plain("a separable kernel")
     attention.check_input(x, weights)
     if attention.masked:
-        raise NotSeparable("masked attention has no separable kernel: AttentionJacobian takes it.")
+        raise NotSeparable("masked attention has no separable kernel: use AttentionJacobian.")
     if x.ndim != 2:
         raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
     rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
@@ -280,7 +280,7 @@ def kernels(attention, x, weights, rtol):
     if low.key_width > MAX_KEY_WIDTH:
         raise NotSeparable(
             f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
-            f"{MAX_KEY_WIDTH}: AttentionJacobian takes them."
+            f"{MAX_KEY_WIDTH}: use AttentionJacobian."
         )
     query, key, value = low.project(x)
     sizes = torch.linalg.vector_norm(value - value.mean(-2, keepdim=True), dim=-1)

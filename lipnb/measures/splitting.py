@@ -171,7 +171,7 @@ def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, 
     gaps = (z - x[:, None]).norm(dim=-1).amin(0)
     z = z[gaps > SAME_POINT * max(x.norm(dim=-1).max(), torch.finfo(x.dtype).tiny)]
     if not len(z):
-        raise ValueError("every z is an atom: give points where there is no mass yet.")
+        raise ValueError("every z is an atom: give points that carry no mass yet.")
     weights = uniform(len(x), x.dtype).to(x.device) if weights is None else weights
     images = mean_field_map(attention, x, weights, torch.cat([x, z]))
     cost, gain = _chain_costs(x, z), _chain_costs(images[: len(x)], images[len(x) :])

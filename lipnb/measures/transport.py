@@ -15,7 +15,7 @@ __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wa
 
 
 def uniform(n: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Equal weights of total one, shape (n,).
+    """Equal weights with sum one, shape (n,).
 
     Examples
     --------
@@ -218,7 +218,9 @@ def check_field(attention, x, weights):
     if x.ndim != 2:
         raise ValueError(f"x must hold one measure, shape (n, d), got {tuple(x.shape)}.")
     if attention.masked:
-        raise ValueError("a masked map has no one field: what a point sees depends on its position.")
+        raise ValueError(
+            "a masked map has no field, because a token's output depends on its position: use a map without a mask."
+        )
 
 
 def _points(x):
@@ -237,5 +239,5 @@ def _weights(a, n):
         return np.full(n, 1 / n)
     a = np.asarray(a.detach().cpu() if isinstance(a, torch.Tensor) else a, dtype=float)
     if a.shape != (n,) or not (a >= 0).all() or not np.isclose(a.sum(), 1, rtol=1e-9):
-        raise ValueError(f"weights must be {n} numbers, 0 or more, of total one.")
+        raise ValueError(f"weights must be {n} numbers, 0 or more, with sum 1.")
     return a / a.sum()

@@ -19,8 +19,8 @@ def length(tensor, dim=-1):
     """Upper bound on the Euclidean length over one or several dimensions, with its rounding, for any number of entries.
 
     Entries are first divided by the largest, so that squares cannot underflow. For c entries each quotient errs by u,
-    the sum of squares by c u, the root by half of both and u of itself, product and last factor by u each: 8 u beside
-    c u are more than enough. The largest entry must be a normal number.
+    the sum of squares by c u, the root by half of both and u of itself, product and last factor by u each: 8 u in
+    addition to c u are more than enough. The largest entry must be a normal number.
     """
     if not tensor.numel():
         return torch.linalg.vector_norm(tensor, dim=dim)

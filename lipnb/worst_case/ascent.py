@@ -128,7 +128,7 @@ def adam(rate: float, *, falling: int | None = None, inside: Callable | None = N
 
 
 def unit_slope(slope: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
-    """A gradient divided by its length over the dimensions `dim`; zero if it is zero.
+    """A gradient divided by its length over the dimensions `dim`; a zero gradient stays zero.
 
     Examples
     --------
@@ -164,8 +164,8 @@ def climb(
     Returns
     -------
     Tensor, shape (..., n, d), and Tensor, shape of the batch
-        The best tokens seen, and their local Lipschitz constants: lower bounds on that of the ball, each at least that
-        of its start. Rougher inputs may exist.
+        The best tokens seen, and their local Lipschitz constants: lower bounds on the constant of the ball, each at
+        least the constant of its start. Rougher inputs may exist.
 
     Raises
     ------

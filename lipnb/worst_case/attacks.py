@@ -184,7 +184,7 @@ def push(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None
     free = 1 if movable is None else movable[:, None].to(x)
     now = (root * free * starts).detach()
     if not (length(now) > 0).all():
-        raise ValueError("starts must move some movable token.")
+        raise ValueError("starts must move at least one movable token.")
     there = apply(x)
 
     def squares(now):

@@ -40,8 +40,8 @@ class WorstCase(NamedTuple):
     x : Tensor, shape (n, d)
         Tokens in the ball, and in the ellipsoid if given, up to rounding; in the floating point type of the map.
     value : float
-        Local Lipschitz constant at `x`, within 1e-6 in float64: a lower bound on that of the ball. If logits exceed
-        about 1e9 (tokens far from the origin), float64 has fewer digits left, which is not counted.
+        Local Lipschitz constant at `x`, within 1e-6 in float64: a lower bound on the constant of the ball. If logits
+        exceed about 1e9 (tokens far from the origin), float64 has fewer digits left, which is not counted.
     kind : str
         "fork", "two clusters", "two sides" or "random", followed by ", ascended" if the ascent improved it.
     """
@@ -64,7 +64,7 @@ class _Found(NamedTuple):
     kind: list[str]
 
     def and_more(self, u, value, kind):
-        """Add inputs; of equal constants the earlier one stays first."""
+        """Add inputs; of equal constants the earlier input stays first."""
         u, value, kind = torch.cat([self.u, u]), torch.cat([self.value, value]), self.kind + kind
         order = value.argsort(descending=True, stable=True)
         return _Found(u[order], value[order], [kind[i] for i in order.tolist()])
@@ -102,8 +102,8 @@ def on_ball(
     ----------
     attention : Attention
         Map with dot-product scores; any heads, shared keys, output matrix, biases and mask; rotary positions, norms,
-        caps, relative positions and sinks. With these features forks are those of similar plain heads, at several
-        distances.
+        caps, relative positions and sinks. With these features `on_ball` starts from the forks of similar plain heads,
+        at several distances.
     n : int
         Number of tokens.
     R : float

@@ -173,7 +173,7 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
 
     Notes
     -----
-    castin2024smooth, section C.7 and Figure 3 (our reconstruction); the token at 0 is that of kim2021lipschitz.
+    castin2024smooth, section C.7 and Figure 3 (our reconstruction); the token at 0 is from kim2021lipschitz.
 
     Examples
     --------
@@ -287,7 +287,7 @@ def even_fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> tuple
     Tensor, shape (n, d), and float
         The tokens, float64, in the ball up to rounding, prongs first; and a lower bound on their local constant without
         a mask, up to rounding: the constant of moves in the plane of w and f, their images, and equal ones in the bulk.
-        Rounding of logits counts: 1e-8 of it at :math:`t = 10^{12}`, and beyond about 1e14 it is no lower bound.
+        Rounding of logits counts: 1e-8 of it at :math:`t = 10^{12}`, and beyond about 1e14 it is not a lower bound.
 
     Raises
     ------

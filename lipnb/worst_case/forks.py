@@ -179,7 +179,7 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     Notes
     -----
     Ours. With one head and no bias this is `fork_input`; there z = R v. Forks of one head are then moved along the
-    gradient of the logarithm of what they state.
+    gradient of the logarithm of their stated bound.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
 
 
 def _climbed(attention, R, found):
-    """Forks of one head, the roughest moved by L-BFGS on the logarithm of what they state, which is smooth.
+    """Forks of one head, the roughest moved by L-BFGS on the logarithm of their stated bound, which is smooth.
 
     The point is (z / R, e, arcsin c); the part of a token that the head does not read is left out.
     """

@@ -18,15 +18,15 @@ import lipnb
 from lipscan.cli.words import Parser, Unknown
 from lipscan.scanning.options import nearest
 
-STOPPED = "stopped; what is finished is kept, the same command continues"
+STOPPED = "stopped; finished work is kept, and the same command continues"
 VERBS = ("scan", "drift", "sweep", "status", "fetch")  # in the order of the help; each is lipscan/cli/VERB.py
 
 EPILOG = """examples:
 {examples}
 
 `{prog} VERB --help` says what a verb does and which options it has. Exit codes: 0 all is well, 1 something
-failed and is said in a sentence, 2 the command was not understood, 130 stopped by Ctrl-C;
-a verb that has another one says so in its help.
+failed (one message says what and why), 2 the command was not understood, 130 stopped by Ctrl-C;
+a verb with further exit codes lists them in its help.
 """
 
 
@@ -80,7 +80,7 @@ def _ctrl_c(pressed: list[int], last: bool) -> Iterator[None]:
     """Context in which Ctrl-C ends the command wherever it falls, and is noted in a list.
 
     In a destructor Python would print the interrupt and go on, so it is sent again; an import may turn it into another
-    error. With `last` the process ends after the context, and what remains of it without a word if Ctrl-C is pressed.
+    error. With `last` the process ends after the context; Ctrl-C then ends the remainder without a message.
     """
     before, report = signal.getsignal(signal.SIGINT), sys.unraisablehook
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():

@@ -22,28 +22,28 @@ EXAMPLES = """\
 """
 
 DESCRIPTION = """\
-Measure how much each attention layer of a model can amplify a small change of what it reads: its local Lipschitz
-constant. Beside it stand a certified upper bound, every published bound that applies to the layer, and two baselines:
-random weights of the same shape, and the same text in random order. The shortest length is looked at closely: each
-head, each token, each whole layer, and the network from end to end.
+Measure how much each attention layer of a model can amplify a small change of its input: its local Lipschitz
+constant. The scan compares it with a certified upper bound, with every published bound that applies to the layer, and
+with two baselines: random weights of the same shape, and the same text in random order. At the shortest length it also
+measures each head, each token, each whole layer, and the network from end to end.
 
 MODEL is a name that lipnb knows (minilm, gpt2-mini, smollm2), a name on the Hugging Face hub, or a folder with
 config.json and model.safetensors. No code of a model is ever run.
 
-A table is printed; the folder given by --output gets
+The scan prints a table, and writes to the folder given by --output
   report.html    plots and words; one file, opens offline
   scan.csv       one row for each layer, length and window        summary.csv    one row for each layer and length
   heads.csv, tokens.csv, whole.csv    the close look              against.csv    with --against
   *.json         how each was made: model, text, windows, versions, seed, seconds. scan.json is written last, with a
-                 checksum of these tables but the summary: one that was changed since is not read again
-  *.partial.jsonl  of a scan with gaps: what is there already; the same command tries the rest again
-  .*.partial.lock    empty; they keep two scans out of one folder and may be deleted when none runs
+                 checksum of all these tables except the summary: a table changed since is not read again
+  *.partial.jsonl  only after a scan with gaps: what was measured; the same command tries the rest again
+  .*.partial.lock    empty; they keep two scans out of one folder, and may be deleted when no scan runs
 """
 
 READING = """\
-A scan that is stopped, even by kill -9, continues where it was when the same command is given again. What cannot be
-measured (a product that overflows, a derivative that a layer does not have) is named and ends nothing; the exit code is
-then 1, and the same command tries it again.
+A scan that is stopped, even by kill -9, continues when you run the same command again. Where something cannot be
+measured (a product overflows, a layer has no derivative), the scan reports it and goes on; the exit code is then 1, and
+the same command tries it again.
 """
 
 
@@ -88,7 +88,7 @@ def add(verbs):
         default=TEXT,
         metavar="FILE",
         help="a text file (UTF-8), or alice, ag_news, ptb, reactions, python_reference (default); for a vision "
-        "model an image, a folder of images, pictures (some that packages ship) or random",
+        "model an image, a folder of images, pictures (a few that installed packages ship) or random",
     )
     for one in fields(ScanOptions):
         if one.metadata:
@@ -98,24 +98,29 @@ def add(verbs):
     verb.add_argument(
         "--against",
         metavar="OTHER",
-        help="compare with another model, scanned likewise, or with the folder of a scan: MODEL is before, OTHER after",
+        help="compare with another model, scanned with the same options, or with the folder of a scan: MODEL is "
+        "before, OTHER after",
     )
     verb.add_argument(
         "--output",
         type=folder_named,
         metavar="FOLDER",
-        help="default scan-MODEL (with --part scan-MODEL-PART); with --against, the scan of OTHER lies in scan-OTHER, "
-        "within FOLDER where that is "
-        "given or both have one name; two folders are compared in FIRST-against-SECOND",
+        help="default scan-MODEL (with --part scan-MODEL-PART); with --against, the scan of OTHER is in scan-OTHER, "
+        "inside FOLDER if you give one or if both models have the same name; the comparison of two folders is in "
+        "FIRST-against-SECOND",
     )
-    verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
-    verb.add_argument("--dry-run", action="store_true", help="say what would be measured and about how long it takes")
-    verb.add_argument("--columns", nargs=0, action=Explain, help="explain the columns of all tables, and exit")
+    verb.add_argument(
+        "--again", action="store_true", help="measure everything again, even what the folder holds already"
+    )
+    verb.add_argument(
+        "--dry-run", action="store_true", help="print what would be measured and about how long it would take"
+    )
+    verb.add_argument("--columns", nargs=0, action=Explain, help="explain the columns of all tables, then exit")
     verb.set_defaults(run=run)
 
 
 class Side(NamedTuple):
-    """One of the scans of a command: what was named, its scan if that is stored already, and its folder."""
+    """One of the scans of a command: the given name, its scan if one is stored already, and its folder."""
 
     place: str
     stored: Any
@@ -156,7 +161,7 @@ def run(arguments):
 
 
 def _options(arguments):
-    """The options of `lipnb.scan` that the command line sets; refuse those that are wrong."""
+    """The options of `lipnb.scan` that the command line sets; refuse invalid ones."""
     try:
         options = ScanOptions(**_asked(arguments))
     except ValueError as error:
@@ -175,14 +180,14 @@ def _all_stored(arguments, options, places):
     asked = arguments.again or arguments.dry_run or arguments.text != TEXT or options != ScanOptions()
     if None not in stored and asked:
         raise Unknown(
-            f"finished scans are shown as they are ({' and '.join(places)}); --text, --lengths, --layers, --again and "
-            "the like are of a scan to be made: leave them out, or name the model"
+            f"finished scans are shown as they are ({' and '.join(places)}); leave out --text, --lengths, --layers, "
+            "--again and the other options of a new scan, or name the model"
         )
     return stored
 
 
 def _folders(arguments, places, stored, part):
-    """The folders of the scans and of the report: two for models of one name, and that of a stored scan unchanged."""
+    """The folders of the scans and of the report: two for models of one name; a stored scan keeps its folder."""
     from lipscan.scanning.folder import folder_of
 
     output, (place, *others) = arguments.output, places
@@ -198,13 +203,13 @@ def _folders(arguments, places, stored, part):
 
 
 def _check_folders(arguments, sides, folder):
-    """Refuse folders that hold something else, and a new scan in the place of the one that it is compared with."""
+    """Refuse folders that hold something else, and a new scan in place of the scan that it is compared with."""
     from lipscan.scanning.folder import refuse_foreign
 
     first, others = sides[0].folder, [side for side in sides[1:] if side.stored is not None]
     if arguments.again and any(Path(side.place).resolve() == first.resolve() for side in others):
         raise ValueError(
-            f"--again would delete the scan {arguments.against}, with which {arguments.model} is to be compared: name "
+            f"--again would delete the scan {arguments.against}, which {arguments.model} is compared with: name "
             "another folder for the new scan with --output."
         )
     for one in (first, folder, *(side.folder for side in sides if side.stored is None)):
@@ -212,7 +217,7 @@ def _check_folders(arguments, sides, folder):
 
 
 def _begun(arguments, options, sides):
-    """What each side would measure, where that has to be known before: for a comparison and for a plan."""
+    """Plan of each side, if it must be known beforehand: for a comparison and for a dry run."""
     from lipscan.scanning.run import begin, beside
 
     found = []
@@ -226,7 +231,7 @@ def _begun(arguments, options, sides):
 
 
 def _check_comparable(sides, begun):
-    """Refuse two scans that cannot be compared, and warn of what would be measured in vain."""
+    """Refuse two scans that cannot be compared, and warn about measurements without a counterpart."""
     if len(sides) == 1:
         return
     from lipscan.scanning import compare
@@ -246,7 +251,7 @@ def _check_comparable(sides, begun):
 
 
 def _show_plans(sides, begun, again):
-    """Print what each scan would measure, and what its folder already holds of it."""
+    """Print the plan of each scan, and the part that its folder already holds."""
     from lipscan.scanning import terminal
     from lipscan.scanning.folder import state
     from lipscan.scanning.planning import planned
@@ -280,7 +285,7 @@ def _check_text(text):
         return
     if "/" in text or Path(text).suffix:
         raise FileNotFoundError(
-            f"the text {text!r} was not found: it is no file, and no folder of images; built-in texts are "
+            f"the text {text!r} was not found: it is neither a file nor a folder of images; the built-in texts are "
             f"{', '.join(corpora.NAMES)}."
         )
     if text not in PICTURES:

@@ -18,8 +18,8 @@ STATES = """the states of a point:
   left       it has not run yet
   stale      it ran with an earlier notebook or package; it will run again, unless --keep-stale keeps it
 
-The time left is that of the median point times what is left, over the number of points that run now.
-The exit code is 0 whatever the states are; the exit code of `lipnb sweep` tells whether a point failed.
+The time left is the median time of a point, times the points left, over the number of points running now.
+The exit code is 0 in every state; the exit code of `lipnb sweep` tells whether a point failed.
 """
 SHOWN = 10  # failed points, and running ones, without --points
 
@@ -29,9 +29,8 @@ def add(verbs):
     verb = verbs.add_parser(
         "status",
         help="how far the sweep, scan or comparison in a folder is",
-        description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where; "
-        "of a scan\nor a comparison (drift) what is kept of it. Nothing is written, and no run there is "
-        "disturbed.",
+        description="Show what is done, failed, running and left of a sweep, how long it takes, and who runs it;\n"
+        "or what is stored of a scan or a comparison (drift). Nothing is written, and no running command is disturbed.",
         epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
     )
     verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep, scan or comparison")
@@ -89,7 +88,7 @@ def _no_sweep(folder):
             return f"{folder}: {said}"
     if (Path(folder) / "config.json").is_file():
         return f"{folder}: a model, not the folder of a sweep, scan or comparison; `lipnb scan {folder}` measures it."
-    holds = "holds no sweep, scan or comparison" if Path(folder).is_dir() else "is no folder"
+    holds = "holds no sweep, scan or comparison" if Path(folder).is_dir() else "is not a folder"
     raise FileNotFoundError(f"{folder} {holds}: give the folder that `lipnb sweep`, `scan` or `drift` made.")
 
 
@@ -110,9 +109,9 @@ def _by_whom(now):
     if now.alive:
         return f"run by {who}, begun {since}: {now.run['where']}"
     if now.alive is None:
-        return f"begun {since} by {who}; from this machine it cannot be seen whether that still runs"
+        return f"begun {since} by {who}; this machine cannot see whether it still runs"
     ended = "ended before it was done (killed, or by an error that it named)"
-    return f"the run of {who}, begun {since}, {ended}: what is finished is kept, the same command continues"
+    return f"the run of {who}, begun {since}, {ended}: finished work is kept, and the same command continues"
 
 
 def _chosen(points, every):

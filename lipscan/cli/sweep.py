@@ -10,9 +10,9 @@ EXAMPLES = """\
   lipnb sweep examples/quick.yml                    run what is missing; the same again after any stop
   lipnb sweep examples/quick.yml --dry-run          show the points, and which of them would run
   lipnb sweep examples/quick.yml --limit 2          try two
-  lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
-  lipnb sweep examples/quick.yml --keep-stale       after a change of the notebook: finished points stay, marked
-  lipnb sweep examples/quick.yml -p tokens=64       the same grid with one value of `tokens`, and no other
+  lipnb sweep examples/quick.yml --retry-failed     run the failed points once more
+  lipnb sweep examples/quick.yml --keep-stale       after an edit of the notebook: finished points stay, marked
+  lipnb sweep examples/quick.yml -p tokens=64       the same grid with a single value of `tokens`
   lipnb sweep examples/two_clusters.py -p tokens=4 -p radius=0.5     one point, without a spec
   lipnb sweep examples/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
 
@@ -25,7 +25,7 @@ SPEC = """the spec; every key but the first is optional:
     layer: [0, 1, 2]
     length: {range: [16, 65, 16]}                 also linspace, geomspace, logspace: [first, last, count]
   zip: {model_name: [minilm, gpt2-mini], masked: [false, true]}     these go together; or a list of such groups
-  exclude: [{layer: 2, length: 64}]               whatever agrees with one of these is left out
+  exclude: [{layer: 2, length: 64}]               leaves out every point that agrees with one of these
   sample: {count: 10, seed: 0}                    a random part of what is left
   output: sweeps/mine                             from the current folder; default: sweeps/ with the name of the spec
   workers: 2                                      notebooks at the same time
@@ -34,25 +34,25 @@ SPEC = """the spec; every key but the first is optional:
   timeout: 600                                    seconds for a point
   kernel: python3
   cluster: {kind: SLURMCluster, jobs: 4, options: {cores: 8, memory: 16GB, queue: normal}}     of Dask-Jobqueue
-values are those of YAML 1.2, null and .inf among them, lists and mappings too; the notebook gets each as it is:
-12:30 and dates are text, 010 is 10; what could be meant in two ways, such as no, on or 1_000, is refused
+values follow YAML 1.2 (null, .inf, lists and mappings included); the notebook gets each unchanged:
+12:30 and dates are text, 010 is 10; ambiguous values, such as no, on or 1_000, are an error
 
 the notebook: one cell tagged `parameters` sets defaults; two lines fill the table:
   from lipnb.sweeps import record
   record(lipschitz=value)
-an executed notebook of more than 10 MB loses its largest outputs, never what it recorded; one that prints until it
+an executed notebook of more than 10 MB loses its largest outputs, never its recorded values; one that prints until it
 fills 500 MB of memory is stopped, and so is a point that holds more than its share of the memory when little is left
 
 the output folder:
   table.csv             a row for each finished point: its parameters, its recorded values
   failures.csv          what went wrong, and where
   notebooks/, failed/   the executed notebooks, named by the tables' column `point`
-                        with --keep-stale, the column `stale` tells why a row is of an earlier notebook or package
-  stale.csv             good rows of an earlier notebook, package or spec, where there are some, with the reason; a row
+                        with --keep-stale, the column `stale` tells why a row comes from an earlier notebook or package
+  stale.csv             good rows from an earlier notebook, package or spec, if any, with the reason; a row
                         stays there, and its notebook in notebooks/, as long as the re-run of its point fails
-  points.jsonl          what became of each point, when and where; the other tables are made from it
-  sweep.json            the points, what they are made from, by whom and with which versions; `lipnb status FOLDER`
-  .lock                 empty; it keeps two sweeps out of one folder and may be deleted when none runs
+  points.jsonl          the outcome of each point, when and where; the other tables are made from it
+  sweep.json            the points, their sources, who started them and with which versions; for `lipnb status FOLDER`
+  .lock                 empty; it keeps two sweeps out of one folder, and may be deleted when no sweep runs
 """
 SHOWN = 20  # failed points on the terminal; failures.csv has all
 
@@ -63,7 +63,7 @@ def _seconds(text):
             return float(text)
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"a number of seconds above 0 is wanted; got {text!r}")
+    raise argparse.ArgumentTypeError(f"give a number of seconds above 0; got {text!r}")
 
 
 def add(verbs):
@@ -76,24 +76,26 @@ def add(verbs):
         "machine or on a Dask cluster, and\ngather what it records into one table. "
         "Only points that are missing, or whose notebook or package\nchanged, run.",
     )
-    verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below; or a notebook: one point of it")
+    verb.add_argument(
+        "spec", metavar="SPEC.yml", help="what to sweep, see below; or a notebook, to run a single point of it"
+    )
     verb.add_argument(
         "-p",
         dest="parameters",
         type=parameter,
         action="append",
         metavar="NAME=VALUE",
-        help="a parameter's value in every point, whatever the spec says of it, in YAML as there: 64, true, null, "
-        "[1, 2], text (may be given several times); results go to a folder of their own",
+        help="a parameter's value in every point, in place of the spec's, written in YAML: 64, true, null, "
+        "[1, 2], text (may be given several times); results go to a separate folder",
     )
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")
-    verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
+    verb.add_argument("--retry-failed", action="store_true", help="run again the points that failed")
     verb.add_argument(
         "--keep-stale",
         action="store_true",
-        help="keep the points that finished with an earlier notebook or package, and say so in the table's column "
-        "`stale` (for a change that cannot matter to them); points that failed with an earlier one run again",
+        help="keep the points that finished with an earlier notebook or package, and mark them in the table's column "
+        "`stale` (for a change that cannot affect them); points that failed with an earlier version run again",
     )
     verb.add_argument(
         "--output",
@@ -130,7 +132,7 @@ def _overriding(pairs):
     given = dict(pairs or [])
     for name in given:
         if sum(name == other for other, _ in pairs) > 1:
-            raise Unknown(f"-p {name} is given twice: several values are a grid, which a spec describes")
+            raise Unknown(f"-p {name} is given twice: to run several values, write a spec with a grid")
     return given
 
 

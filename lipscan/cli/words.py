@@ -1,4 +1,4 @@
-"""Parser of the command line: argument types, and messages of one sentence with the likely meaning."""
+"""Parser of the command line: argument types, and messages that name the likely intention."""
 
 import argparse
 import re
@@ -26,9 +26,9 @@ def known(what, asked, names, every=False):
 
 
 def count(text):
-    """A whole number from 1 on, as argparse's `type`."""
+    """A whole number, 1 or more, as argparse's `type`."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"give a whole number from 1 on; got {text!r}")
+        raise argparse.ArgumentTypeError(f"give a whole number, 1 or more; got {text!r}")
     return int(text)
 
 
@@ -68,7 +68,7 @@ def parameter(text):
     try:
         return name, value_of(value)
     except ValueError as error:
-        quotes = f" (the shell takes one pair away: -p \"{name}='{value}'\")" if "quotes" in str(error) else ""
+        quotes = f" (the shell removes one pair of quotes: -p \"{name}='{value}'\")" if "quotes" in str(error) else ""
         raise argparse.ArgumentTypeError(f"{name}: {error}{quotes}; got {value!r}") from None
 
 

@@ -1,4 +1,4 @@
-"""Passes that leave a network and the random states as they were: what it changes in itself is restored or refused."""
+"""Passes that leave a network and the random states unchanged: its changes of itself are undone or refused."""
 
 import random
 import sys
@@ -50,10 +50,10 @@ def unchanged(network: torch.nn.Module) -> Iterator[None]:
     """Context for one forward pass, after which the network is as before.
 
     Buffers, numbers and tables that modules keep for their next pass (longrope and dynamic NTK keep frequencies) are
-    restored, so that each pass is that of the checkpoint. A pass after which a word or switch of a module, an entry of
-    the configuration, a module or a parameter is another is refused with `Changed`: its layers, called alone, would be
-    another map. Writes into a parameter are detected if PyTorch counts them (its version). No two threads are in such
-    a pass at the same time, whatever the network.
+    restored, so that each pass computes what the checkpoint defines. A pass after which a word or switch of a module,
+    an entry of the configuration, a module or a parameter is another is refused with `Changed`: its layers, called
+    alone, would be another map. Writes into a parameter are detected if PyTorch counts them (its version). No two
+    threads are in such a pass at the same time, whatever the network.
     """
     with turn():
         before, switched = _State(network), False
@@ -91,8 +91,8 @@ def held(network: torch.nn.Module) -> Iterator[None]:
 
 def _refusal(network):
     return Changed(
-        f"the network {type(network).__name__} changes itself as it reads, so that its attention is another map "
-        "afterwards than that of its checkpoint: set in its config.json what it is to be for every text."
+        f"the network {type(network).__name__} changes itself in a pass, so its attention is no longer the map of "
+        "its checkpoint: set in its config.json the value that holds for every text."
     )
 
 

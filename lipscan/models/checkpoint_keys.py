@@ -49,7 +49,7 @@ LORA = re.compile(r"lora|adapter|hada_w|dora|ia3|(?:^|[._])peft", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Assigned:
-    """Assignment of the tensors of a checkpoint to those of the network."""
+    """Assignment of the tensors of a checkpoint to the tensors of the network."""
 
     places: dict[str, list[str]]  # tensor of the network -> tensors of the checkpoint loaded into it unchanged
     missing: set[str]  # tensors of the network that the checkpoint lacks
@@ -112,7 +112,7 @@ def renamed(empty: torch.nn.Module, keys: Iterable[str], name: str) -> tuple[Ass
     if len(whole) > 1:
         raise ValueError(
             f"the weights of {name!r} hold its network {len(whole)} times, under {' and '.join(whole)}: save the "
-            "tensors of one of them to a folder of their own."
+            "tensors of one of them to a separate folder."
         )
     if not whole:
         return plain, {}
@@ -141,8 +141,8 @@ def refuse_left_over(
     for place, keys in assigned.places.items():
         if len(keys) > 1 and not _equal([held[key] for key in keys], keys):
             raise ValueError(
-                f"the weights of {name!r} hold two tensors for {place}, {keys[0]} and {keys[1]}, which differ: take "
-                "one of them out."
+                f"the weights of {name!r} hold two tensors for {place}, {keys[0]} and {keys[1]}, which differ: "
+                "remove one of them."
             )
     if found:
         many = f"{len(found)} tensors" if len(found) > 1 else "a tensor"
@@ -150,8 +150,8 @@ def refuse_left_over(
             f"the weights of {name!r} hold {many} that its config.json does not describe and that would be left out, "
             f"{', '.join([*found][:3])}{' and so on' * (len(found) > 3)}: give the config.json and model_type that the "
             "weights were saved with (biases, norms, sinks), merge an adapter into the weights (in PEFT "
-            "merge_and_unload, then save_pretrained), load the checkpoint that was not quantized (scales), or, if the "
-            "network runs without them, take them out of the file."
+            "merge_and_unload, then save_pretrained), load the unquantized checkpoint (scales), or, if "
+            "the network runs without them, remove them from the file."
         )
 
 

@@ -1,7 +1,7 @@
 """Checks of model folders that transformers does not make: sizes, formats, code, links, adapters, quantised weights.
 
-They come before the library builds anything; whatever else a configuration may be wrong in, the library refuses itself,
-or the comparison of its network with our maps. No link out of the folder is followed, no pickle opened, no code run.
+They come before the library builds anything; all other errors in a configuration are found by the library itself, or by
+the comparison of its network with our maps. No link out of the folder is followed, no pickle opened, no code run.
 """
 
 import json
@@ -53,13 +53,12 @@ RULES = (
     Rule(
         "^(?:quantization|compression)_config$",
         lambda value: not value,
-        "the weights of a quantized model are not those of the map that is measured; load the checkpoint that was not "
-        "quantized",
+        "quantized weights define another map than the one measured here; load the unquantized checkpoint",
     ),
     Rule(
         "(?:attn|experts)_implementation$",
         lambda value: value in COMPUTED,
-        f"it must be one of {', '.join(COMPUTED)}; no code of a model is run",
+        f"it must be one of {', '.join(COMPUTED)}; lipnb runs no code of a model",
     ),
     _most("(?:layers?|depths?|blocks?|block_sizes|stages?|attention_types)$", 1000),
     _most("(?:heads?|experts?|image_size|patch_size|channels)$", 20_000),
@@ -84,9 +83,9 @@ class Steps(TorchFunctionMode):
 
 @contextmanager
 def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
-    """Context in which an error of a library becomes one sentence, a ValueError: what it refuses, why, the way out.
+    """Context that turns an error of a library into a ValueError: what failed, why, and the fix.
 
-    What `odd_sizes` says of `config`, a configuration or its entries, is told too.
+    The message includes `odd_sizes(config)`, of a configuration or its entries.
     """
     try:
         yield
@@ -97,7 +96,7 @@ def passed_on(refusal: str, mend: str, config: Any = None) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line; its kind if it says nothing, or only a key."""
+    """Message of an error, in one line; its kind if it says nothing, or only a key."""
     said, kind = " ".join(str(error).split()).rstrip("."), type(error).__name__
     said = said if len(said) <= 250 else f"{said[:250]} ..."
     said = "a table of embeddings is read beyond its last row" if said == "index out of range in self" else said
@@ -105,7 +104,7 @@ def reason(error: BaseException) -> str:
 
 
 def odd_sizes(config: Any) -> str:
-    """What is odd in the sizes of a configuration, or of its entries, in words; "" if nothing is.
+    """Description of unusual sizes in a configuration, or in its entries; "" if nothing is.
 
     Sizes that are zero or negative and positive by default, and numbers of heads that cannot share their keys.
     """
@@ -140,12 +139,13 @@ def json_of(path: Path, name: str) -> dict:
     except (OSError, ValueError) as error:
         why = reason(error)
     raise ValueError(
-        f"{path.name} of {name!r} cannot be read as JSON in plain UTF-8 ({why}): save it so, or copy it again."
+        f"{path.name} of {name!r} cannot be read as JSON in plain UTF-8 ({why}): save it in that form, or copy it "
+        "again."
     )
 
 
 def settings(name: str) -> str:
-    """The file with the settings of a model, in words: those of a GGUF file stand in itself."""
+    """The file with the settings of a model, in words: a GGUF file holds its own."""
     return repr(name) if name.endswith(".gguf") else f"config.json of {name!r}"
 
 
@@ -161,8 +161,8 @@ def check_entries(entries: dict, name: str) -> None:
         if isinstance(value, dict | list) and len(todo) + len(value) > ENTRIES:
             where = f" up to {place[1:]}" if place else ""
             raise ValueError(
-                f"{settings(name)} has more than {ENTRIES:,} entries{where}, those of lists and parts included, more "
-                "than any sound one: mend that file or copy it again."
+                f"{settings(name)} has more than {ENTRIES:,} entries{where}, including those in lists and nested "
+                "parts, more than any valid one: correct that file or copy it again."
             )
         if isinstance(value, dict):
             todo += [(f"{place}.{inner}", inner, one) for inner, one in value.items()]
@@ -179,7 +179,7 @@ def check_size(count: int, size: int, name: str) -> None:
     if size > memory:
         raise ValueError(
             f"{name!r} has {count:,} numbers, which take {size / 1e9:,.0f} GB; this machine has "
-            f"{memory / 1e9:,.0f} GB: take a larger one, or mend the sizes in {settings(name)}."
+            f"{memory / 1e9:,.0f} GB: use a larger machine, or correct the sizes in {settings(name)}."
         )
 
 
@@ -195,8 +195,8 @@ def shards_of(index: Path, name: str) -> list[str]:
     for file in files:
         if not re.fullmatch(r"[^./\\\0][^/\\\0]*\.safetensors", file):
             raise ValueError(
-                f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder: it "
-                "is not opened; download or copy the model again."
+                f"{index.name} of {name!r} names {file[:80]!r}, which is not a safetensors file in the same folder, "
+                "so lipnb does not open it: download or copy the model again."
             )
     return files
 
@@ -250,12 +250,12 @@ def check_weights(folder: str | os.PathLike, name: str) -> dict[str, Held]:
 
 
 def _without_weights(folder, name):
-    """Sentence for a folder without weights that are read, according to what it holds instead."""
+    """Message for a folder without readable weights, depending on its other files."""
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     if others := [file for file in files if OTHERS.search(file)]:
         return (
-            f"{name!r} has its weights in {others[0]}, which is not opened: {WEIGHTS} is read, or the files named in "
-            f"{INDEX}. Load the model with transformers (AutoModel.from_pretrained), write it with "
+            f"{name!r} has its weights in {others[0]}, which lipnb does not open: it reads {WEIGHTS}, or the files "
+            f"named in {INDEX}. Load the model with transformers (AutoModel.from_pretrained), write it with "
             "save_pretrained('mine'), and give 'mine'."
         )
     if place := below(folder, WEIGHTS, INDEX):
@@ -282,7 +282,8 @@ def place_of(folder: str | os.PathLike, file: str, name: str) -> Path:
         home = home.parents[1]
     if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
         raise ValueError(
-            f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the file itself."
+            f"{file} of {name!r} is a link to a place outside its folder, which lipnb does not follow: copy the file "
+            "itself."
         )
     return path
 
@@ -295,8 +296,8 @@ def check_folder(folder: str | os.PathLike, name: str) -> None:
         longest = LONGEST_CONFIG if path.name == "config.json" else LONGEST
         if path.suffix in TEXTS and path.is_file() and path.stat().st_size > longest:
             raise ValueError(
-                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any sound one: it is not "
-                "read; copy it again."
+                f"{path.name} of {name!r} has more than {longest:,} bytes, more than any valid one, so lipnb does "
+                "not read it: copy it again."
             )
         if path.name in ADAPTERS:  # transformers would load the model that it names
             raise ValueError(

@@ -43,7 +43,7 @@ def _gemma2(layer):
 
 
 def _after_padding(config):
-    """Longest text of RoBERTa, which counts positions from the one after its padding token's."""
+    """Longest text of RoBERTa, which counts positions from the position after its padding token's."""
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
@@ -122,8 +122,8 @@ def _t5_relative(network):
     except IndexError:  # more distances than it has terms for
         raise ValueError(
             f"the entries relative_attention_max_distance = {first.relative_attention_max_distance} and "
-            f"relative_attention_num_buckets = {first.relative_attention_num_buckets} of its config.json leave no term "
-            "for some distances of its tokens; the first must be larger than a quarter of the second."
+            f"relative_attention_num_buckets = {first.relative_attention_num_buckets} of its config.json leave no "
+            "term for some distances between tokens: make the first larger than a quarter of the second."
         ) from None
 
 

@@ -118,7 +118,7 @@ def read_config(folder: Path, name: str) -> dict:
     entries = json_of(folder / CONFIG, name)
     if not isinstance(entries.get("model_type"), str):
         raise ValueError(
-            f"config.json of {name!r} is not a Hugging Face configuration: it must have an entry model_type, a word."
+            f"config.json of {name!r} is not a Hugging Face configuration: it must have an entry model_type, a string."
         )
     return entries
 

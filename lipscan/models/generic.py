@@ -29,8 +29,8 @@ def unknown_family(model_type: str, name: str) -> Architecture:
 
     if model_type not in MODEL_MAPPING_NAMES:
         raise ValueError(
-            f"{name!r} is a {model_type} model, which is not supported: this version of transformers has none of that "
-            "type, and code that comes with a model is not run."
+            f"{name!r} is a {model_type} model, which is not supported: this version of transformers does not have "
+            "that type, and lipnb does not run code that comes with a model."
         )
     return Architecture(
         title=model_type,
@@ -59,8 +59,8 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
     ]
     if not found:
         raise ValueError(
-            f"{name!r} is a {architecture.title} model, which is not supported: no list of layers was found in it that "
-            "holds one attention module in each (or none in some); local_lipschitz(f, x) measures any part of it that "
+            f"{name!r} is a {architecture.title} model, which is not supported: it has no list of layers with one "
+            "attention module in each (or none in some); local_lipschitz(f, x) measures any part of it that "
             "is a map of tokens."
         )
     above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
@@ -81,7 +81,7 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
         known = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.reads == reads)
         raise ValueError(
             f"{name!r} is a {architecture.title} model, which is not supported: it reads {reads}, not tokens"
-            + (f"; of the models that do, those of the types {known} are." if known else ".")
+            + (f"; the supported models that read {reads} are of the types {known}." if known else ".")
         )
     return replace(
         architecture,
@@ -123,13 +123,13 @@ def _check_pictures(network, lists, title, name):
     ]
     if len(lists) > 1:
         why = (
-            f"its layers stand in several lists ({', '.join(lists[:2])}{', ...' if len(lists) > 2 else ''}), stages "
-            "whose tokens differ or networks of their own, and lipnb measures one"
+            f"its layers are in several lists ({', '.join(lists[:2])}{', ...' if len(lists) > 2 else ''}), stages "
+            "with different tokens or separate networks, and lipnb measures one list"
         )
     elif "pixel_values" not in signature(network.forward).parameters:
         why = f"its {type(network).__name__}, which holds its layers, reads {' and '.join(needed)}, not pictures"
     elif others := [one for one in needed if one != "pixel_values"]:
-        why = f"it reads {' and '.join(others)} beside its pixel_values, and lipnb has pictures alone to give it"
+        why = f"it reads {' and '.join(others)} in addition to pixel_values, and lipnb can supply only pictures"
     else:
         try:
             picture_shape(network.config)

@@ -83,7 +83,7 @@ def unpack_gguf(path: Path, folder: Path, name: str) -> None:
             numbers = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError:
             raise ValueError(
-                f"{name!r} holds {own} as {tensor.tensor_type.name}, which the gguf library does not turn into "
+                f"{name!r} holds {own} as {tensor.tensor_type.name}, which the gguf library cannot convert to "
                 "numbers: take another file of the model."
             ) from None
         if config["model_type"] == "llama" and own.endswith(("attn_q.weight", "attn_k.weight")):
@@ -118,21 +118,26 @@ def _read(path, name):
     try:
         reader = Reader(path)
         if reader.byte_order != "I":
-            raise ValueError("its numbers are in another order of bytes")
+            raise ValueError("its numbers have another byte order")
         entries = {key: field.contents() for key, field in reader.fields.items()}
     except Exception as error:  # the library raises many kinds of errors
-        raise ValueError(f"{name!r} is not a whole GGUF file ({reason(error)}): download or copy it again.") from None
+        raise ValueError(
+            f"{name!r} is not a complete GGUF file ({reason(error)}): download or copy it again."
+        ) from None
     return entries, {tensor.name: tensor for tensor in reader.tensors}
 
 
 def _config(entries, held, divisors, name) -> dict[str, Any]:
-    """Entries of config.json; ValueError for anything that could mean another map than that of the family.
+    """Entries of config.json; ValueError for any entry that could mean a map other than the family's.
 
     `divisors` divide the frequencies of the rotations; None if the file has none.
     """
     family = entries.get("general.architecture")
     if family not in FAMILIES:
-        raise ValueError(f"{name!r} is a {family!r} GGUF, which is not read; {', '.join(FAMILIES)} are.")
+        raise ValueError(
+            f"{name!r} is a {family!r} GGUF file, which is not supported; the supported families are "
+            f"{', '.join(FAMILIES)}."
+        )
     found = {key.removeprefix(f"{family}."): value for key, value in entries.items() if key.startswith(f"{family}.")}
     if missing := NEEDED - found.keys() - held.keys():
         raise ValueError(f"{name!r} lacks {sorted(missing)[0]}: download or copy it again.")
@@ -144,8 +149,8 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
     window = found.pop("attention.sliding_window", 0)
     if not isinstance(window, int) or 0 < window < config["max_position_embeddings"]:
         raise ValueError(
-            f"{name!r} has a sliding window of {window!r} tokens, which is not read from a GGUF file: load the folder "
-            "in Hugging Face format that it was made of."
+            f"{name!r} has a sliding window of {window!r} tokens, which lipnb does not read from a GGUF file: load "
+            "the Hugging Face folder that it was made from."
         )
     causal = found.pop("attention.causal", True)
     if not isinstance(causal, bool):
@@ -153,10 +158,10 @@ def _config(entries, held, divisors, name) -> dict[str, Any]:
     found = {key: value for key, value in found.items() if key not in ("expert_count", "expert_used_count") or value}
     if found:
         key, value = next(iter(found.items()))
-        raise ValueError(f"{name!r} has {family}.{key} = {repr(value)[:40]}, which is not known here.")
+        raise ValueError(f"{name!r} has {family}.{key} = {repr(value)[:40]}, which is not supported.")
     head = config.get("head_dim") or _head(config)
     if rotary not in (None, head):
-        raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
+        raise ValueError(f"{name!r} rotates only {rotary!r} numbers of each head, which is not supported.")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if head is not None:
         config["head_dim"] = head  # else transformers takes the default of the family
@@ -187,8 +192,8 @@ def _stretch(found, config, family, name):
             found[SCALING + key] = value  # refused with the rest
     if kind not in ("none", "linear"):
         raise ValueError(
-            f"{name!r} has {family}.{SCALING}type = {kind!r:.40}: of a GGUF file none and linear are read; load the "
-            "folder in Hugging Face format that it was made of."
+            f"{name!r} has {family}.{SCALING}type = {kind!r:.40}: only none and linear are supported in a GGUF file; "
+            "load the Hugging Face folder that it was made from."
         )
     factor = (factors[0] if kind == "linear" and factors else 1.0) or 1.0
     if not (isinstance(factor, (int, float)) and 0 < factor < float("inf")):
@@ -225,14 +230,14 @@ def _named(own, name):
             return f"{WHOLE[stem]}.{kind}"
         if len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal() and parts[2] in IN_LAYER:
             return f"model.layers.{int(parts[1])}.{IN_LAYER[parts[2]]}.{kind}"
-    raise ValueError(f"{name!r} holds the tensor {own[:80]!r}, which is not known here.")
+    raise ValueError(f"{name!r} holds the tensor {own[:80]!r}, which is not supported.")
 
 
 def _in_halves(numbers, heads, own, name):
     """Reorder the rows of each head for transformers: rotated pairs half a head apart, not next to each other."""
     rows = len(numbers)
     if type(heads) is not int or heads < 1 or rows % (2 * heads):
-        raise ValueError(f"{name!r} holds {own} with {rows} rows, which are not those of {heads!r} heads.")
+        raise ValueError(f"{name!r} holds {own} with {rows} rows, which do not fit {heads!r} heads.")
     return numbers.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(numbers.shape)
 
 

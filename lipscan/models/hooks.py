@@ -61,8 +61,8 @@ class Call:
         found = self.args[0] if self.args else self.kwargs.get(self._name())
         if not isinstance(found, Tensor):
             raise ValueError(
-                f"{type(self.module).__name__} is called without tokens: its first argument is no tensor, and which "
-                "other one holds them is not known here."
+                f"{type(self.module).__name__} is called without tokens: its first argument is not a tensor, and "
+                "lipnb does not know which other argument holds them."
             )
         return found
 

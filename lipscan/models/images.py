@@ -25,7 +25,7 @@ def picture_shape(config: Any) -> tuple[int, ...]:
     elif isinstance(getattr(config, "num_patches", None), int):  # SigLIP 2 reads any picture with that many patches
         sides = tuple(isqrt(config.num_patches) * side for side in patch_sides(config))
     else:
-        raise ValueError("its config.json says no size of images (image_size), so that there is no picture to give it.")
+        raise ValueError("its config.json gives no image size (image_size), so lipnb cannot make a picture for it.")
     frames = getattr(config, "num_frames", None)
     return (frames, channels, *sides) if isinstance(frames, int) else (channels, *sides)
 
@@ -76,5 +76,5 @@ def given(network: Any, images: Tensor) -> dict[str, Tensor]:
 def _pair(name, said):
     pair = (said, said) if isinstance(said, int) else said
     if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(type(one) is int and one > 0 for one in pair):
-        raise ValueError(f"its {name} must be a whole number or two, height and width, got {said!r}.")
+        raise ValueError(f"its {name} must be one whole number, or two (height and width), got {said!r}.")
     return pair[0], pair[1]

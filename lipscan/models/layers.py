@@ -90,7 +90,7 @@ class Architecture:
         return loaded if self.part is None else loaded.get_submodule(self.part)
 
     def small_sides(self, config):
-        """Height and width of the smallest images to check a network on; None for those of its configuration."""
+        """Height and width of the smallest images to check a network on; None for the size in its configuration."""
         if not self.interpolates:
             return None
         own, steps = picture_shape(config)[-2:], patch_sides(config)
@@ -135,7 +135,9 @@ class Architecture:
         rope = getattr(module, "rope_type", None) or "default"
         rope = rope.get(kind) if isinstance(rope, dict) else rope
         if rope not in ROPES:
-            raise ValueError(f"its rotary positions are of the type {rope!r}: known here are {', '.join(ROPES)}.")
+            raise ValueError(
+                f"its rotary positions are of the type {rope!r}: the supported types are {', '.join(ROPES)}."
+            )
         gain = float(getattr(module, f"{prefix}attention_scaling", 1.0))
         # the initial frequencies: a network that has read a longer text keeps those of that text
         kept = f"{prefix}original_inv_freq"
@@ -156,19 +158,19 @@ class Architecture:
             if object != "heads+output":
                 where = f" beyond {self.reach} tokens" if beyond else ""
                 raise ValueError(
-                    f"the attention of {self.title}{where} is known by automatic differentiation of its own module "
-                    f"alone, which has no object={object!r}: take 'heads+output' (--object)."
+                    f"the attention of {self.title}{where} can be measured only by automatic differentiation of its "
+                    f"own module, which has no object={object!r}: take 'heads+output' (--object)."
                 )
             return self.own_attention(network, number)
         if self.found and object == "block":
             raise ValueError(
-                f"the attention of {self.title} has a closed form found by trial, and what its layers do around it is "
-                "not known: take object='heads+output' (--object)."
+                f"the attention of {self.title} has a closed form found by trial, which does not cover the rest of "
+                "its layers: take object='heads+output' (--object)."
             )
         if self.reach is not None and n is None:
             raise ValueError(
-                f"the closed form of {self.title}, found by trial, holds up to {self.reach} tokens, and beyond its own "
-                "modules alone: say how many tokens are meant, model.attention(layer, n=...)."
+                f"the closed form of {self.title}, found by trial, holds up to {self.reach} tokens; beyond them only "
+                "its own modules can be measured: give the number of tokens, model.attention(layer, n=...)."
             )
         layer = self.layers_of(network)[number]
         given = arguments(self.matrices(layer), self.rotation(network, number, n))
@@ -203,8 +205,8 @@ def _of_length(config, kind, n, short):
     original = said["original_max_position_embeddings"]
     if n is None and original < config.max_position_embeddings:
         raise ValueError(
-            f"its rotary positions are longrope, with one table up to {original} tokens and another beyond: say how "
-            "many tokens are meant, model.attention(layer, n=...)."
+            f"its rotary positions are longrope, with one table up to {original} tokens and another beyond: give the "
+            "number of tokens, model.attention(layer, n=...)."
         )
     if n is None or n <= original:
         return short

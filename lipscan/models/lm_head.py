@@ -1,8 +1,8 @@
 """The output layer of a language model: the matching class of transformers, built around the loaded network.
 
 No formula of an output layer is written here. The class of transformers (GPT2LMHeadModel, BertForMaskedLM, ...) is
-built without its layers, transformers reads its other tensors from the checkpoint, and the loaded network replaces the
-one inside. So biases, caps, scales and transforms are those of the class.
+built without its layers, transformers reads its other tensors from the checkpoint, and the loaded network replaces its
+inner network. Biases, caps, scales and transforms therefore come from the class.
 """
 
 from copy import deepcopy
@@ -46,8 +46,8 @@ def why_no_logits(model: Any) -> str:
 def language_model(model: Any) -> torch.nn.Module:
     """The network of a model with its output layer, as a class of transformers that returns logits; or `NoLogits`.
 
-    The result shares the model's network and adds only the tensors of the output layer: those of the checkpoint or, for
-    random weights, those that transformers draws for the same seed. A tied matrix is the network's.
+    The result shares the model's network and adds only the tensors of the output layer: from the checkpoint or, for
+    random weights, as transformers draws them for the same seed. A tied matrix is the network's.
     """
     network, architecture, source = model.module, model.architecture, model.source
     if architecture.reads != "input_ids":
@@ -56,7 +56,7 @@ def language_model(model: Any) -> torch.nn.Module:
         raise NoLogits("it is one half of an encoder-decoder, whose logits depend on both texts")
     kind = _class_of(source.config, model.masked)
     if kind is None:
-        raise NoLogits(f"transformers has no class of {source.config.model_type} models that gives them")
+        raise NoLogits(f"transformers has no class of {source.config.model_type} models that gives logits")
     name = kind.__name__
     with turn(), quiet(), Draws():
         try:
@@ -72,7 +72,7 @@ def language_model(model: Any) -> torch.nn.Module:
         )
     owners = {key.rpartition(".")[0] for key in outside}
     if more := sorted(key for key in unexpected if any(key.startswith(f"{one}.") for one in owners if one)):
-        raise NoLogits(f"its checkpoint holds {more[0]}, of which transformers' {name} makes no use")
+        raise NoLogits(f"its checkpoint holds {more[0]}, which transformers' {name} does not use")
     whole = whole.to(device=network.device, dtype=network.dtype).eval().requires_grad_(False)
     _put_in(whole, place, network)
     _check(whole, network, _plain_words(source.config, vocabulary(network), min(TOKENS, model.longest)))
@@ -80,7 +80,7 @@ def language_model(model: Any) -> torch.nn.Module:
 
 
 def _class_of(config, masked):
-    """Class of transformers for language models of this type: the one named in config.json, else one for the mask."""
+    """Class of transformers for language models of this type: the class in config.json, else a class for the mask."""
     from transformers.models.auto import modeling_auto as auto
 
     causal, both = auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING
@@ -151,7 +151,7 @@ def _put_in(whole, place, network):
 
 
 def _plain_words(config, most, n):
-    """Random token ids (1, n), without those that have a meaning for the class, such as an image placeholder."""
+    """Random token ids (1, n), except ids that have a meaning for the class, such as an image placeholder."""
     meant = [value for key, value in _entries(config.to_dict()) if str(key).endswith(("_token_id", "_token_index"))]
     plain = torch.ones(most, dtype=torch.bool)
     plain[[value for value in meant if type(value) is int and 0 <= value < most]] = False
@@ -178,8 +178,8 @@ def _check(whole, network, inputs):
     except Exception as error:  # arbitrary code may run here
         raise NoLogits(f"transformers' {name} cannot be run on a text alone ({reason(error)})") from error
     if within.shape != alone.shape or not (within.double() - alone).norm() <= ROUNDING * alone.norm():
-        raise NoLogits(f"within transformers' {name} the network reads a text otherwise than alone")
+        raise NoLogits(f"within transformers' {name} the network computes something else than it does alone")
     if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or logits.shape[:2] != inputs.shape:
         raise NoLogits(f"transformers' {name} does not give logits for each token")
     if not torch.isfinite(logits).all():
-        raise NoLogits(f"those of transformers' {name} are NaN or infinite")
+        raise NoLogits(f"the logits of transformers' {name} are NaN or infinite")

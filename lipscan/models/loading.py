@@ -70,8 +70,8 @@ def load(
         after ``lipnb fetch NAME``; "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face
         hub such as "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer
         files; or a file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32. Or a network of
-        transformers in memory, such as one in training: what its save_pretrained writes is read, from a copy in the
-        folder for temporary files that exists as long as the answer; changes of its code and hooks are not part of it.
+        transformers in memory, such as one in training: lipnb reads what its save_pretrained writes, from a copy in a
+        temporary folder that exists as long as the returned model; hooks and changes of its code are not included.
     masked : bool, optional
         Whether attention is causal. By default the mask of the model; True makes a decoder of a BERT, with the same
         weights, and False reads a decoder such as Llama in both directions, as LLM2Vec does.
@@ -275,12 +275,12 @@ def _architecture(entries, name):
             if found is not None and found not in values:
                 if entry == BOTH_WAYS:
                     raise ValueError(
-                        f"{name!r} has {entry} = {found!r}, which transformers obeys in some implementations of "
-                        "attention alone: take it out, and write is_causal = false for both directions."
+                        f"{name!r} has {entry} = {found!r}, which only some attention implementations of "
+                        "transformers obey: remove it, and write is_causal = false for attention in both directions."
                     )
                 raise ValueError(
-                    f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
-                    f"map that is known here; only {', '.join(map(repr, values))} is."
+                    f"{name!r} has {entry} = {found!r}, which is not supported: it selects an attention that lipnb "
+                    f"does not know; only {', '.join(map(repr, values))} is supported."
                 )
     return architecture
 
@@ -344,7 +344,7 @@ def _mask(architecture, entries, masked, name):
 
 
 def _check_positions(entries, architecture, config, name):
-    """Refuse a number of positions that is none; the library checks those that its own networks need, not all."""
+    """Raise ValueError for an invalid number of positions; the library checks only what its own networks need."""
     try:
         longest = architecture.longest(config)
     except TypeError:
@@ -418,7 +418,9 @@ def _on_meta(config, architecture, name):
 
 
 def _building(config, name):
-    return passed_on(f"transformers builds no network from {settings(name)}", "mend that file or copy it again", config)
+    return passed_on(
+        f"transformers builds no network from {settings(name)}", "correct that file or copy it again", config
+    )
 
 
 def _check_memory(empty, itemsize, name):
@@ -434,7 +436,7 @@ def _numbers(network):
 
 
 def _read(folder, config, architecture, dtype, name, held, empty):
-    """The network with the weights `held` in a folder; `empty` is that of its configuration on the meta device."""
+    """The network with the weights `held` in a folder; `empty` is the same network on the meta device."""
     with quiet():
         from transformers import AutoModel
 

@@ -1,4 +1,4 @@
-"""Networks and tokenizers in memory, written to a temporary folder, from which they are read as any others."""
+"""Networks and tokenizers in memory, written to a temporary folder, from which they are read like any others."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 class Written(NamedTuple):
-    """What was written: the temporary folder, and the places of model and tokenizer."""
+    """Record of written objects: the temporary folder, and the paths of model and tokenizer."""
 
     folder: str
     model: str | os.PathLike
@@ -27,12 +27,12 @@ class Written(NamedTuple):
 
 
 def in_memory(thing: Any) -> bool:
-    """Whether something is a network or tokenizer of transformers in memory, not the name or folder of one."""
+    """Whether an object is a network or tokenizer of transformers in memory, not the name or folder of one."""
     return callable(getattr(_unwrapped(thing), "save_pretrained", None))
 
 
 def written(model: Any, tokenizer: Any) -> Written:
-    """Write what is in memory of a model and a tokenizer, as `save_pretrained` does, to a temporary folder.
+    """Write the in-memory parts of a model and a tokenizer to a temporary folder, as `save_pretrained` does.
 
     The network itself stays as it is: its mode, gradients and configuration, and the global random state.
 
@@ -76,11 +76,13 @@ def _unwrapped(thing):
 
 
 def refuse_module(module: torch.nn.Module) -> NoReturn:
-    """Refuse a module that is not a network of transformers; a network inside it is named."""
+    """Refuse a module that is not a network of transformers; the message names a network inside it."""
     inside = (path for path, one in module.named_modules() if path and in_memory(one))
     mend = "measure a module of your own with lipnb.local_lipschitz(module.eval(), x)"
-    mend = f"give the one in it, model.get_submodule({path!r})" if (path := next(inside, "")) else mend
-    raise ValueError(f"this {type(module).__name__} is not a network of transformers, and others are not read: {mend}.")
+    mend = f"give the network inside it, model.get_submodule({path!r})" if (path := next(inside, "")) else mend
+    raise ValueError(
+        f"this {type(module).__name__} is not a network of transformers, and lipnb reads no others: {mend}."
+    )
 
 
 def _check_kind(thing, tokenizer):
@@ -107,7 +109,7 @@ def _check_kind(thing, tokenizer):
 
 
 def _place(thing, folder, tokenizer):
-    """The folder in which a thing in memory was written, named for its class; other things as they are."""
+    """The folder in which an object in memory was written, named after its class; other things as they are."""
     if not in_memory(thing):
         return thing
     thing = _unwrapped(thing)
@@ -127,7 +129,7 @@ def _place(thing, folder, tokenizer):
                 f"written ({why}): make room, or save it with save_pretrained('mine'), then give 'mine'."
             ) from error
         raise ValueError(
-            f"this {kind} is in memory, and transformers does not write it ({why}): mend that, until its "
+            f"this {kind} is in memory, and transformers cannot write it ({why}): correct it until its "
             "save_pretrained('mine') succeeds."
         ) from error
     finally:

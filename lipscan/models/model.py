@@ -19,7 +19,7 @@ from lipscan.models.self_check import check_ids, check_length
 
 __all__ = ["Model"]
 
-OTHER_KEYS = "the keys and values of another layer, beside tokens"
+OTHER_KEYS = "the keys and values of another layer, in addition to tokens"
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Model:
         Returns
         -------
         LongTensor, shape (t,)
-            Ids of the model's own tokenizer, or of the one named by `tokenizer_name`.
+            Ids from the model's own tokenizer, or from the tokenizer named by `tokenizer_name`.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Model:
             `text` is not a str or gives no token, or the model has no tokenizer that can be read.
         """
         if self.tokenizer is None:
-            has = f"has a tokenizer that is not read ({self.unread})" if self.unread else "has no tokenizer"
+            has = f"has a tokenizer that cannot be read ({self.unread})" if self.unread else "has no tokenizer"
             write = "write its tokenizer.json with transformers (save_pretrained), or " if self.unread else ""
             raise ValueError(
                 f"{self.name} {has}: {write}give the name or folder of one with --tokenizer (in Python "
@@ -105,7 +105,7 @@ class Model:
             (default); the attention sub-layer with its residual and LayerNorm.
         n : int, optional
             Tokens of the sequences, at most `longest`; needed if rotary positions depend on it (longrope has one table
-            up to the original length, and another beyond). A map made without it is that of at most `longest` tokens:
+            up to the original length, and another beyond). Without `n`, the map is valid for at most `longest` tokens:
             with dynamic rotary positions the network rotates longer texts differently.
 
         Returns
@@ -126,7 +126,7 @@ class Model:
         """
         layer = self._check_place(layer, object)
         if n is not None and whole("n", n, 1) > self.longest:
-            raise ValueError(f"{self.name} has {self.longest} positions, got n = {n}: ask for fewer tokens.")
+            raise ValueError(f"{self.name} has {self.longest} positions, got n = {n}: give a smaller n.")
         with turn():
             return self.architecture.attention_object(self.module, layer, object, self.masked, n)
 
@@ -243,7 +243,7 @@ class Model:
         if inputs is not None:
             return whole_network(self, inputs, to)
         if self.architecture.reads != "input_ids":
-            raise ValueError(f"{self.name} reads no token ids: give inputs=, images of the size that is meant.")
+            raise ValueError(f"{self.name} reads no token ids: give inputs=, images of the intended size.")
         whole_network(self, torch.zeros(1, 1, dtype=torch.long), to)  # raises its errors now
 
         def network(x):
@@ -291,6 +291,6 @@ class Model:
         if layer not in self.attending:
             those = ", ".join(map(str, self.attending))
             read = reads_other_keys(self.architecture.layers_of(self.module)[layer])
-            why = f"reads {OTHER_KEYS}: those that do not" if read else "holds no attention: those that do"
+            why = f"reads {OTHER_KEYS}: the layers that do not" if read else "holds no attention: the layers that do"
             raise ValueError(f"layer {layer} of {self.name} {why} are {those}.")
         return layer

@@ -2,7 +2,7 @@
 
 No closed form is claimed. The arguments of a module besides the tokens (positions, masks) are taken from a pass of
 the network over another text with the same number of tokens. Whether they determine its output is tested at each
-requested length, on a second text: some layers choose tokens anew in each text, or use a choice of an earlier layer,
+requested length, on a second text: some layers choose other tokens in each text, or use a choice of an earlier layer,
 and with few tokens there is nothing to choose.
 """
 
@@ -31,8 +31,8 @@ class Depends(ValueError):
     def __init__(self, why: str, most: int) -> None:
         fewer = f"texts of {most} tokens or fewer, where it does not, or " if most > 1 else ""
         super().__init__(
-            f"{why}: take {fewer}the whole layer, models.readings(model, inputs)[layer].whole, which is that of one "
-            "text with all that was chosen for it."
+            f"{why}: take {fewer}the whole layer, models.readings(model, inputs)[layer].whole, which is the layer at "
+            "one text with everything chosen for that text."
         )
         self.why = f"{why}; with {most} tokens it does not" if most > 1 else why
 
@@ -134,8 +134,9 @@ class OwnAttention:
         call = one_call(calls, self._module, self._call)
         if self._reads == "pixel_values" and call.tokens.shape[-2] != n:  # positions in a picture may matter
             raise ValueError(
-                f"the attention of a {type(self._network).__name__} is known for the {call.tokens.shape[-2]} tokens of "
-                f"pictures of its own size alone, as its module is called within the network: not for {n}."
+                f"the attention of a {type(self._network).__name__} can be measured only at the "
+                f"{call.tokens.shape[-2]} tokens of pictures of its own size, as the network calls its module, not "
+                f"at {n}."
             )
         return _Text(call, one_call(calls, self._giver, self._call).given)
 
@@ -150,8 +151,8 @@ class OwnAttention:
             misfit = self._misfit(one.call, other)
             if not misfit <= allowed(other.given.dtype):
                 raise Depends(
-                    f"{type(self._module).__name__} called alone gives something else at {n} tokens than within the "
-                    f"network (relative difference {misfit:.1e}), so that what it gives depends on "
+                    f"{type(self._module).__name__} called alone gives another output at {n} tokens than within the "
+                    f"network (relative difference {misfit:.1e}), so its output depends on "
                     f"{self._dependence(one, other, n)}",
                     self._least(n) - 1,
                 )

@@ -71,8 +71,8 @@ def inputs_of(model: Any, inputs: Any) -> Tensor:
     """Checked token ids (b, n), images (b, c, h, w) or spectra (b, c, t), on the network's device."""
     if isinstance(inputs, str):
         raise ValueError(
-            f"{model.name} is given a str, not numbers: use model.token_ids(text)[None] of a text, "
-            "lipnb.models.picture(name) of a picture."
+            f"{model.name} is given a str, not numbers: use model.token_ids(text)[None] for a text, "
+            "lipnb.models.picture(name) for a picture."
         )
     read = {"input_ids": _ids, "pixel_values": _images, "input_features": _sounds}
     return read[model.architecture.reads](model, as_tensor("what the model reads", inputs))
@@ -82,7 +82,7 @@ def _ids(model, token_ids):
     if token_ids.ndim != 2 or 0 in token_ids.shape:
         raise ValueError(
             f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
-            ": one sequence ids is ids[None]."
+            ": for one sequence use ids[None]."
         )
     if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
@@ -151,8 +151,8 @@ def refuse_draws(network: Any, reads: str, inputs: Tensor) -> None:
     one, other = (run(network, reads, inputs, Draws(seed)).last_hidden_state.double() for seed in (0, 1))
     if not (one - other).norm() <= ROUNDING * one.norm():
         raise Changed(
-            f"the network {type(network).__name__} draws random numbers as it reads, and gives something else at each "
-            "call: it is no map, and has no Lipschitz constant."
+            f"the network {type(network).__name__} draws random numbers in each pass and gives another output at "
+            "each call, so it is not a map and has no Lipschitz constant."
         )
 
 
@@ -160,9 +160,9 @@ def refuse_filling(x: Tensor, inputs: Tensor, reads: str, name: str) -> None:
     """Raise ValueError if layers receive `x` with more or fewer tokens than the token ids that the network reads."""
     if reads == "input_ids" and x.shape[1] != inputs.shape[1]:
         raise ValueError(
-            f"the layers of {name!r} receive {x.shape[1]} tokens where it reads {inputs.shape[1]}: it fills texts up "
-            "or cuts them into parts (to its attention window, where config.json has one), and which tokens count is "
-            "not known here; take a length that it leaves as it is."
+            f"the layers of {name!r} receive {x.shape[1]} tokens where it reads {inputs.shape[1]}: it pads texts or "
+            "cuts them into parts (of its attention window, if config.json has one), and lipnb does not know which "
+            "tokens count: take a length that it leaves unchanged."
         )
 
 
@@ -398,8 +398,8 @@ def position_embeddings(model: Any) -> Tensor:
     """
     if model.architecture.positions is None or model.architecture.reads != "input_ids":
         raise ValueError(
-            f"{model.name} has no learned position embeddings of texts that are known here: they are rotary, in the "
-            "logits, of images, or lie at another place."
+            f"{model.name} has no learned position embeddings of texts that lipnb can find: they are rotary, in the "
+            "logits, of images, or stored elsewhere."
         )
     return attrgetter(model.architecture.positions)(model.module).weight.detach().clone()
 

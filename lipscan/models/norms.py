@@ -49,9 +49,7 @@ def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | 
     eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))
     said = weight is not None or size is not None or isinstance(module, torch.nn.LayerNorm)
     if eps is None or not said:
-        raise ValueError(
-            f"the norm {type(module).__name__} is none that is known here: it has no epsilon or no weight."
-        )
+        raise ValueError(f"the norm {type(module).__name__} is not supported: it has no epsilon or no weight.")
     shape = getattr(module, "normalized_shape", (size,)) if weight is None else tuple(weight.shape)
     weight, bias = (None if tensor is None else tensor.detach().clone() for tensor in (weight, bias))
     candidates = [TokenNorm(True, weight, bias, shape[-1], eps)]
@@ -66,7 +64,7 @@ def token_norm(module: torch.nn.Module, size: int | None = None) -> TokenNorm | 
         for candidate in candidates:
             if (candidate(row).double() - given).norm() <= tolerance * given.norm():
                 return candidate
-    raise ValueError(f"the norm {type(module).__name__} is none that is known here: neither LayerNorm nor RMSNorm.")
+    raise ValueError(f"the norm {type(module).__name__} is not supported: it is neither LayerNorm nor RMSNorm.")
 
 
 def after_attention(part: Any) -> TokenNorm | Callable[[Tensor], Tensor]:

@@ -63,14 +63,14 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
             x, y = one_call(calls, module, call).tokens, one_call(calls, giver, call).given
         except LookupError:
             raise ValueError(
-                f"{place} is not known here: the network does not run it as one module of its layer."
+                f"{place} is not supported: the network does not run it as one module of its layer."
             ) from None
         if not isinstance(y, Tensor) or x.ndim != 3 or len(x) != 1 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
             shapes = " and ".join(
                 str(tuple(part.shape)) if isinstance(part, Tensor) else "no tensor" for part in (x, y)
             )
             raise ValueError(
-                f"{place} is not known here: it maps no sequence of tokens, (1, n, d), to another, (1, n, m): it "
+                f"{place} is not supported: it does not map a sequence of tokens, (1, n, d), to another, (1, n, m): it "
                 f"receives and gives {shapes}."
             )
         refuse_filling(x, inputs, architecture.reads, name)
@@ -80,20 +80,20 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         except Changed:
             raise
         except Depends as error:
-            raise ValueError(f"{place} is not known here: {error.why}.") from error
+            raise ValueError(f"{place} is not supported: {error.why}.") from error
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             why = reason(error) if type(error) is IndexError else str(error).rstrip(".")
-            raise ValueError(f"{place} is not known here: {why}{odd_sizes(network.config)}.") from error
+            raise ValueError(f"{place} is not supported: {why}{odd_sizes(network.config)}.") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
             raise ValueError(
-                f"{place} is not known here: its module ({type(module).__name__}) called alone gives something else "
-                f"than within the network (relative difference {misfit / (size or 1):.1e}), so that what it gives "
-                "depends on more than the tokens it receives and their number."
+                f"{place} is not supported: its module ({type(module).__name__}) called alone gives another output "
+                f"than within the network (relative difference {misfit / (size or 1):.1e}), so its output depends on "
+                "more than the tokens it receives and their number."
             )
         if not misfit <= tolerance * size:
             raise ValueError(
-                f"{place} is not the map that is known here for {architecture.title}: on random tokens they differ by "
+                f"{place} is not the map that lipnb knows for {architecture.title}: on random tokens they differ by "
                 f"{misfit / (size or 1):.1e} (relative). Report its config.json."
             )
         heads, width = attention.heads, x.shape[-1]
@@ -122,10 +122,10 @@ def check_length(model: Any, inputs: Tensor, layer: int) -> None:
     misfit, size = (part.double().norm().item() for part in (ours - y, y))
     if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
         raise ValueError(
-            f"the attention of layer {layer} of {model.name!r} is not the map that is known here for "
-            f"{architecture.title} at {x.shape[1]} tokens, though it was with few: they differ by "
-            f"{misfit / (size or 1):.1e} (relative). Take shorter texts; models.readings(model, inputs) has what the "
-            "network itself received and gave. Report its config.json."
+            f"the attention of layer {layer} of {model.name!r} is not the map that lipnb knows for "
+            f"{architecture.title} at {x.shape[1]} tokens, though it was at few tokens: they differ by "
+            f"{misfit / (size or 1):.1e} (relative). Take shorter texts; models.readings(model, inputs) has the "
+            "network's own inputs and outputs. Report its config.json."
         )
     known.add(place)
 
@@ -148,8 +148,8 @@ def check_ids(model: Any, n: int) -> None:
     misfit, size = (part.double().norm().item() for part in (other - given, given))
     if math.isfinite(size) and not misfit <= allowed(network.dtype) * size:
         raise ValueError(
-            f"what {model.name!r} gives depends on the token ids, not on what its first layer receives alone (two "
-            f"texts differ by {misfit / (size or 1):.1e}, relative): give inputs=, the token ids (b, n) that are meant."
+            f"what {model.name!r} gives depends on the token ids, not only on the input of its first layer (two "
+            f"texts differ by {misfit / (size or 1):.1e}, relative): give inputs=, the token ids (b, n)."
         )
     known.add(place)
 
@@ -182,8 +182,8 @@ def leak(network: Any, name: str, reads: str = "input_ids", sides: tuple[int, in
     if not isinstance(states, Tensor) or len(states) != len(pair):
         found = f"of shape {tuple(states.shape)}" if isinstance(states, Tensor) else "under no such name"
         raise ValueError(
-            f"the network of {name!r} is not known here: it gives two inputs their last hidden states {found}, not one "
-            "sequence of them for each."
+            f"the network of {name!r} is not supported: for two inputs it gives last hidden states {found}, not one "
+            "sequence for each."
         )
     if draws.moved:
         refuse_draws(network, reads, pair)
@@ -208,7 +208,7 @@ def assert_causality(
     """Raise RuntimeError unless the network is causal exactly if `masked` (castin2024smooth, Def. 2.5).
 
     Changing the last tokens must not change earlier outputs, to relative 1e-5, if masked; and must change them if not.
-    With an `architecture`, attention too small beside the residual to change them is judged by itself.
+    With an `architecture`, attention too small next to the residual to change them is tested alone.
     """
     change = leak(network, name, reads, sides)
     if change <= ROUNDING and not masked and architecture is not None:

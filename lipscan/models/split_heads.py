@@ -152,18 +152,18 @@ def _normalise(given, *modules):
     """Add the norms in the head; LayerNorm becomes RMSNorm of rows from which the mean over the head is subtracted."""
     found = [_head_norm(module, given[name].shape[1]) for module, name in zip(modules, ("query", "key"), strict=True)]
     if not all(isinstance(norm, TokenNorm) for norm in found):
-        raise ValueError("its norms of queries and keys change nothing: which others do is not known here.")
+        raise ValueError("its norms of queries and keys change nothing, and lipnb does not know which others do.")
     if found[0].eps != found[1].eps:
-        raise ValueError("its queries and keys are normalised with two epsilons, which is not known here.")
+        raise ValueError("its queries and keys are normalised with two epsilons, which is not supported.")
     given["norm_eps"], joint = found[0].eps, False
     for name, norm in zip(("query", "key"), found, strict=True):
         heads, k = given[name].shape[:2]
         if norm.bias is not None and norm.bias.any():
-            raise ValueError("its queries and keys are normalised by LayerNorm with a bias, which is not known here.")
+            raise ValueError("its queries and keys are normalised by LayerNorm with a bias, which is not supported.")
         if norm.size == heads * k and heads > 1:
             joint = True
             if norm.centred:
-                raise ValueError("its queries and keys are centred over all heads together, which is not known here.")
+                raise ValueError("its queries and keys are centred over all heads together, which is not supported.")
         elif norm.size != k:
             raise ValueError(f"its norms of queries and keys are of {norm.size} numbers, heads of {k}.")
         weight = given[name].new_ones(norm.size) if norm.weight is None else norm.weight
@@ -180,7 +180,7 @@ def _head_norm(module, k):
         return token_norm(module, k)
     each = [token_norm(norm, k) for norm in module.norms]
     if len({(norm.centred, norm.size, norm.eps, norm.bias is None) for norm in each}) > 1:
-        raise ValueError("its heads are normalised in different ways, which is not known here.")
+        raise ValueError("its heads are normalised in different ways, which is not supported.")
     weight = torch.stack([norm.weight for norm in each])
     return each[0]._replace(
         weight=weight, bias=None if each[0].bias is None else torch.stack([norm.bias for norm in each])

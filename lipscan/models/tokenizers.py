@@ -35,7 +35,8 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
             raise FileNotFoundError(
                 f"no tokenizer {wanted!r} could be found: not as a folder, not under "
                 "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
-                "Without network take --tokenizer minilm (tokenizer='minilm' in Python), which is embedded."
+                "Without a network connection take --tokenizer minilm (tokenizer='minilm' in Python), which is "
+                "embedded."
             )
         tokenizer = _read(place)
         if len(tokenizer) > vocabulary:
@@ -75,7 +76,7 @@ def unread_tokenizer(folder: str | os.PathLike | None) -> str:
         return ""
     files = sorted(path.name for path in Path(folder).iterdir() if path.is_file())
     for file in (file for end in UNREAD for file in files if file.endswith(end)):
-        return f"it is in {file}, a kind of file that is not read"
+        return f"it is in {file}, a kind of file that lipnb does not read"
     if "tokenizer_config.json" in files:
         with suppress(ValueError):
             kind = json_of(Path(folder) / "tokenizer_config.json", "").get("tokenizer_class")
@@ -101,7 +102,7 @@ def _read(folder):
     name = Path(folder).name
     check_folder(folder, name)
     refusal = f"the tokenizer in the folder {name!r} could not be read"
-    mend = "give another with --tokenizer (tokenizer= in Python), or mend its files"
+    mend = "give another with --tokenizer (tokenizer= in Python), or correct its files"
     with quiet(), passed_on(refusal, mend):
         from transformers import AutoTokenizer
 

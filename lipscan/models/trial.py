@@ -107,7 +107,7 @@ class Layout:
         k = _said(module, WIDTHS) or last.shape[1] // h
         g = (len(rows) // k - h) // 2
         if g < 1 or h % g or len(rows) != (h + 2 * g) * k:
-            raise ValueError("the rows of the map of queries, keys and values are not those of its heads.")
+            raise ValueError("the rows of the map of queries, keys and values do not fit its heads.")
         said = cut(rows, linear.bias, h, g, self.by_group)
         return said | {"output": last, "output_bias": output.bias, "heads": h, "groups": g}
 
@@ -421,7 +421,7 @@ def _said(module, names):
 def _heads(module):
     heads = _said(module, HEADS)
     if heads is None:
-        raise LookupError("how many heads it has is not said.")
+        raise LookupError("it does not state its number of heads.")
     return heads
 
 

@@ -1,4 +1,4 @@
-"""Resumable tables and safe writing of files: measurements survive whatever stops the run."""
+"""Resumable tables and safe writing of files: measurements survive any interruption."""
 
 from lipscan.recording.files import held, kept, write
 from lipscan.recording.table import Recording, Unit, bar, make, recording, remeasure

@@ -70,8 +70,8 @@ def kept(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(
-            f"{path} cannot be written any more ({error.strerror or error}): what is measured is kept. Make "
-            "room, then give the same command again."
+            f"{path} can no longer be written ({error.strerror or error}): everything measured so far is kept. Make "
+            "room, then run the same command again."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Resumable tables: finished units of work are kept, whatever stops the run.
+"""Resumable tables: finished units of work survive any interruption.
 
 A table is ``NAME.csv`` with its provenance ``NAME.json``. While it is made, finished units of work are appended to
 ``NAME.partial.jsonl``, one line each, so that a killed run can continue. A unit may report gaps, which it could not
@@ -73,8 +73,8 @@ class Recording:
             units = {line["unit"]: {name: line[name] for name in ("unit", "seconds", "rows")} for line in lines[1:]}
         except (ValueError, TypeError, KeyError):
             raise ValueError(
-                f"{self._path} is damaged: a line of it is no JSON of a table in the making. Mend or delete that line "
-                "and give the same command again, or delete the file to begin again."
+                f"{self._path} is damaged: one of its lines is not a JSON record of an unfinished table. Correct or "
+                "delete that line and run the same command again, or delete the file to begin again."
             ) from None
         if begun and begun[0] != self._settings:
             if units and self._extends is not None and self._extends(begun[0]):
@@ -211,7 +211,7 @@ class Recording:
 
 
 def outward(bound: float, *, up: bool) -> float:
-    """A bound in the digits that a table keeps, rounded so that it stays one: up an upper bound, down a lower one.
+    """A bound rounded to the digits of a table so that it remains a bound: upper bounds up, lower bounds down.
 
     Examples
     --------
@@ -392,7 +392,7 @@ def remeasure(
         if count == rows:
             break
     if not chosen:
-        raise ValueError("no row of this table can be measured here: its texts are not at hand in the same edition.")
+        raise ValueError("no row of this table can be measured here: its texts are not available in the same edition.")
     return pd.DataFrame(chosen)
 
 

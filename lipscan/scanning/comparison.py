@@ -1,4 +1,4 @@
-"""Comparison of two scans: which constants differ by more than the solver may have left open."""
+"""Comparison of two scans: which constants differ by more than the solver leaves open."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SAME = {  # what must be equal, or nothing is compared: the reason in words
     "special": "special tokens around each window are {one} in the first and {other} in the second; scan both with "
     "--no-special",
     "windows": "the number of windows is {one} in the first and {other} in the second; scan both with one --windows",
-    "object": "what is measured is {one} in the first and {other} in the second; scan both with one --object",
+    "object": "the measured object is {one} in the first and {other} in the second; scan both with one --object",
     "seed": "seed is {one} in the first and {other} in the second; scan both with one --seed",
     "masked": "only earlier tokens are seen (a causal mask): {one} in the first, {other} in the second; --masked makes "
     "a BERT causal",
@@ -37,24 +37,28 @@ def compare(before: Any, after: Any) -> pd.DataFrame:
     -------
     DataFrame
         One row for each layer and length that both have: `before`, `after` (mean constants), `ratio` (after / before,
-        mean over windows; a constant of 0 has none), `error` (largest relative width of what the solver leaves open, of
-        both), `relative_before` and `relative_after`, and `differs`: "higher" or "lower" where the intervals from
-        constant to probable bound of the two scans lie apart in every window, the same way each time; else "".
+        mean over windows; a constant of 0 has none), `error` (largest relative gap that the solver leaves open, over
+        both scans), `relative_before` and `relative_after`, and `differs`: "higher" or "lower" if the intervals from
+        constant to probable bound of the two scans are disjoint in every window, always in the same order; otherwise
+        "".
 
     Raises
     ------
     ValueError
-        "these scans cannot be compared: ...", "scans are compared, got ...".
+        "these scans cannot be compared: ...", "only scans can be compared, got ...".
     """
     for one in (before, after):
         if not hasattr(one, "about"):
-            raise ValueError(f"scans are compared, got {one!r}: lipscan.scanning.load(folder) gives that of a folder.")
+            raise ValueError(
+                f"only scans can be compared, got {one!r}: use lipscan.scanning.load(folder) for a stored scan."
+            )
     check_alike(before.about["settings"], after.about["settings"])
     both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
     both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]
     if both.empty:
         raise ValueError(
-            "these scans cannot be compared: they have no layer and length in common that passed and were measured."
+            "these scans cannot be compared: they have no layer and length in common that passed the self-check and "
+            "were measured."
         )
     both = both.assign(
         ratio=both.lipschitz_after / both.lipschitz_before.where(both.lipschitz_before > 0),

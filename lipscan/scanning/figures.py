@@ -205,10 +205,11 @@ def heads(table, *, ax=None):
 
 
 def tokens(table, *, by="moves", ax=None):
-    """How far each token moves the others, relative to the largest in its layer: a row a layer, a column a token.
+    """How far each token moves the others, relative to the largest in its layer: one row per layer, one column per
+    token.
 
-    With `by` = "in_steepest", the part of the steepest change that lies on it. The words stand below, rotated; for
-    more than `WORDS` tokens only those with the largest values in a layer.
+    With `by` = "in_steepest", the share of the steepest change on each token. The words are below, rotated; above
+    `WORDS` tokens, only the words with the largest values in a layer.
     """
     grid = table.pivot(index="layer", columns="place", values=by)
     grid = grid.div(grid.max(axis=1), axis=0)

@@ -68,7 +68,7 @@ def moving(tokens: pd.DataFrame) -> pd.DataFrame:
 
 
 def steepest(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Rows of tokens for which only their part of the steepest change is known; otherwise empty."""
+    """Rows of tokens if only their share of the steepest change is known; otherwise empty."""
     return tokens if len(tokens) and tokens.moves.isna().all() and tokens.place.max() > 0 else tokens[:0]
 
 
@@ -78,7 +78,7 @@ def weights_of(settings: dict) -> str:
 
 
 def gaps(table: pd.DataFrame) -> list[Finding]:
-    """One finding for each reason of the gaps of a scan, and what to do; none without gaps.
+    """One finding for each reason of a gap in a scan, with the remedy; none without gaps.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def _growth(good):
 
 
 def _usual(top):
-    """A random small change beside the worst one, and the token on which most of the worst one lies."""
+    """A random small change compared with the worst one, and the token on which most of the worst one lies."""
     typical, share = (top.get(name, np.nan) for name in ("typical", "steepest_share"))
     if pd.notna(typical):
         yield finding("typical", typical, layer=top.layer, length=top.length, worst=top.lipschitz)
@@ -200,7 +200,7 @@ def _bounds(good) -> Iterator[Finding]:
 
 
 def _heads(heads, layer):
-    """The roughest head of all, and that of the roughest layer."""
+    """The roughest head of all layers, and the roughest head of the roughest layer."""
     if len(heads) and not heads["head"].any():  # a layer of one head has no median head
         top = heads.loc[heads.lipschitz.idxmax()]
         yield finding("only_head", top.lipschitz, layer=top.layer, length=top.length)
@@ -214,7 +214,7 @@ def _heads(heads, layer):
 
 
 def _tokens(tokens, layer):
-    """The token that moves the others most, in how many layers, and that of the roughest layer."""
+    """The token that moves the others most, in how many layers, and the corresponding token of the roughest layer."""
     if not len(tokens):
         return
     first = tokens.loc[tokens.groupby("layer").moves.idxmax()]

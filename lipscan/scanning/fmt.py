@@ -25,7 +25,7 @@ def short(value: float | None, digits: int = 3) -> str:
 
 
 def factor(value: float | None) -> str:
-    """A ratio in three digits, or in as many as distinguish it from 1; 1 if that is within what stored numbers tell.
+    """A ratio in three digits, or in as many as distinguish it from 1; 1 if stored numbers cannot tell it from 1.
 
     Examples
     --------
@@ -43,7 +43,8 @@ def small(value: float | None) -> str:
 
 
 def times(log10: float) -> str:
-    """Factor by which a bound is too high, from its base 10 logarithm; near 1 in the digits that tell it from 1.
+    """Factor by which a bound is too high, from its base 10 logarithm; near 1 with enough digits to distinguish it from
+    1.
 
     Examples
     --------

@@ -41,8 +41,8 @@ class Scan:
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
     about : dict
-        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`; `earlier`, the same of what the scan held
-        before it was lengthened.
+        Provenance: `settings`, `rows`, `seconds`, `finished`, `versions`; `earlier`, the same entries before the scan
+        was lengthened.
     heads, tokens, whole : DataFrame
         Details at the shortest length, first window: one row for each head; for each token; for each whole layer and
         for the network. Empty if not requested.
@@ -201,17 +201,17 @@ def _about(folder, table):
 
 
 def finished(folder: Path) -> bool:
-    """Whether a finished scan lies in the folder; its settings file, written last, says so."""
+    """Whether the folder holds a finished scan: its settings file, which is written last."""
     return "finished" in (_about(folder, "scan") or ())
 
 
 def refuse_old(folder: Path) -> None:
-    """Raise ValueError if the folder holds a scan that 0.3 of lipnb began or finished."""
+    """Raise ValueError if the folder holds a scan that lipnb 0.3 began or finished."""
     sealed = (folder / OLD_SUMS).is_file() and any((folder / f"scan.{kind}").exists() for kind in ("csv", "json"))
     if sealed or any(one.get("layout") != LAYOUT for one in settings_in(folder)):
         raise ValueError(
-            f"the folder {folder.resolve().name!r} holds a scan of edition 0.3 of lipnb, which this edition does not "
-            "read: name another folder with --output, or measure anew with --again (again=True in Python)."
+            f"the folder {folder.resolve().name!r} holds a scan made by lipnb 0.3, which this version does not read: "
+            "name another folder with --output, or measure again with --again (again=True in Python)."
         )
 
 
@@ -238,7 +238,7 @@ def digest(texts: Iterable[bytes]) -> str:
 
 
 def write_summary(folder: Path, table: pd.DataFrame) -> None:
-    """Write summary.csv of a table scan.csv; it is there to be looked at, and never read."""
+    """Write summary.csv of a table scan.csv; for human readers: lipnb never reads it."""
     with recording.kept(folder / SUMMARY):
         recording.write(folder / SUMMARY, summarise(table).to_csv(index=False, float_format=FLOAT_FORMAT))
 
@@ -260,7 +260,7 @@ def load(folder: str | os.PathLike) -> Scan:
     FileNotFoundError
         The folder holds no finished scan.
     ValueError
-        A table is not what the scan wrote, by the checksum in scan.json; or 0.3 of lipnb made the scan.
+        A table is not what the scan wrote, by the checksum in scan.json; or lipnb 0.3 made the scan.
     """
     folder = Path(folder)
     refuse_old(folder)
@@ -286,8 +286,9 @@ def load(folder: str | os.PathLike) -> Scan:
         if (folder / "scan.partial.jsonl").is_file():  # stopped while it wrote the tables anew
             raise unfinished from None
         raise ValueError(
-            f"the tables in the folder {folder.name!r} were changed or damaged since the scan wrote them: measure its "
-            f"model anew (lipnb scan MODEL --output {folder} --again; again=True in Python), or name another folder."
+            f"the tables in the folder {folder.name!r} were changed or damaged since the scan wrote them: measure "
+            f"its model again (lipnb scan MODEL --output {folder} --again; again=True in Python), or name another "
+            "folder."
         ) from None
     # tokens may be the words null and nan
     read = partial(pd.read_csv, keep_default_na=False, na_values=[""])

@@ -1,4 +1,4 @@
-"""Inputs of a scan: a model, a text or images, and how much of each; refused, if at all, before measuring."""
+"""Inputs of a scan: a model, a text or images, and how much of each; all checks run before measuring."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ class Reader:
         self._kept: dict[tuple[str, int], list[Reading]] = {}
 
     def of(self, kind: str, n: int) -> tuple[Model, list[Reading]]:
-        """A model and the readings of its layers: all windows ("text"), the first ("first"), or a baseline of it."""
+        """A model and the readings of its layers: all windows ("text"), the first window ("first"), or its baseline."""
         model = self.model
         if kind == "random":
             model = self._twin = self._twin or self._drawn()
@@ -90,15 +90,15 @@ def chosen_layers(layers, count, name, attending=None):
     if wanted is None:
         return list(range(count or 0) if attending is None else attending)
     if count is not None and max(wanted) >= count:
-        raise ValueError(f"{name} has layers 0 to {count - 1}, but layer {max(wanted)} was asked for.")
+        raise ValueError(f"{name} has layers 0 to {count - 1}, but layer {max(wanted)} was requested.")
     if attending is not None and not wanted <= {*attending}:
         without, those = (", ".join(map(str, some)) for some in (sorted(wanted - {*attending}), attending))
-        raise ValueError(f"{name} has no attention in layer {without}: take 'all', or of {those}.")
+        raise ValueError(f"{name} has no attention in layer {without}: take 'all', or layers from {those}.")
     return sorted(wanted)
 
 
 def prepare(model, text, options):
-    """The network on its inputs, and what was read: `text`, `text_sha256`, `special`, `left_out`."""
+    """The network on its inputs, and a record of them: `text`, `text_sha256`, `special`, `left_out`."""
     if not isinstance(text, (str, os.PathLike)):
         raise ValueError(f"text must be a text or the name of a file or corpus, got a {type(text).__name__}.")
     itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # a text itself, not its name
@@ -119,18 +119,18 @@ def prepare(model, text, options):
         return Reader(model, inputs, seed=options.seed), _read(source, digest)
     if model.architecture.reads != "input_ids":
         raise ValueError(
-            f"{model.name} reads mel spectra of sound, and a scan has none to give it: measure it in Python with "
+            f"{model.name} reads mel spectra of sound, which a scan cannot supply: measure it in Python with "
             "lipnb.models.load and Model.activations."
         )
     if not itself and not Path(text).is_file() and str(text) in ("random", "pictures", *PICTURES):
         raise ValueError(f"{model.name} reads text, and {str(text)!r} is for a model that reads images: {TEXTS}.")
     if not itself and (Path(text).is_dir() or Path(text).suffix.lower() in ENDINGS):
-        raise ValueError(f"{model.name} reads text, not images, and {str(text)!r} is no text file: {TEXTS}.")
+        raise ValueError(f"{model.name} reads text, not images, and {str(text)!r} is not a text file: {TEXTS}.")
     lengths = options.lengths or [length for length in DEFAULT if length <= model.longest] or [model.longest]
     if max(lengths) > model.longest:
         raise ValueError(
-            f"{model.name} reads at most {many(model.longest, 'token')}, but a length of {max(lengths)} was asked "
-            f"for: take lengths up to {model.longest}."
+            f"{model.name} reads at most {many(model.longest, 'token')}, but a length of {max(lengths)} was "
+            f"requested: take lengths up to {model.longest}."
         )
     words, source = (text, "a text given as such") if itself else (corpora.read(str(text)), Path(text).name)
     before, after = models.special_tokens(model) if options.special else ([], [])
@@ -161,7 +161,7 @@ def _that_fit(lengths, windows, tokens, around, by_default):
     most = min(lengths) if by_default and not fit else max(lengths)
     need = (most - around) * windows
     said = f"the text has {many(tokens, 'token')}, but {many(windows, 'window')} of {many(most, 'token')} need {need}"
-    said += f" beside {around} special ones each" if around else ""
+    said += f" besides {around} special tokens each" if around else ""
     if by_default and fit:
         return fit, f"Lengths {','.join(map(str, fit))} only: {said}."
     shorter = fit or ([tokens // windows + around] if tokens >= windows else [])
@@ -188,8 +188,8 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
     wanted = dict.fromkeys(largest if lengths is None else lengths)
     if wrong := [n for n in wanted if n not in squares]:
         raise ValueError(
-            f"{model.name} reads square images, of s x s patches and {rest} token{'s' * (rest > 1)} more: not "
-            f"{many(wrong[0], 'token')}; take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most "
+            f"{model.name} reads square images of s x s patches plus {rest} token{'s' * (rest > 1)}, so not "
+            f"{many(wrong[0], 'token')}: take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most "
             f"{longest}."
         )
     return {n: squares[n] for n in sorted(wanted)}
@@ -218,7 +218,7 @@ def windows_of_images(
             few = (
                 f"holds fewer than {windows} of them"
                 if found or Path(source).is_dir()
-                else "is none, and no folder of them"
+                else "is neither an image nor a folder of images"
             )
             raise ValueError(
                 f"{model.name} reads images, and {Path(source).name!r} {few}: give a "

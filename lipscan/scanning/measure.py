@@ -62,8 +62,8 @@ def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, b
 
     The error is the largest difference between our output and the network's, over its largest entry. The leak is the
     relative change of the first half of the network's own outputs when the tokens that its attention receives in the
-    second half are replaced: 0 for a causal layer, NaN for a single token. It must be nonzero exactly without a mask,
-    but for a layer whose output depends on no token, by our map too, and so cannot show a mask.
+    second half are replaced: 0 for a causal layer, NaN for a single token. It must be zero exactly if the layer has a
+    mask. The exception is a layer whose output depends on no token, by our map too: it cannot show a mask.
     """
     x, given = read.received, read.given
     f, tolerance = model.attention(layer, n=x.shape[-2]), TOLERANCE[x.dtype]
@@ -155,8 +155,8 @@ def typical(f: Callable, x: Tensor, value: float, worst: Tensor, seed: int = 0) 
         \frac{|J|_F}{\sqrt{N}}, \qquad N = n d, \qquad
         |J|_F^2 = |J v|^2 + (N - 1)\, \mathbb{E} |J u|^2
 
-    with u uniform among the unit vectors orthogonal to v; their mean is taken over 8 of them. With the worst direction
-    v treated exactly, it does not make this mean uncertain.
+    with u uniform among the unit vectors orthogonal to v; their mean is taken over 8 of them. Treating the worst
+    direction v exactly keeps it from making this mean uncertain.
 
     Parameters
     ----------
@@ -283,8 +283,8 @@ def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed
 def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
     """Rows of the tokens of the first window: how far each moves the others, and its part of the steepest change.
 
-    Without a closed form automatic differentiation gives the steepest change always, and how far each token moves the
-    others if `block_work` is small enough; else these columns are NaN.
+    Without a closed form, automatic differentiation always gives the steepest change. It gives how far each token moves
+    the others only if `block_work` is small enough; otherwise these columns are NaN.
     """
     model, read = reader.of("text", n)
     f, x = model.attention(number, object, n), _input(read[number], object)[0]

@@ -1,4 +1,4 @@
-"""Options of a scan: one record, from which its command and its settings come."""
+"""Options of a scan: one record that defines the options of the command and the stored settings."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,7 +20,7 @@ def _option(default: Any, about: str = "", **argument: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions:
-    """Options of `lipnb.scan`, which explains them; ValueError or TypeError for one that is out of range or unknown."""
+    """Options of `lipnb.scan`, explained there; an invalid option raises ValueError or TypeError."""
 
     layers: str | int | Sequence[int] = _option("all", "all (default), or such as 0,3,5-7", metavar="L,L,...")
     lengths: str | Sequence[int] | int | None = _option(
@@ -30,7 +30,7 @@ class ScanOptions:
     )
     windows: int = _option(
         2,
-        "windows for each length, at random places of the text, disjoint; no more is tokenized (default 2)",
+        "disjoint windows for each length, at random places of the text; no more is tokenized (default 2)",
         type=int,
         metavar="N",
     )
@@ -46,7 +46,7 @@ class ScanOptions:
     random: bool = _option(False, "draw the weights at random, with --seed", action="store_true")
     tokenizer: Any = _option(None, "read with another tokenizer than the model's own", metavar="NAME")
     part: str | None = _option(
-        None, "of a model with two networks (CLIP, SigLIP) the one to measure", choices=("text", "vision")
+        None, "which network of a model with two (CLIP, SigLIP) to measure", choices=("text", "vision")
     )
     device: Any = _option(None, "such as cuda (default: the CPU)", metavar="NAME")
     dtype: str = _option("float32", "default float32", choices=("float32", "float64"))
@@ -54,14 +54,14 @@ class ScanOptions:
     upper_windows: int = _option(1)
     upper_work: float = _option(
         1e11,
-        "most operations for one certified bound (default 1e11: some seconds); costlier ones are left out, and it is "
-        "said",
+        "most operations for one certified bound (default 1e11: some seconds); costlier bounds are left out, with a "
+        "note",
         type=float,
         metavar="X",
     )
     close: bool = _option(True, "no close look at heads, tokens, whole layers and the network")
     rtol: float = _option(1e-4, "relative tolerance, from 1e-6 to below 1 (default 1e-4)", type=float, metavar="X")
-    seed: int = _option(0, "of windows, start vectors, random weights", type=int, metavar="N")
+    seed: int = _option(0, "seed of windows, start vectors and random weights", type=int, metavar="N")
 
     def __post_init__(self):
         numbers_of(self.layers)
@@ -108,7 +108,7 @@ class ScanOptions:
 
 
 def named(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of the same signature that refuses unknown keyword arguments with the nearest of its own."""
+    """The same function, with a TypeError that names the nearest valid keyword instead of an unknown one."""
     known = [*signature(function).parameters]
 
     @wraps(function)

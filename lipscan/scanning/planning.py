@@ -21,7 +21,7 @@ LONG = 300  # seconds from which a scan suggests how to shorten it
 
 
 class Begun(NamedTuple):
-    """A scan before measurement: the network on its inputs, the settings of its tables, and what its folder holds."""
+    """A scan before measurement: the network on its inputs, the settings of its tables, its folder's contents."""
 
     reader: Reader
     settings: dict[str, Any]
@@ -38,7 +38,7 @@ class Planned(NamedTuple):
 
 
 def planned(begun: Begun) -> list[Planned]:
-    """What a scan will measure and about how long that takes, by counting operations; only one product is timed."""
+    """Plan of a scan: measurements and approximate run time, from counted operations; only one product is timed."""
     found, speed = begun.settings, _speed()
     layers, close, d = len(found["layers_scanned"]), found["close"], found["width"]
     kinds = found["windows"] + len(found["baselines"])

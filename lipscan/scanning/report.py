@@ -36,13 +36,14 @@ CAPTIONS = {
     "growth": "How the constant grows with the number of tokens, layer by layer.",
     "radii": "Norms of the tokens that each layer receives, at length {length}: bounds on a ball grow with the square "
     "of the largest.",
-    "baselines": "Constants of the first window at length {length}, beside their baselines; dashed: the relative "
+    "baselines": "Constants of the first window at length {length}, next to their baselines; dashed: the relative "
     "constant, in units of token norms, by which layers compare.",
     "heads": "Each head alone, with its part of the output matrix, at length {length}, logarithmic colours.",
-    "moves": "How far each token moves the outputs of the others at length {length}, over the most in its layer; "
+    "moves": "How far each token moves the outputs of the others at length {length}, relative to the largest in its "
+    "layer; "
     "logarithmic colours, empty where it moves none.",
-    "in_steepest": "How much of each layer's steepest change lies on each token at length {length}, over the most in "
-    "its layer; logarithmic colours.",
+    "in_steepest": "How much of each layer's steepest change lies on each token at length {length}, relative to the "
+    "largest in its layer; logarithmic colours.",
     "against": "Every layer at length {length}, before and after, logarithmic scale.",
 }
 

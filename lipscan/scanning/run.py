@@ -56,8 +56,8 @@ EXPLAIN = (
     "token_ids",
 )  # settings on which no number depends, and those that are compared by themselves
 NO_NORMS = (
-    "How far each token moves the others was not measured: by automatic differentiation that is a pass for each number "
-    "that a layer gives; of each layer's steepest change tokens.csv has the part that lies on each token."
+    "How far each token moves the others was not measured: by automatic differentiation this takes one pass for each "
+    "output number of a layer; tokens.csv has each token's share of the steepest change."
 )
 PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from these requested settings, so name a difference in these first
@@ -165,10 +165,10 @@ def scan(
     Returns
     -------
     Scan
-        All that the folder holds; it is saved there. A stopped scan continues where it was. A folder whose scan differs
-        in nothing but layers, lengths and the close look is lengthened by what it lacks, and keeps what it has. What
-        cannot be measured, such as a layer whose products overflow, does not stop the scan: `Scan.gaps` lists it, and
-        the same call tries it again.
+        All that the folder holds; it is saved there. A stopped scan continues where it was. If the scan in the folder
+        differs only in layers, lengths and the close look, missing measurements are added and finished ones kept. A
+        layer that cannot be measured, for example because its products overflow, does not stop the scan: `Scan.gaps`
+        lists it, and the same call tries it again.
 
     Raises
     ------
@@ -228,13 +228,13 @@ def scan(
 
 
 def ended(begun: Begun) -> bool:
-    """Whether nothing is left to measure of a scan from `beside`."""
+    """Whether a scan from `beside` has nothing left to measure."""
     held = begun.held
     return held is not None and held.gaps.empty and _numbers(held.about["settings"]) == _numbers(begun.settings)
 
 
 def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOptions) -> Begun:
-    """A scan that was requested together with the one that a folder holds.
+    """The requested scan, joined with the scan that a folder holds.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def beside(folder: Path, begun: Begun, text: str | os.PathLike, options: ScanOpt
     if words:
         said = f"New in the folder {folder.name!r}: {' and '.join(words)}."
         if None is not old["close"] != begun.settings["close"]:
-            said += f" The close look is made anew, at n = {begun.settings['close']}."
+            said += f" The close look is repeated, at n = {begun.settings['close']}."
     else:
         holds = " and ".join(f"{option} {in_words(name, old[name])}" for name, option in GROWS.items())
         said = f"The folder {folder.name!r} holds more, {holds}: all of it is shown." if more else ""
@@ -330,7 +330,7 @@ def _kept(held, table):
 
 
 def _earlier(held, settings):
-    """Provenance of what the scan held before it was lengthened, an entry for each time."""
+    """Provenance of the scan before each time it was lengthened, one entry each."""
     if held is None or _numbers(held.about["settings"]) == _numbers(settings):
         return {}
     before = {name: held.about[name] for name in ("finished", "versions", "rows")}
@@ -344,7 +344,7 @@ def refuse_another(folder: Path, settings: dict) -> None:
         ended = "" if finished(folder) else " that has not ended"
         raise ValueError(
             f"the folder {folder.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
-            "folder with --output, or measure anew with --again (again=True in Python)."
+            "folder with --output, or measure again with --again (again=True in Python)."
         )
 
 
@@ -519,8 +519,7 @@ def remeasure(
     other = any(read[name] != settings.get(name, read[name]) for name in names)
     if other or ("config" in settings and _reconfigured(settings, read)):
         raise ValueError(
-            "the text, the weights or the configuration here are another edition than those of the table: no row can "
-            "be compared."
+            "the text, the weights or the configuration here differ from the table's: no row can be compared."
         )
 
     def again(row):

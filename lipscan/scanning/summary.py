@@ -93,7 +93,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Its columns are explained in `COLUMNS`, those of summary.csv. The names look alike; only those of bounds are
+        Columns as in summary.csv, explained in `COLUMNS`. The names look alike; only the columns of bounds are
         logarithms.
     """
     rows = []

@@ -107,7 +107,7 @@ def show_plan(rows: Sequence[Planned], title: str, *, file: TextIO | None = None
     _say(console, [title])
     print_table(console, ["what", "how many", "about"], cells)
     total = sum(row.seconds for row in rows)
-    _say(console, [f"Together about {total:.0f} seconds, beside loading; on a busy machine some times as long."])
+    _say(console, [f"Together about {total:.0f} seconds, plus loading; several times as long on a busy machine."])
 
 
 def _answer(console, said, section, title):

@@ -24,7 +24,7 @@ def _tags(cell):
 def shown(cells: list, position: int) -> str:
     """Name of a cell for messages: "code cell 3", counting written ones; "the parameters" for papermill's own.
 
-    `cells` are those of a notebook, and `position` is the index of this cell.
+    `cells` are the cells of a notebook, and `position` is the index of this cell.
     """
     if INJECTED in _tags(cells[position]):
         return "the parameters"
@@ -84,7 +84,7 @@ def _table(statements):
 
 
 def _scopes(table, at_once=False):
-    """A scope and all scopes inside; with `at_once` only those that run where they are written, not functions."""
+    """A scope and all scopes inside; with `at_once` only scopes that run where they are written, not functions."""
     yield table
     for inner in table.get_children():
         if not at_once or inner.get_type() == "class" or inner.get_name() in AT_ONCE:
@@ -161,17 +161,17 @@ def _tagged(notebook):
         if INJECTED in _tags(cell):
             number = sum(other.cell_type == "code" for other in cells[: position + 1])
             raise ValueError(
-                f"code cell {number} is tagged '{INJECTED}': papermill has written it with the values of an earlier "
-                "run; sweep the notebook that was run, or delete that cell"
+                f"code cell {number} is tagged '{INJECTED}': papermill wrote it with the values of an earlier run; "
+                "sweep the original notebook, or delete that cell"
             )
     places = [position for position, cell in enumerate(cells) if "parameters" in _tags(cell)]
     if any(cells[place].cell_type != "code" for place in places):
-        raise ValueError("a cell tagged 'parameters' holds no code: tag the one that sets the defaults")
+        raise ValueError("a cell tagged 'parameters' holds no code: tag the cell that sets the defaults")
     if len(places) > 1:
         named = " and ".join(shown(cells, place) for place in places)
         raise ValueError(
-            f"{len(places)} cells are tagged 'parameters', {named}: values come after the first of them, and what "
-            "follows would set them back; leave one such cell"
+            f"{len(places)} cells are tagged 'parameters', {named}: the values of the sweep come after the first of "
+            "them, and later ones would reset them; leave one such cell"
         )
     return places[0] if places else None
 
@@ -216,8 +216,8 @@ def refuse(notebook: Any, names: list[str]) -> None:
             table = _table([line])
             if (made := _assigned(table) - {*names}) and _reads(table, name, at_once=True):
                 raise ValueError(
-                    f"{shown(notebook.cells, place)}, tagged 'parameters', makes {min(made)!r} of the default of "
-                    f"{name!r} (`{_brief(line)}`), before the value of the sweep is there: move that line to a later "
+                    f"{shown(notebook.cells, place)}, tagged 'parameters', computes {min(made)!r} from the default of "
+                    f"{name!r} (`{_brief(line)}`), before the value of the sweep is set: move that line to a later "
                     "cell"
                 )
         for n, line in ((n, line) for n, line in lines if n > place):

@@ -1,4 +1,4 @@
-"""Execution of one point on a worker of Dask: a process of its own, and what became of the point in words."""
+"""Execution of one point on a Dask worker: in a separate process, with its outcome in words."""
 
 import json
 import os
@@ -58,13 +58,13 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
     """
     if source.package() != task["package"]:
         raise RuntimeError(
-            f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
-            f"{task['package']}: give all machines the same one, and start the workers again."
+            f"{platform.node()} has lipnb {source.package()}, but this sweep was begun with {task['package']}: "
+            "install the same version on all machines, and start the workers again."
         )
     if not os.path.isdir(task["cwd"]):
         raise RuntimeError(
-            f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
-            "see it at the same place."
+            f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: make it visible to all "
+            "machines under the same path."
         )
     task = {**task, "share": _share(), "worker": os.getpid(), "keep": MIME}
     for _ in range(STARTS):
@@ -121,7 +121,7 @@ def _ended(task):
         return {"why": None, "code": run.returncode, "raised": "", "log": "", "notebook": None, "seconds": 0.0}
     ended = json.loads(run.stdout) if run.returncode == 0 else {"log": run.stderr.strip()}
     if run.returncode or (ended["code"] > 0 and ended["why"] is None and ended["notebook"] is None):
-        raise RuntimeError(ended.get("raised") or ended["log"].split("\n")[-1] or "it ended without a word")
+        raise RuntimeError(ended.get("raised") or ended["log"].split("\n")[-1] or "it ended without a message")
     return ended
 
 
@@ -136,7 +136,7 @@ def _started(notebook):
 
 
 def _error(task, ended, notebook):
-    """Why a point has no result, or None; what a cell did not raise itself is also added to the one that ran last."""
+    """Why a point has no result, or None; an error that no cell raised is also added to the cell that ran last."""
     if ended["why"] is None and ended["code"] == 0:
         return None
     if ended["raised"].startswith("PapermillExecutionError"):
@@ -174,7 +174,7 @@ def _reason(task, ended, started):
 
 def _killed(number):
     name = {known.value: known.name for known in signal.Signals}.get(number, f"signal {number}")
-    return f"killed by {name}{', most often for want of memory' if number == signal.SIGKILL else ''}"
+    return f"killed by {name}{', most often for lack of memory' if number == signal.SIGKILL else ''}"
 
 
 def _left(notebook, values):
@@ -191,7 +191,7 @@ def _left(notebook, values):
 
 
 def _merged(values, parameters):
-    """Recorded values without those that repeat a parameter unchanged."""
+    """Recorded values, except values that repeat a parameter unchanged."""
     for name in [name for name in values if name in parameters]:
         if values[name] != parameters[name]:
             raise ValueError(f"{name!r} is a parameter of the sweep: record its other value under another name.")

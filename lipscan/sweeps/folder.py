@@ -84,7 +84,7 @@ class Folder:
         self._take(line)
 
     def tidy(self):
-        """Rewrite only the lines that count, without incomplete or damaged ones and those of points in progress."""
+        """Keep only the lines that count: drop incomplete and damaged lines, and the lines of points in progress."""
         lines = {id(line): line for line in (*self.good.values(), *self.last.values())}.values()
         self._write(self._lines.path, "".join(json.dumps(line) + "\n" for line in lines))
         self.begun.clear()
@@ -135,7 +135,7 @@ class Folder:
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(
-                f"{self.path / 'sweep.json'} is damaged: the same `lipnb sweep` command makes it anew."
+                f"{self.path / 'sweep.json'} is damaged: the same `lipnb sweep` command writes it again."
             ) from None
 
     def tables(self, states):

@@ -1,7 +1,7 @@
 """Program around one point of a sweep: it runs papermill on the notebook and ends every process that this started.
 
 `lipscan.sweeps.execution` starts it with a task on its standard input, and reads from its output how the point ended.
-It imports psutil and nothing else, so that a point costs little beside papermill and the kernel. On Linux it adopts
+It imports psutil and nothing else, so that a point costs little more than papermill and the kernel. On Linux it adopts
 the processes whose parents have ended, so that daemons of a notebook are among its descendants.
 """
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def run(folder, task, stopped):
-    """Run papermill until it ends or the point meets a limit; returns what is known of the end."""
+    """Run papermill until it ends or the point meets a limit; returns a description of how it ended."""
     began, kernel, status, why = time.monotonic(), None, None, None
     with open(folder / "log", "wb") as log:
         papermill = subprocess.Popen(
@@ -131,7 +131,7 @@ def memory_held():
 
 
 def started_by(papermill):
-    """Process id of the kernel, the child of papermill that leads a session of its own; None if there is none yet."""
+    """Process id of the kernel, the child of papermill that leads its own session; None before it starts."""
     with suppress(psutil.Error, ProcessLookupError):
         return next((child.pid for child in papermill.children() if os.getsid(child.pid) == child.pid), None)
 

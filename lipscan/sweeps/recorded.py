@@ -57,7 +57,7 @@ def _scalar(name, value):
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
     raise TypeError(
         f"record takes numbers, strings, booleans and None; {name!r} is a {type(value).__name__}{shape}: "
-        "record its parts one by one, each under a name of its own."
+        "record its parts one by one, each under its own name."
     )
 
 
@@ -93,6 +93,6 @@ def recorded(notebook: Any) -> dict[str, Any]:
         for output in cell.get("outputs", []):
             for name, value in output.get("data", {}).get(MIME, {}).items():
                 if name in values:
-                    raise ValueError(f"{name!r} is recorded twice: give each value a name of its own.")
+                    raise ValueError(f"{name!r} is recorded twice: give each value its own name.")
                 values[name] = float(value["float"]) if isinstance(value, dict) else value
     return values

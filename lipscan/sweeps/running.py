@@ -175,7 +175,7 @@ def run(
     scheduler : str, optional
         Address of a Dask scheduler; default: the spec's cluster, else this machine.
     progress : bool
-        Whether to show the progress bar and what runs where.
+        Whether to show the progress bar, and which point runs on which worker.
     **options
         As for `plan`, such as ``workers=4``, ``keep_stale=True`` or ``output=Path("elsewhere")``.
 
@@ -302,9 +302,9 @@ def cores():
 
 
 def devices(wanted=None):
-    """GPUs to distribute, as named in CUDA_VISIBLE_DEVICES: `wanted` of them, or those listed; None: all.
+    """GPUs to distribute, as named in CUDA_VISIBLE_DEVICES: `wanted` of them, or the listed ones; None: all.
 
-    ValueError ("there are only ... GPUs here") where there are fewer.
+    ValueError ("there are only ... GPUs here") if this machine has fewer.
     """
     if isinstance(wanted, list):
         return [str(device) for device in wanted]
@@ -315,7 +315,7 @@ def devices(wanted=None):
         query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
         there = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
     if wanted is not None and wanted > len(there):
-        raise ValueError(f"there are only {len(there)} GPUs here, not {wanted}: say a smaller number of 'gpus'.")
+        raise ValueError(f"there are only {len(there)} GPUs here, not {wanted}: give a smaller number of 'gpus'.")
     return there[:wanted]
 
 
@@ -402,7 +402,7 @@ def _cluster(kind, jobs, options):
     there = {name: value for name, value in vars(dask_jobqueue).items() if name.endswith("Cluster")}
     there["LocalCluster"] = distributed.LocalCluster
     if kind not in there:
-        raise ValueError(f"'cluster': there is no kind {kind!r}: it is one of {', '.join(sorted(there))}.")
+        raise ValueError(f"'cluster': there is no kind {kind!r}: choose one of {', '.join(sorted(there))}.")
     if kind == "LocalCluster":
         options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": HERE, **options}
     try:
@@ -414,8 +414,8 @@ def _cluster(kind, jobs, options):
         if shutil.which(submit.split()[0]) is None:  # else it would wait for workers without end
             cluster.close()
             raise ValueError(
-                f"'cluster': {kind} gives its jobs to the command {submit!r}, which is not on this machine: start the "
-                "sweep where it is, or leave 'cluster' out."
+                f"'cluster': {kind} submits its jobs with the command {submit!r}, which this machine does not have: "
+                "start the sweep where it is installed, or leave 'cluster' out."
             )
         cluster.scale(jobs=jobs)
     return cluster
@@ -485,7 +485,7 @@ def _outcomes(now, client, workers, stopped, say):
 
 
 def _away(client):
-    return f"the scheduler {client.scheduler.address} went away: start it and its workers, then give the same command."
+    return f"the scheduler {client.scheduler.address} is gone: start it and its workers, then run the same command."
 
 
 class _Pool:
@@ -514,16 +514,17 @@ class _Pool:
             return {}
         self._looked, before, self._there = now, self._there, there
         for worker in before.keys() - self._there.keys():
-            self._say(f"the worker {worker} is gone: what it had in work goes to another one")
+            self._say(f"the worker {worker} is gone: its points go to another one")
             self._last = worker
         if self._there:
             self._seen = now
         elif now - self._seen >= (GONE if self._last else NEVER):
             raise RuntimeError(
-                f"there is no worker at {self._address}, since {now - self._seen:.0f} s"
+                f"there has been no worker at {self._address} for {now - self._seen:.0f} s"
                 + (f"; the last one was {self._last}" if self._last else "")
-                + ". What is finished is kept: see what ended them (memory, time limit), start some with "
-                f"`dask worker {self._address}`, then give the same command again."
+                + ". Finished points are kept: find out what ended the workers (memory, time limit), start new ones "
+                "with "
+                f"`dask worker {self._address}`, then run the same command again."
             )
         given = {key: worker for worker, keys in processing.items() for key in keys}
         news, self._given = dict(given.items() - self._given.items()), given

@@ -48,14 +48,14 @@ def read(path: Path, kernel: str | None = None) -> Source:
         from jupyter_client.kernelspec import KernelSpecManager
 
     if path.suffix not in (".py", ".ipynb"):
-        raise ValueError(f"{path.name} is no notebook: a .ipynb, or a .py in the percent format, is wanted.")
+        raise ValueError(f"{path.name} is not a notebook: give a .ipynb, or a .py in the percent format.")
     if not path.is_file():
         raise FileNotFoundError(f"there is no notebook {path}: its path is taken from the folder of the spec.")
     try:
         notebook = nbformat.v4.upgrade(jupytext.read(path))
         nbformat.validate(notebook)
     except Exception as error:  # each reader has its own errors
-        raise ValueError(f"{path.name} is no notebook: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{path.name} is not a notebook: {str(error).splitlines()[0]}") from None
     if not any(cell.cell_type == "code" for cell in notebook.cells):
         raise ValueError(f"{path.name} has no code cell.")
     kernel = kernel or notebook.metadata.get("kernelspec", {}).get("name", "python3")

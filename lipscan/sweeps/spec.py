@@ -87,7 +87,7 @@ class Spec:
         if not isinstance(time, str) or re.fullmatch(r"[\d.:+\s-]+", time):
             wanted = "hours:minutes, such as 12:00" if lsf else "hours:minutes:seconds, such as 12:00:00"
             raise ValueError(
-                f"'cluster': a walltime is {wanted}; got {time!r}, whose unit is another in each batch system."
+                f"'cluster': a walltime is {wanted}; got {time!r}, whose unit differs between batch systems."
             )
 
 
@@ -143,7 +143,7 @@ class _Loader(yaml.SafeLoader):
                 key.tag = TAG + "str"
         names = Counter(key.value for key in keys)
         if twice := [name for name, count in names.items() if count > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is given twice", node.start_mark)
         return node
 
     def _word(self, node):
@@ -159,7 +159,9 @@ class _Loader(yaml.SafeLoader):
                 return value
         flag = kind == "bool" or re.fullmatch(FLAG, text)
         mend = "write true or false" if flag else "write a number in plain digits, .inf or .nan"
-        said = f"{text!r} could be meant in two ways" if node.tag == DOUBTFUL else f"{text!r} is no {kind} here"
+        said = f"{text!r} could be meant in two ways"
+        if node.tag != DOUBTFUL:
+            said = f"{text!r} is not of type {kind} here"
         raise _Doubtful(None, None, f"{said}: {mend}, or put a text in quotes", node.start_mark)
 
 
@@ -211,7 +213,7 @@ def read(path: str | os.PathLike) -> Spec:
         tab = " (a tab: indent with spaces)" if "'\\t'" in problem else ""
         raise ValueError(f"{path}{where} {problem}{tab}.") from None
     except RecursionError:
-        raise ValueError(f"{path}: its lists and mappings are nested too deeply, or within themselves.") from None
+        raise ValueError(f"{path}: its lists and mappings are nested too deeply, or contain themselves.") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -224,16 +226,16 @@ def value_of(text: str) -> Any:
     except _Doubtful as error:
         raise ValueError(error.problem) from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise ValueError("a value is written as in YAML, a text that begins as something else in quotes") from None
+        raise ValueError("write a value as in YAML, and put a text that begins like something else in quotes") from None
     if text[max(ends, default=0) :].strip():
-        raise ValueError("what follows a # is a comment in YAML: put the text in quotes")
+        raise ValueError("text after a # is a comment in YAML: put the whole text in quotes")
     return value
 
 
 def _checked(given, path, text):
     """The spec; ValueError that names the key."""
     if not isinstance(given, dict):
-        raise ValueError(f"a mapping is wanted, with the keys {', '.join(KEYS)}.")
+        raise ValueError(f"give a mapping with the keys {', '.join(KEYS)}.")
     for key in given:
         if key not in KEYS:
             raise ValueError(f"there is no key {key!r}: the keys are {', '.join(KEYS)}.")
@@ -256,9 +258,9 @@ def _checked(given, path, text):
         exclude=exclude,
         sample=_sample(given),
         output=Path(_take(given, "output", _text, "a folder") or f"sweeps/{path.stem}").resolve(),
-        workers=_take(given, "workers", _count, "a whole number from 1 on"),
-        threads=_take(given, "threads", _count, "a whole number from 1 on"),
-        gpus=_take(given, "gpus", _gpus, "how many, or a list of which"),
+        workers=_take(given, "workers", _count, "a whole number, 1 or more"),
+        threads=_take(given, "threads", _count, "a whole number, 1 or more"),
+        gpus=_take(given, "gpus", _gpus, "a number of GPUs, or a list of their indices"),
         timeout=_take(given, "timeout", _seconds, "a number of seconds for each point"),
         kernel=_take(given, "kernel", _text, "a name"),
         cluster=_cluster(_mapping(given, "cluster")),
@@ -275,7 +277,7 @@ def _mapping(given, key):
 def _take(given, key, good, wanted):
     """The value of a key, or None if the key is missing."""
     if (value := given.get(key)) is not None and not good(value):
-        raise ValueError(f"{key!r} is {wanted}; got {value!r}.")
+        raise ValueError(f"{key!r} must be {wanted}; got {value!r}.")
     return value
 
 
@@ -312,7 +314,7 @@ def _sample(given):
     sample = _mapping(given, "sample") or None
     whole = sample and set(sample) <= {"count", "seed"} and all(type(n) is int and n >= 0 for n in sample.values())
     if sample and not (whole and sample.get("count")):
-        raise ValueError("'sample' takes a count from 1 on and, if wanted, a seed: {count: 20, seed: 0}.")
+        raise ValueError("'sample' takes a count, 1 or more, and optionally a seed: {count: 20, seed: 0}.")
     return sample
 
 
@@ -324,7 +326,7 @@ def _cluster(given):
     if not (_text(kind) and set(given) <= {"kind", "jobs", "options"} and isinstance(options, dict)):
         raise ValueError("'cluster' takes kind (LocalCluster, SLURMCluster, ...), jobs (how many) and options.")
     if not _count(jobs):
-        raise ValueError(f"'jobs' is a whole number from 1 on; got {jobs!r}.")
+        raise ValueError(f"'jobs' must be a whole number, 1 or more; got {jobs!r}.")
     return {"kind": kind, "jobs": jobs, "options": options}
 
 
@@ -337,7 +339,9 @@ def _parameters(*parts):
         if name in COLUMNS + FAILURES:
             raise ValueError(f"{name!r} is a column of the tables: give the parameter of the notebook another name.")
         if names.count(name) > 1:
-            raise ValueError(f"the parameter {name!r} is there twice: in one of 'parameters', 'grid' and 'zip' only.")
+            raise ValueError(
+                f"the parameter {name!r} is given twice: keep it in only one of 'parameters', 'grid' and 'zip'."
+            )
         _plain(name, value)
     return names
 
@@ -347,7 +351,7 @@ def _plain(name, value):
     if isinstance(value, list | dict):
         for key in value if isinstance(value, dict) else ():
             if not isinstance(key, str):
-                raise ValueError(f"{name}: the key {key!r} of a mapping is no text: put it in quotes.")
+                raise ValueError(f"{name}: the key {key!r} of a mapping is not text: put it in quotes.")
         for part in value.values() if isinstance(value, dict) else value:
             _plain(name, part)
     elif not (value is None or isinstance(value, bool | int | float | str)):
@@ -358,7 +362,7 @@ def _plain(name, value):
 
 
 def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
-    """The sweep with fixed values for some parameters in every point, whatever the spec sets.
+    """The sweep with fixed values for some parameters in every point, in place of the values in the spec.
 
     An axis of the grid with that name is removed, and so is the name in a zipped group; exclusions stay if they agree
     with the value. ValueError if a name is invalid, or if papermill would change a value.
@@ -403,7 +407,7 @@ def _spaced(kind, arguments):
         if not (1 <= len(arguments) <= 3 and whole and (len(arguments) < 3 or arguments[2])):
             raise ValueError(
                 "range takes one to three whole numbers, [start, stop, step], as in Python; "
-                "for numbers that are not whole there is linspace: [first, last, count]"
+                "for other numbers use linspace: [first, last, count]"
             )
         return list(range(*arguments)[: LARGEST + 1])
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in arguments)
@@ -432,7 +436,7 @@ def _axis(name: str, values: list | dict) -> list:
     texts = [canonical(value) for value in values]
     if len(set(texts)) < len(texts):
         twice = next(text for text in texts if texts.count(text) > 1)
-        raise ValueError(f"{name}: the value {twice} is there twice.")
+        raise ValueError(f"{name}: the value {twice} is given twice.")
     return values
 
 
@@ -462,8 +466,8 @@ def expand(spec: Spec) -> list[Point]:
     size = math.prod(len(values) for values in axes)
     if size > LARGEST:
         raise ValueError(
-            f"{size} points are too many: at most {LARGEST}. A sample is taken of a grid that is written "
-            "down, so the grid itself must be smaller."
+            f"{size} points are too many: at most {LARGEST}. A sample is drawn from the whole grid, so the grid "
+            "itself must be smaller."
         )
     points = []
     used = [False] * len(spec.exclude)
@@ -477,9 +481,9 @@ def expand(spec: Spec) -> list[Point]:
             points.append(_point(parameters))
     if not all(used):
         idle = canonical(spec.exclude[used.index(False)])
-        raise ValueError(f"exclude: {idle} matches no point: mend it, or drop it.")
+        raise ValueError(f"exclude: {idle} matches no point: correct it, or drop it.")
     if not points:
-        raise ValueError("exclude: there is no point left.")
+        raise ValueError("exclude: no point is left, so exclude fewer.")
     return _drawn(points, **spec.sample) if spec.sample else points
 
 

@@ -25,7 +25,7 @@ from lab.verification import balls, digits, families  # noqa: F401  (these regis
         ("verify --put", "--put goes with --bounds"),
         ("bench wrkload", "did you mean workload?"),
         ("pages stag", "invalid choice: 'stag'"),
-        ("train --steps few", "a whole number from 1 on"),
+        ("train --steps few", "a whole number, 1 or more"),
         ("tables verify --check 3", "by `make verify`"),
         ("tables bench-long", "by `make bench`"),
     ],

@@ -61,7 +61,7 @@ WRONG = {
 def test_a_map_that_is_not_the_networks_is_not_loaded(model_type, tmp_path, monkeypatch):
     entry = replace(models.ARCHITECTURES[model_type], **WRONG[model_type])
     monkeypatch.setitem(models.ARCHITECTURES, model_type, entry)
-    with pytest.raises(ValueError, match=r"the attention of layer \d of .* is not the map that is known here"):
+    with pytest.raises(ValueError, match=r"the attention of layer \d of .* is not the map that lipnb knows"):
         load(tmp_path, model_type)
 
 
@@ -238,7 +238,7 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
     found = local_lipschitz(f, x, rtol=1e-6)  # float32 in a part of some resolves no less
     assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 2e-6
-    with pytest.raises(ValueError, match="known by automatic differentiation of its own module alone"):
+    with pytest.raises(ValueError, match="measured only by automatic differentiation of its own module"):
         model.attention(0, "block")
     with pytest.raises(ValueError, match=f"cannot be loaded with masked={not model.masked}: leave masked out"):
         models.load(tmp_path, masked=not model.masked)
@@ -282,12 +282,12 @@ def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_
     assert load(tmp_path, "starcoder2").layers == 2
     monkeypatch.setattr(modeling_starcoder2.Starcoder2Attention, "forward", noisy)
     least = 0
-    with pytest.raises(ValueError, match="draws random numbers as it reads, and gives something else at each call"):
+    with pytest.raises(ValueError, match="draws random numbers in each pass and gives another output at each call"):
         models.load(tmp_path)
     least = 12  # such as a network that hashes long texts alone
     model = models.load(tmp_path)
     for ask in (lambda ids: models.readings(model, ids), lambda ids: model.attention(0)(torch.ones(1, 16, 32))):
-        with pytest.raises(ValueError, match="draws random numbers as it reads"):
+        with pytest.raises(ValueError, match="draws random numbers in each pass"):
             ask(some_inputs(model.module, "input_ids", 16))
 
 

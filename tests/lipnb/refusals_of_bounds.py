@@ -102,7 +102,10 @@ def with_more(more):
 # of a measure: the map, its atoms and their weights
 MEASURE = {"attention": Attention.from_matrices(EYE[:1, :1], EYE[:1, :1]), "x": X[:2, :1], "weights": uniform(2)}
 WRONG_MEASURES = {
-    "masked": ({"attention": Attention.from_matrices(EYE[:1, :1], EYE[:1, :1], masked=True)}, "no one field"),
+    "masked": (
+        {"attention": Attention.from_matrices(EYE[:1, :1], EYE[:1, :1], masked=True)},
+        "a masked map has no field",
+    ),
     "a batch": ({"x": X[None, :2, :1]}, "one measure"),
     "wide atoms": ({"x": X[:2]}, "d = 1"),
     "one weight": ({"weights": ONES[:1]}, "one entry per token"),
@@ -141,7 +144,7 @@ BOUNDS = [
           "masked_mean_field_upper_sharp": lambda: bounds.masked_mean_field_upper_sharp(EYE, EYE, 1e3),
           "ball_upper": lambda: bounds.ball_upper(HEAD, 3, 1e200),
       }.items()),
-    *((f"{bound.__name__}: p = {p}", partial(bound, EYE, EYE, 1.0, p=p), "p must be more than 1")
+    *((f"{bound.__name__}: p = {p}", partial(bound, EYE, EYE, 1.0, p=p), "p must be greater than 1")
       for bound in (bounds.masked_mean_field_upper, bounds.masked_mean_field_upper_sharp) for p in (1, -1, math.nan)),
     # no real eigenvalue, no construction
     ("tight_input: a turn", lambda: tight_input(TURN, 3, 1.0), "no real eigenvalue"),
@@ -154,9 +157,9 @@ BOUNDS = [
     ("biased_upper: c of NaN", lambda: bounds.biased_upper(EYE, EYE, 3, 1.0, EYE[0] * torch.nan), "c must have shape"),
     # heads summed
     ("multi_head_upper: a matrix", lambda: bounds.multi_head_upper(EYE, [1.0, 1.0]), "output must have shape"),
-    ("multi_head_upper: two bounds", lambda: bounds.multi_head_upper(EYE[None], [1.0, 1.0]), "one bound for each"),
+    ("multi_head_upper: two bounds", lambda: bounds.multi_head_upper(EYE[None], [1.0, 1.0]), "one entry for each"),
     ("multi_head_upper: negative", lambda: bounds.multi_head_upper(EYE[None], [-1.0]), "0 or more"),
-    ("multi_head_upper: NaN", lambda: bounds.multi_head_upper(EYE[None], [math.nan]), "no NaN"),
+    ("multi_head_upper: NaN", lambda: bounds.multi_head_upper(EYE[None], [math.nan]), "without NaN"),
     # ball_upper and its ellipsoid
     *((f"ball_upper: {name} = {value}", partial(bounds.ball_upper, HEAD, **({"n": 4, "R": 1.0} | {name: value})), word)
       for name, value, word in (
@@ -179,7 +182,7 @@ BOUNDS = [
     ("norm_layer_upper: x", lambda: bounds.layer_norm.norm_layer_upper(ONES, 1.0, ONES[:3]), "x must have shape"),
     ("norm_layer_upper: gain", lambda: bounds.layer_norm.norm_layer_upper(EYE, 1.0), "gain must have shape"),
     ("yudin_upper: a bias",
-     lambda: bounds.yudin_upper(HEAD.replace(query_bias=EYE[:1]), EYE), "without query biases"),
+     lambda: bounds.yudin_upper(HEAD.replace(query_bias=EYE[:1]), EYE), "does not allow query biases"),
     ("yudin_upper: narrow tokens", lambda: bounds.yudin_upper(HEAD, EYE[:, :1]), "d = 2"),
     ("without_query_bias: size 0",
      lambda: bounds.without_query_bias(HEAD.replace(query_bias=EYE[:1]), EYE, size=0), "size must be positive"),
@@ -202,11 +205,11 @@ BOUNDS = [
           ("two widths", {"y": EYE}, "x and y must have shapes"), ("one axis", {"x": ONES}, "points must have shape"),
           ("no points", {"x": X[:0]}, "points must have shape"), ("NaN", {"x": X * torch.nan}, "NaN"),
           ("p below 1", {"p": 0.5}, "p must be"), ("p infinite", {"p": math.inf}, "p must be"),
-          ("one weight", {"a": [1.0]}, "weights must be 4 numbers"), ("total", {"b": ONES}, "total one"),
+          ("one weight", {"a": [1.0]}, "weights must be 4 numbers"), ("total", {"b": ONES}, "with sum 1"),
           ("negative weight", {"a": [-0.5, 1.5, 0, 0]}, "0 or more"))),
     ("conditional_wasserstein: one position",
      lambda: conditional_wasserstein([0.0], EYE, [0.0, 1.0], EYE), "positions must have shape"),
-    ("mean_field_map: masked", lambda: mean_field_map(MASKED, EYE, uniform(2), EYE), "no one field"),
+    ("mean_field_map: masked", lambda: mean_field_map(MASKED, EYE, uniform(2), EYE), "a masked map has no field"),
     ("mean_field_map: narrow points", lambda: mean_field_map(HEAD, EYE, uniform(2), EYE[:, :1]), "d = 2"),
     ("mean_field_map: three weights", lambda: mean_field_map(HEAD, EYE, uniform(3), EYE), "weights must be"),
     ("far_splitting: z is an atom", lambda: far_splitting(*MEASURE.values(), X[:2, :1]), "every z is an atom"),

@@ -182,7 +182,7 @@ def test_what_would_train_nothing_or_wrongly_is_refused():
     frozen = Attention(*normal(3, 2, 3, 8))
     module.requires_grad_(False)
     for f in (torch.sin, frozen, module, lambda z: z @ module.weight):
-        with pytest.raises(ValueError, match=r"depends on nothing that requires a gradient.*local_lipschitz\(f, x\)"):
+        with pytest.raises(ValueError, match=r"^nothing that the constant depends on .*local_lipschitz\(f, x\)"):
             differentiable_lipschitz(f, x)
     module.requires_grad_(True)
     for tokens in (x, x.clone().requires_grad_()):

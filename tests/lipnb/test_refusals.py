@@ -77,7 +77,7 @@ PARAMETERS = [
     *(({"scale": s}, "scale must be None or a finite number") for s in (math.nan, math.inf, 10**400, -(10**400))),
     *(({"masked": value}, "masked must be True or False") for value in ("no", None, torch.ones(2))),
     *(({"joint_norm": value}, "joint_norm must be True or False") for value in ("a", 1)),
-    *(({"window": w, "masked": True}, "window must be None or how many tokens") for w in (0, -1, 2.0, "4", True)),
+    *(({"window": w, "masked": True}, "window must be None or the number of tokens") for w in (0, -1, 2.0, "4", True)),
 ]
 CORE = [(f"{words} {i}", partial(Attention, **{**PARTS, **one}), words) for i, (one, words) in enumerate(PARAMETERS)]
 CORE += [
@@ -85,13 +85,11 @@ CORE += [
     ("l2, two types", lambda: Attention.l2(HEADS.float(), HEADS), "all parameters must share one dtype"),
     ("l2, other heads", lambda: Attention.l2(HEADS, HEADS[:1]), r"value must have shape \(2, v, 2\).* got \(1, 2, 2\)"),
     ("from matrices", lambda: Attention.from_matrices(EYE, EYE, masked="no"), "masked must be True or False"),
-    ("deleted", lambda: delattr(F, "output"), "does not change once made"),
+    ("deleted", lambda: delattr(F, "output"), "cannot be changed"),
     ("an old pickle", lambda: object.__new__(Attention).__setstate__({"query": EYE}), "pickled by another version"),
 ]
 for name in ("query", "key_bias", "masked", "window", "heads", "anything"):
-    CORE += rows(
-        rf"does not change once made: make a new one.*replace\({name}=...\)", [partial(setattr, F, name)], None
-    )
+    CORE += rows(rf"cannot be changed: make a new one.*replace\({name}=...\)", [partial(setattr, F, name)], None)
 
 # what it is called with
 CORE += [
@@ -138,9 +136,9 @@ DOT_ONLY = {
     "without_query_bias": lambda f, x: bounds.without_query_bias(f, x, 1.0),
 }
 for name, door in ATTENTION_ONLY.items():
-    CORE += rows(f"^{name} needs a lipnb.Attention, .*local_lipschitz", [door], None, torch.sin)
+    CORE += rows(f"^{name} needs a lipnb.Attention .*local_lipschitz", [door], None, torch.sin)
 for name, door in DOT_ONLY.items():
-    CORE += rows(f"{name}.* knows dot-product scores only", [partial(door, TIED)], normal(4, TIED.width))
+    CORE += rows(f"{name}.* supports dot-product scores only", [partial(door, TIED)], normal(4, TIED.width))
 for door in MEASURES:
     CORE += rows("^f must be an Attention or a callable, got", [lambda f, door=door: door(f, X)], None, "a")
 CORE += [
@@ -151,7 +149,7 @@ CORE += [
     ),
     ("a list first", lambda: local_lipschitz([X], torch.tanh), "got list: the map comes first"),
     ("tokens first", lambda: local_lipschitz(X, torch.tanh), "got Tensor: the map comes first"),
-    ("norms", lambda: bounds.heads_on_ball(F, 3, 1.0, False), r"norms must be those of head_norms\(.*got Attention"),
+    ("norms", lambda: bounds.heads_on_ball(F, 3, 1.0, False), r"norms must come from head_norms\(.*got Attention"),
     ("three terms", lambda: bounds.three_terms(F), r"three_terms\(RoundedLinearization\(attention, x\)\), got Attent"),
 ]
 
@@ -210,8 +208,8 @@ RAISING = {
     "a sparse output": (lambda x: x.to_sparse(), X, "the output of the map must be dense"),
     "NumPy": (lambda x: torch.from_numpy(np.tanh(x.numpy())), X, "goes through NumPy"),
     "NaN": (lambda x: (-1 - x.abs()).sqrt(), X, "the map gives NaN"),
-    "detached": (lambda x: x.detach(), X, "no way from the map's output to its input"),
-    "no gradient": (torch.no_grad()(lambda x: 2 * x), X, "no way from the map's output to its input"),
+    "detached": (lambda x: x.detach(), X, "no path from the map's output to its input"),
+    "no gradient": (torch.no_grad()(lambda x: 2 * x), X, "no path from the map's output to its input"),
     "flex attention": (flexed, normal(1, 16, 16), "flex_attention cannot be differentiated here"),
     "two outputs": (lambda x: (x, x), X, r"got tuple: give the part .*module\(x\)\[0\]"),
     "queries, keys and values": (
@@ -312,7 +310,7 @@ for kind, products in ((AttentionJacobian, ("jvp", "vjp", "gram")), (AutodiffJac
 CORE += [
     ("no token by autodiff", lambda: AutodiffJacobian(F, X[:0]), "at least one token"),
     ("too large a matrix", lambda: AttentionJacobian(ZERO, torch.zeros(20, 4000)).dense(), "use jvp and vjp"),
-    ("a batch", lambda: AttentionJacobian(F, X.expand(2, 3, 2)).linear_operator(), "is of one sequence"),
+    ("a batch", lambda: AttentionJacobian(F, X.expand(2, 3, 2)).linear_operator(), "needs one sequence"),
     ("separable u", lambda: KERNEL.jvp(PARTICLES[:3]), "u must have shape"),
     ("separable w", lambda: KERNEL.vjp(PARTICLES[:, :1]), "w must have shape"),
     ("separable scale", lambda: KERNEL.gram(PARTICLES, torch.ones(3).double()), "one entry per token"),
@@ -325,7 +323,7 @@ CORE += [
         "masked attention has no separable kernel",
     ),
     ("wide", lambda: SeparableJacobian(WIDE, torch.cat([PARTICLES, PARTICLES], 1)), "depend on 4 key dimensions"),
-    ("far particles", lambda: SeparableJacobian(F, 20 * PARTICLES - 10), "spread too far .*AttentionJacobian takes"),
+    ("far particles", lambda: SeparableJacobian(F, 20 * PARTICLES - 10), "spread too far .*use AttentionJacobian"),
     ("a far kernel", lambda: Expansion(1e3 * PARTICLES.mT, PARTICLES.mT).choose(1e-3), "spread too far"),
 ]
 

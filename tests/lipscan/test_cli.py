@@ -11,7 +11,7 @@ import pytest
 
 from lipscan import cli, sweeps
 
-STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
+STOPPED = "lipnb: stopped; finished work is kept, and the same command continues\n"
 
 
 @pytest.fixture

@@ -83,7 +83,10 @@ def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.floa
         raise FileNotFoundError(f"{folder.name!r} holds no config.json and {WEIGHTS}: name a folder that does.")
     config = json.loads((folder / "config.json").read_text())
     if config.get("model_type") != "gpt2" or config.get("scale_attn_by_inverse_layer_idx"):
-        raise ValueError(f"{folder.name!r} is not a GPT-2 with plain logits: only that is read from attention alone.")
+        raise ValueError(
+            f"{folder.name!r} is not a GPT-2 with plain logits: only such a model can be read from "
+            "attention weights alone."
+        )
     with extra("models"):
         from safetensors.torch import load_file
 

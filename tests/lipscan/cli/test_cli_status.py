@@ -34,9 +34,9 @@ def test_status_of_a_damaged_scan_is_the_scans_own_sentence(copied, said, left):
     assert code == 1 and "the tables in the folder 'out' were changed or damaged" in error
 
 
-@pytest.mark.parametrize(("alive", "word"), [(True, "run by"), (False, "killed"), (None, "cannot be seen")])
+@pytest.mark.parametrize(("alive", "word"), [(True, "run by"), (False, "killed"), (None, "cannot see")])
 def test_of_a_run_on_another_machine_it_is_not_said_that_it_ended(alive, word):
     begun = {"user": "ann", "host": "far", "process": 7, "since": 0.0, "where": "two workers"}
     told = status._by_whom(SimpleNamespace(run=begun, alive=alive))
     assert word in told and "ann on far (process 7)" in told
-    assert sum(other in told for other in ("run by", "killed", "cannot be seen")) == 1
+    assert sum(other in told for other in ("run by", "killed", "cannot see")) == 1

@@ -49,7 +49,7 @@ def test_more_than_numbers_is_put_back_and_refused(kind):
     net = Changing(lambda net: None)
     expected, inner, bias = read(net), net.inner, net.inner.bias
     net.change = SWITCHES[kind]
-    with pytest.raises(ValueError, match="the network Changing changes itself as it reads, .*: set in its config.json"):
+    with pytest.raises(ValueError, match="the network Changing changes itself in a pass, .*: set in its config.json"):
         read(net)
     assert (net.kind, net.switch, net.length, net.config.vocab_size) == ("sparse", True, None, 32000)
     assert net.inner is inner and inner.bias is bias and bias.dtype == torch.float32

@@ -43,9 +43,9 @@ def rotary(**entries):
     return {"rope_parameters": {"rope_theta": 1e4, **entries}}
 
 
-MOST, QUANTIZED = r"it must be at most 1,000\.", "quantized model are not those of the map .*; load the checkpoint"
-KERNEL = "it must be one of eager, .*; no code of a model is run"
-TYPE, BUILT = "builds no network from config.json of 'model' .*expected .*got .*: mend", "builds no network"
+MOST, QUANTIZED = r"it must be at most 1,000\.", "quantized weights define another map .*; load the"
+KERNEL = "it must be one of eager, .*; lipnb runs no code of a model"
+TYPE, BUILT = "builds no network from config.json of 'model' .*expected .*got .*: correct", "builds no network"
 FIT, DAMAGED = "the weights of 'model' do not fit its config.json", "ts weights or its config.json are damaged"
 ENTRIES = {
     "bert": [
@@ -57,15 +57,15 @@ ENTRIES = {
         ({"vocab_size": 10**18}, RULES, "vocab_size = 1000000000000000000: it must be at most 1,000,000,000"),
         ({"num_labels": 10**6}, RULES, "num_labels = 1000000: it must be at most 30,000"),
         ({"quantization_config": [1]}, RULES, QUANTIZED),
-        ({"eos_token_id": [1] * 100_000}, RULES, "has more than 100,000 entries up to eos_token_id, .*: mend that"),
+        ({"eos_token_id": [1] * 100_000}, RULES, "has more than 100,000 entries up to eos_token_id, .*: correct that"),
         ({"quantization_config": {"load_in_4bit": True}}, RULES, f"load_in_4bit.*{QUANTIZED}"),
         ({"_attn_implementation": "someone/kernel"}, RULES, KERNEL),
         ({"model_type": "evil"}, "unknown_family", "is a evil model, which is not supported: this version of transf"),
-        ({"model_type": ["bert"]}, "read_config", "an entry model_type, a word"),
+        ({"model_type": ["bert"]}, "read_config", "an entry model_type, a string"),
         ({"position_embedding_type": "relative_key"}, "_architecture", "position_embedding_type = 'relative_key'"),
         ({"num_attention_heads": True}, CONFIG, TYPE),
         ({"rope_scaling": "linear"}, CONFIG, BUILT),
-        ({"num_attention_heads": 0}, META, f"{BUILT} .*; num_attention_heads = 0, by default 12.: mend"),
+        ({"num_attention_heads": 0}, META, f"{BUILT} .*; num_attention_heads = 0, by default 12.: correct"),
         ({"num_attention_heads": 5}, META, "32. is not a multiple of the number of attention heads .5"),
         ({"vocab_size": 0}, META, BUILT),
         ({"hidden_act": "__import__"}, META, f"{BUILT} .*__import__"),
@@ -146,15 +146,15 @@ def test_an_entry_that_only_drawn_weights_meet_is_refused(kind, entries, sentenc
 
 
 SIZES = [  # of a mask of all pairs of positions, which is no weight; and sizes that are none
-    *((kind, {entry: 10**6}, "numbers, which take .* GB; this machine has .* GB: take a larger one, or mend")
+    *((kind, {entry: 10**6}, "numbers, which take .* GB; this machine has .* GB: use a larger machine, or correct")
       for kind, entry in (("gpt_neo", "max_position_embeddings"), ("gpt_bigcode", "n_positions"))),
     *((kind, {entry: size}, f"{entry} = {size}") for kind, entry, size in (
         ("albert", "num_hidden_groups", 0), ("albert", "num_hidden_groups", -1), ("gpt2", "vocab_size", 0),
         ("llama", "hidden_size", 0), ("gemma2", "sliding_window", 0), ("gpt_neo", "window_size", 0),
         ("mpt", "n_layers", 0), ("distilbert", "max_position_embeddings", 0),
     )),
-    ("vit", {"image_size": 0}, "is not read: its image_size must be a whole number or two, .* got 0"),
-    *(("vit", {"image_size": sides}, f"{BUILT}|or two, height") for sides in ([16, 0], [16, 24, 16], [[16, 16]], "16")),
+    ("vit", {"image_size": 0}, "is not read: its image_size must be one whole number, or two .* got 0"),
+    *(("vit", {"image_size": sides}, f"{BUILT}|or two .height") for sides in ([16, 0], [16, 24, 16], [[16, 16]], "16")),
 ]  # fmt: skip
 
 
@@ -254,8 +254,8 @@ FILES = {
         (spoiled(lambda t: t.clear()), "do not fit its config.json"),
         (linked, OUTSIDE.format("model.safetensors")),
         (lambda path: path.rename(path.with_name("pytorch_model.bin")),
-         r"has its weights in pytorch_model.bin, which is not opened: .* write it with save_pretrained\('mine'\)"),
-        (lambda path: path.rename(path.with_name("mine.safetensors")), "weights in mine.safetensors, which is not op"),
+         r"has its weights in pytorch_model.bin, which lipnb does not open: .*with save_pretrained\('mine'\)"),
+        (lambda path: path.rename(path.with_name("mine.safetensors")), "weights in mine.safetensors, which lipnb does"),
         (lambda path: path.rename(path.with_name("optimizer.pt")), r"has no weights in safetensors .*\(random=True"),
         (lambda path: (path.with_name("checkpoint-9").mkdir(), path.rename(path.parent / "checkpoint-9" / path.name)),
          "holds no weights, but its folder checkpoint-9 does: give '.*checkpoint-9'"),
@@ -301,7 +301,7 @@ def test_a_part_that_is_not_there_is_named(folder):
     (folder / "part.safetensors").rename(folder / shards[0])
     refused(folder, f"{shards[1]} and 1 more, named in {index.name} of '.*model', are missing")
     index.unlink()
-    refused(folder, f"has its weights in {shards[0]}, which is not opened: .* or the files named in {index.name}")
+    refused(folder, f"has its weights in {shards[0]}, which lipnb does not open: .* or the files named in {index.name}")
     index.write_text(json.dumps({"weight_map": {"a": shards[0]}}))
     refused(folder, f"{FIT}, or are damaged .KeyError: 'metadata'")
 

@@ -17,13 +17,13 @@ SAMPLE = {
     "deberta-v2": "right",
     "t5gemma": "right",  # a mask made of padding tokens
     "granite_docling": "right",  # the language model of one that reads images too
-    "mra": "autograd finds no way",  # measured nowhere, and its report says why
-    "mamba": "no list of layers was found in it",
-    "fsmt": "it maps no sequence of tokens",
+    "mra": "autograd finds no path",  # measured nowhere, and its report says why
+    "mamba": "no list of layers",
+    "fsmt": "does not map a sequence of tokens",
     "pegasus_x": "receive 512 tokens where it reads 9",
-    "mobilebert": "called alone gives something else",
+    "mobilebert": "called alone gives another output",
     "canine": "holds no vocab_size",
-    "bigbird_pegasus": "changes itself as it reads",
+    "bigbird_pegasus": "changes itself in a pass",
     "speecht5": "reads input_values, not tokens",
 }
 

@@ -204,12 +204,15 @@ def refused(path, sentence, kept=False):
 
 
 OTHERS = {
-    "an entry more": (dict(entries={"expert_count": 8}), "llama.expert_count = 8, which is not known here"),
-    "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "turns 8 numbers of each head"),
-    "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': of a GGUF file none and linear are read"),
+    "an entry more": (dict(entries={"expert_count": 8}), "llama.expert_count = 8, which is not supported"),
+    "part of a head turns": (dict(entries={"rope.dimension_count": 8}), "rotates only 8 numbers of each head"),
+    "yarn": (dict(entries={TYPE: "yarn"}), "rope.scaling.type = 'yarn': only none and linear are supported"),
     "a factor below": (dict(entries={FACTOR: -1.0}), "rope.scaling.factor = -1.0: it must be a positive number"),
     "a gain": (dict(entries={"rope.scaling.attn_factor": 1.2}), "rope.scaling.attn_factor = 1.2"),
-    "a window": (dict(entries={"attention.sliding_window": 8}), "has a sliding window of 8 tokens, which is not read"),
+    "a window": (
+        dict(entries={"attention.sliding_window": 8}),
+        "has a sliding window of 8 tokens, which lipnb does not read",
+    ),
     "no frequency": (dict(more={"rope_freqs.weight": np.zeros(8, np.float32)}), "must be 16 / 2 positive numbers"),
     "100,000 layers": (dict(entries={"block_count": 100_000}), "num_hidden_layers = 100000"),
     "no width": (dict(leave=("embedding_length",)), "lacks embedding_length"),
@@ -232,7 +235,7 @@ def test_what_the_library_refuses_is_said_of_the_file(tmp_path):
 def test_another_family_is_named(sound, tmp_path):
     path = tmp_path / "tiny.gguf"
     path.write_bytes(sound.read_bytes().replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0gemma", 1))
-    refused(path, "is a 'gemma' GGUF, which is not read; llama, qwen2, qwen3 are")
+    refused(path, "is a 'gemma' GGUF file, which is not supported; the supported families are llama, qwen2, qwen3")
 
 
 def text(words):
@@ -255,7 +258,7 @@ U32 = struct.pack("<II", 4, 1)
 
 LIES = {
     "nothing": (b"", "empty file"),
-    "the other order of bytes": (struct.pack(">4sI2Q", b"GGUF", 3, 0, 0), "another order of bytes"),
+    "the other order of bytes": (struct.pack(">4sI2Q", b"GGUF", 3, 0, 0), "another byte order"),
     "2**60 tensors": (file(counts=(2**60, 0)), "ends too early"),
     "a long list": (file(entries=[text(b"a") + struct.pack("<IIQ", 9, 0, 2**61)]), "ends too early"),
     "an unknown kind": (file(entries=[text(b"a") + struct.pack("<I", 77)]), r"77\) is not a valid"),
@@ -272,7 +275,7 @@ def test_a_header_that_lies_is_named(tmp_path):
     path = tmp_path / "model.gguf"
     for raw, sentence in LIES.values():
         path.write_bytes(raw)
-        refused(path, f"is not a whole GGUF file .*({sentence})")
+        refused(path, f"is not a complete GGUF file .*({sentence})")
 
 
 def test_a_list_without_end_is_not_read(tmp_path, monkeypatch):
@@ -285,7 +288,7 @@ def test_a_file_that_was_cut_is_named(sound, tmp_path):
     raw = sound.read_bytes()
     for share in (0.1, 0.5, 0.9, 0.999):
         (tmp_path / "tiny.gguf").write_bytes(raw[: int(share * len(raw))])
-        refused(tmp_path / "tiny.gguf", "is not a whole GGUF file")
+        refused(tmp_path / "tiny.gguf", "is not a complete GGUF file")
 
 
 def test_a_path_without_a_file_is_answered(tmp_path):

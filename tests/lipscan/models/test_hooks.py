@@ -81,7 +81,7 @@ def test_a_module_that_converts_a_part_in_each_pass_is_not_moved_and_can_be_afte
     torch.testing.assert_close(along, x @ router.part.weight.T)
     assert not moved
     router.wanted = torch.float64
-    with pytest.raises(ValueError, match="the network Router changes itself as it reads"):
+    with pytest.raises(ValueError, match="the network Router changes itself in a pass"):
         call.again(x)
     router.double()
     assert moved and router.part.weight.dtype == torch.float64

@@ -225,7 +225,7 @@ STAGES = {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size":
     ("model_type", "settings", "word"),
     [
         ("swin", STAGES, "stages"),
-        ("vitdet", IMAGE, "no sequence of tokens"),
+        ("vitdet", IMAGE, "not map a sequence of tokens"),
         ("pixtral", IMAGE | {"head_dim": 8}, "two inputs"),
         ("video_llama_3_vision", SIZES | {"patch_size": 4}, "grid_thw and merge_sizes"),
     ],
@@ -269,10 +269,12 @@ OF_3N = {"activation_sparsity_pattern": [0.0] * 4, "laurel_rank": 4}
 def test_layers_that_read_the_keys_of_others_are_left_out_and_named(folders, model_type):
     folder = folders(model_type, SHARED | (OF_3N if model_type == "gemma3n_text" else {}))
     model = models.load(folder, dtype=torch.float64)
-    why = "Layers 2, 3 of .* read the keys and values of another layer, beside tokens: not measured"
+    why = "Layers 2, 3 of .* read the keys and values of another layer, in addition to tokens: not measured"
     assert model.attending == [0, 1] and model.masked
     assert re.match(why, model.describe()["left_out"])
-    with pytest.raises(ValueError, match="layer 3 of .* reads the keys and values of .* those that do not are 0, 1"):
+    with pytest.raises(
+        ValueError, match="layer 3 of .* reads the keys and values of .* the layers that do not are 0, 1"
+    ):
         model.attention(3)
     ids = torch.randint(3, 40, (1, 9), generator=torch.Generator().manual_seed(0))
     for layer in (0, 1):

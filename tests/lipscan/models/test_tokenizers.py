@@ -60,7 +60,7 @@ def test_a_tokenizer_that_is_there_and_not_read_is_named(families, tmp_path):
         for file, text in written.items():
             (folder / file).write_text(text)
         model = models.load(folder)
-        with pytest.raises(ValueError, match=f"has a tokenizer that is not read .{sentence}.*: write .*--tokenizer"):
+        with pytest.raises(ValueError, match=f"has a tokenizer that cannot be read .{sentence}.*: write .*--tokenizer"):
             model.token_ids("alice")
         with pytest.raises(FileNotFoundError, match=f"the tokenizer '.*' is not read .{sentence}.*: give another"):
             models.load(families / "bert", tokenizer=folder)

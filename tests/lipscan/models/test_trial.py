@@ -133,7 +133,7 @@ def test_what_no_layout_has_goes_by_its_own_modules(tmp_path):
 
 def test_what_stands_around_the_attention_of_a_trial_is_not_known(tmp_path):
     model = load(tmp_path, "qwen3_moe", {})
-    with pytest.raises(ValueError, match="what its layers do around it is not known"):
+    with pytest.raises(ValueError, match="does not cover the rest of its layers"):
         model.attention(0, "block")
     assert model.attention(0, "heads").output_width == 32
     twin = models.random_twin(model)

@@ -103,7 +103,7 @@ def test_a_full_disk_is_said_and_the_old_pair_of_files_stays(tmp_path, monkeypat
     with recording("pair", {"seed": 1}, tmp_path) as record:
         monkeypatch.setattr(os, "fsync", full)
         fill(record, "b")
-        with pytest.raises(OSError, match="pair.csv .*No space left on device.: what is measured is kept"):
+        with pytest.raises(OSError, match="pair.csv .*No space left on device.: everything measured so far is kept"):
             record.finish()
         monkeypatch.setattr(os, "fsync", real)
         assert {path.name: path.read_bytes() for path in tmp_path.glob("pair.[cj]*")} == old

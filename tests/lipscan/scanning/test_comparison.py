@@ -62,7 +62,7 @@ def test_scans_are_compared(bert, after, story, tmp_path, capsys, monkeypatch):
         assert {path.name for path in (tmp_path / "here" / where).iterdir()} == {"against.csv", "report.html"}
     for words in (["--lengths", "4"], ["--text", str(story)], ["--no-upper"], ["--again"], ["--dry-run"]):
         assert main(["scan", str(tmp_path / "first"), "--against", str(second), *words]) == 2
-        assert "of a scan to be made" in capsys.readouterr().err
+        assert "of a new scan" in capsys.readouterr().err
     # lengths that the other scan lacks; where there is none in common nothing is measured
     assert main([*command, "--lengths", "4,6,8", "--output", "more", "--against", str(second)]) == 0
     assert "--lengths 4,6 measures what is compared" in capsys.readouterr().err

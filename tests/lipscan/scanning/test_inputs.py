@@ -26,7 +26,7 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
     found = scanned(bert, short, tmp_path, lengths=None, upper=False)
     tokens = len(models.first_tokens(small(bert), short.read_text(), 99))
     assert 16 <= tokens < 32 and found.about["settings"]["lengths"] == [4, 8]
-    need = "2 windows of 16 tokens need 28 beside 2 special ones each"
+    need = "2 windows of 16 tokens need 28 besides 2 special tokens each"
     sentence = f"Lengths 4,8 only: the text has {tokens} tokens, but {need}."
     out = StringIO()
     terminal.show(found, file=out)

@@ -140,7 +140,7 @@ def test_a_scan_is_lengthened_and_answers_a_shorter_request(bert, tmp_path, text
     for asked, new, said in (
         ({"layers": "0", "lengths": [5], "close": True}, [(0, 5)], "lengths 5 and the close look"),
         ({"layers": "0,1", "lengths": [9], "close": True}, [(1, 5), (1, 9)], "layers 1"),
-        ({"layers": "0", "lengths": [4], "close": True}, [(0, 4), (1, 4)], "lengths 4. The close look is made anew"),
+        ({"layers": "0", "lengths": [4], "close": True}, [(0, 4), (1, 4)], "lengths 4. The close look is repeated"),
         ({"layers": "1", "lengths": [5, 9]}, [], None),
     ):
         calls.clear(), capsys.readouterr()
@@ -219,7 +219,7 @@ def test_another_configuration_of_the_same_weights_is_another_scan(families, tmp
     [(key, value)] = changed.items()
     with pytest.raises(ValueError, match=rf"another scan \(configuration: {key} .*, not {value}\): name "):
         scanned(folder, text, tmp_path, **BRIEF)
-    with pytest.raises(ValueError, match="the configuration here are another edition"):
+    with pytest.raises(ValueError, match="the configuration here differ from"):
         scanning.remeasure(found.table, found.about["settings"], folder, text)
 
 

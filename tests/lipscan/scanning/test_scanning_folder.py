@@ -81,11 +81,11 @@ def test_a_scan_of_an_older_edition_is_refused_with_the_way_out(bert, copied, tm
     if left in ("nothing", "scan.partial.jsonl"):
         (copied / "scan.json").unlink()
     for call in (scanning.load, lambda _: scanned("no such model", story, tmp_path)):
-        with pytest.raises(ValueError, match="'out' holds a scan of edition 0.3 of lipnb, .*--output.*--again"):
+        with pytest.raises(ValueError, match="'out' holds a scan made by lipnb 0.3, .*--output.*--again"):
             call(copied)
     for verb in ("scan", "status"):
         code, _, error = said(cli, verb, str(copied))
-        assert code == 1 and "edition 0.3 of lipnb" in error
+        assert code == 1 and "made by lipnb 0.3" in error
     assert len(scanned(small(bert), story, tmp_path, **BRIEF, again=True).table) == 2
     assert not (copied / "SHA256SUMS").exists()
 

@@ -35,4 +35,4 @@ def test_the_table_fits_the_terminal_and_a_pipe_gets_lines_of_a_length_to_read(f
         table = lines[head - 1 : end]
         assert longest - 30 < max(map(len, table)) <= longest and "…" not in "".join(table)
         assert all(line == line.rstrip() for line in lines)
-        assert lines[end - 2].endswith(" ok") and lines[end + 1].startswith("proved below: x 2.4 says ")
+        assert lines[end - 2].endswith(" ok") and lines[end + 1].startswith("proved below: x 2.4 means ")

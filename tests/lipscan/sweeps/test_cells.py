@@ -29,9 +29,9 @@ REFUSED = [
     (HEAD + '# %% tags=["injected-parameters"]\nn = 5', "code cell 2 is tagged 'injected-parameters'"),
     ("# %%\nn = 2\nx = 10 * n\n" + HEAD, "code cell 1 reads 'n' (`x = 10 * n`)"),
     ("# %%\nx = [n * i for i in range(3)]\n" + HEAD, "code cell 1 reads 'n'"),
-    (HEAD + "twice = 2 * n", "makes 'twice' of the default of 'n' (`twice = 2 * n`)"),
-    (HEAD + "if n:\n    m = 3", "makes 'm' of the default of 'n'"),
-    (HEAD + "many = [n * i for i in range(3)]", "makes 'many' of the default of 'n'"),
+    (HEAD + "twice = 2 * n", "computes 'twice' from the default of 'n' (`twice = 2 * n`)"),
+    (HEAD + "if n:\n    m = 3", "computes 'm' from the default of 'n'"),
+    (HEAD + "many = [n * i for i in range(3)]", "computes 'many' from the default of 'n'"),
 ]
 REFUSED += [
     (f"{HEAD}# %%\nm = 1\n# %% [markdown]\n# prose\n# %%\n{line}\nprint(n)", f"code cell 3 sets 'n' (`{said}")

@@ -111,7 +111,7 @@ def test_a_full_disk_stops_the_sweep_and_keeps_what_was_finished(answered, monke
     name, write, append = written("grid: {n: {range: [6]}}"), folder.write, folder.Lines.append
     monkeypatch.setattr(folder, "write", lambda path, text: (full(path), write(path, text)))
     monkeypatch.setattr(folder.Lines, "append", lambda lines, *given: (full(lines.path), append(lines, *given)))
-    with pytest.raises(OSError, match="No space left on device.: what is measured is kept"):
+    with pytest.raises(OSError, match="No space left on device.: everything measured so far is kept"):
         sweeps.run(name, progress=False)
     monkeypatch.undo()
     monkeypatch.chdir(answered)

@@ -180,7 +180,7 @@ def test_each_way_to_end_costs_one_point_at_most(place):
     died = "code cell 3: KernelDied: its kernel "
     words = {
         "raise": "code cell 3: ZeroDivisionError: division by zero",
-        "killed": f"{died}was killed by SIGKILL, most often for want of memory",
+        "killed": f"{died}was killed by SIGKILL, most often for lack of memory",
         "exits": f"{died}ended with exit code 3",
         "leaves": "code cell 3: SystemExit: it left by sys.exit before it recorded a value",
         "half": "code cell 3: SystemExit: it left by sys.exit before it recorded all its values",
@@ -272,7 +272,7 @@ def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped_or_kil
     assert now.alive and now.run["process"] == run.pid and now.count("done") == 1 and now.count("running") >= 1
     run.send_signal(signal.SIGTERM)  # a batch system's notice
     code, _, err = end(run)
-    assert code == 130 and "what is finished is kept" in err and "Traceback" not in err
+    assert code == 130 and "finished work is kept" in err and "Traceback" not in err
     assert not sleepers(place) and len(ended()) == len(sweeps.load("sweeps/odd")) == 1
     assert sweeps.status("sweeps/odd").run is None
     # and again, killed without a notice
@@ -334,14 +334,14 @@ def test_workers_can_be_killed_and_commands_stopped_and_the_table_is_the_same(cl
     Path("open").touch()
     code, out, err = end(run)
     assert code == 0, err
-    assert "is gone: what it had in work goes to another one" in out and len(ended("lost")) == 6
+    assert "is gone: its points go to another one" in out and len(ended("lost")) == 6
     # Ctrl-C: the kernels on the workers are gone too, and the same command continues
     Path("open").unlink()
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
     until(lambda: ended("stopped"))
     run.send_signal(signal.SIGINT)
     code, _, err = end(run)
-    assert code == 130 and "what is finished is kept" in err
+    assert code == 130 and "finished work is kept" in err
     until(lambda: not kernels(psutil.Process()))
     kept = len(ended("stopped"))
     Path("open").touch()
@@ -403,7 +403,7 @@ def test_a_lost_scheduler_is_named_and_what_is_finished_is_in_the_table(place):
     code, _, err = end(run)
     vanish(worker)
     assert code == 1 and scheduler.wait() == -signal.SIGKILL
-    assert f"the scheduler {address} went away" in err and "Traceback" not in err
+    assert f"the scheduler {address} is gone" in err and "Traceback" not in err
     assert list(sweeps.load("sweeps/odd").n) == [0] and sweeps.status("sweeps/odd").count("left") == 5
 
 
@@ -418,7 +418,7 @@ def test_whatever_breaks_when_the_scheduler_goes_away_its_sentence_is_the_same(p
     broken = Mock(side_effect=CommClosedError("in <TCP>"))
     client = Mock(status=first, submit=lambda *_, **__: future, run=broken, nthreads=broken)
     client.scheduler.address = "tcp://s:3"
-    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 went away"):
+    with pytest.raises(RuntimeError, match="^the scheduler tcp://s:3 is gone"):
         list(running._outcomes(running.plan(written(GATED)), client, [{}], lambda: False, print))
     client.status = "running"
     assert running._Pool(client, print).size == 0

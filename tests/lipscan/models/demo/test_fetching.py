@@ -117,7 +117,7 @@ def test_alice_that_cannot_be_fetched_is_said_with_its_reason(no_nltk_data, monk
 
 def test_another_book_is_not_taken_for_nltks(tmp_path):
     (tmp_path / "whole").write_text(f"Preface {corpora.FIRST_WORDS} a hole. She remembered {corpora.LAST_WORDS} END")
-    with pytest.raises(ValueError, match="'alice' is not NLTK's text"):
+    with pytest.raises(ValueError, match="'alice' is not NLTK's"):
         corpora.unpack_alice(tmp_path / "whole", tmp_path, "alice")
     assert not (tmp_path / "alice.txt").exists()
 
