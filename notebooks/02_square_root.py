@@ -128,9 +128,9 @@ plt.show()
 # $2\sqrt3\, \norm V_2\, t \sqrt n$. At a given *input* another term can matter more. At two clusters with $p$ near 1
 # the votes are settled: the key term is nearly zero, and the constant comes from the value term.
 #
-# **When $n$ tokens are equal**, every weight is $1/n$, and to first order it does not matter whom a token chooses: key
-# and query terms vanish, for every head. Only the value term is left, which averages the pushes, and the constant is
-# $\norm V_2$ at every length.
+# **When $n$ tokens are equal** and there is no mask, every weight is $1/n$, and to first order it does not matter whom a
+# token chooses: key and query terms vanish, for every head. Only the value term is left, which averages the pushes, and
+# the constant is $\norm V_2$ at every length.
 #
 # A sharper argument gives $1/\sqrt2$ instead of $2\sqrt3$, about five times less, and some heads attain that
 # ({doc}`21_general_bound`).
@@ -207,8 +207,9 @@ plt.show()
 #
 # $$\gamma^*(A) = \tfrac12 \max_{\abs x \le 1} \big(\abs{A x} - x \cdot A x\big)$$
 #
-# is the **exact rate**: half the largest gap between the best score that a token can give and the score that it gives
-# itself ({doc}`29_exact_rate`). Here it is 1.
+# is the **exact rate**: half the largest gap between the best score that a token can give to a place in the ball and the
+# score that it gives itself, so that the exponent above is the gap itself, times $R^2$ ({doc}`29_exact_rate`). Here
+# $\gamma^*$ is 1.
 #
 # ## What this shows and does not show
 #

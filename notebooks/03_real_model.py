@@ -112,8 +112,9 @@ print(f"at most  {lip.upper:.4f}, with probability {lip.confidence:.6f}")
 # :::
 # ::::
 #
-# So the constant is {glue:text}`three-constant:.1f`. If chance and rounding must be excluded too, there is the *bracket*
-# of {doc}`62_certified_bracket`, a proof that counts the rounding of every step. It is wider, from
+# So the constant is {glue:text}`three-constant:.1f`. This certificate holds with a probability. If chance
+# and rounding must be excluded, there is the *bracket* of {doc}`62_certified_bracket`, a proof that counts the rounding
+# of every step (page 05 calls its upper end *certified*). It is wider, from
 # {glue:text}`three-certain-low:.1f` to {glue:text}`three-certain-high:.1f` in its quickest form, because it proves a bound
 # for all directions at once instead of searching for the worst one.
 #
@@ -132,7 +133,7 @@ figures.token_line.TokenLine(words, share, moved)
 
 # %% [markdown]
 # Yes: `[CLS]`, the token that every text of MiniLM begins with, carries {glue:text}`three-carries:.0%` of the push, and
-# *all* outputs move, by {glue:text}`three-least-move:.1f` to {glue:text}`three-most-move:.1f`. It is the lone token of
+# *all* outputs move, by {glue:text}`three-least-move:.1f` to {glue:text}`three-most-move:.1f` each for a push of length 1. It is the lone token of
 # the last page: on average over heads and tokens it gets {glue:text}`three-popular:.0%` of the attention.
 #
 # ## How the worst push is found

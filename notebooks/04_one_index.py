@@ -256,8 +256,8 @@ print(found)
 # 4. Claim nothing about the worst input: that needs a search and a bound ({doc}`66_worst_inputs`).
 # :::
 #
-# **One thing to try.** In the first folded cell of section 2 set `A = -torch.eye(d).double()`: attention is
-# no longer uniform, yet neither line changes its slope. Why? Look at how `inputs` makes the tokens.
+# **One thing to try.** Section 2 has two folded cells. In the first set `A = -torch.eye(d).double()`; the second draws
+# both lines. Attention is no longer uniform, yet neither line changes its slope. Why? Look at how `inputs` makes the tokens.
 #
 # :::{dropdown} The answer
 # The same four tokens are repeated, so each output is what four tokens alone would give, at every length: the constant
