@@ -323,8 +323,8 @@ figures.table(shown, bold=shown.layer == 3)
 # {glue:text}`positions-four-news:.2f` (AG News) and {glue:text}`positions-four-python:.2f` (Python) over 128 to 512. No
 # theorem is contradicted: $\sqrt n$ bounds the constant, not its slope over part of the lengths.
 #
-# **The norm is not the reason.** The mean norm that attention receives changes by at most {glue:text}`positions-moved:.1f`
-# % between 2 and 512 tokens, and before layer normalisation it falls. Without positions layer 3 keeps its slope within
+# **The norm is not the reason.** The mean norm that attention receives changes by at most
+# {glue:text}`positions-moved:.1f` % between 2 and 512 tokens, and before layer normalisation it falls. Without positions layer 3 keeps its slope within
 # {glue:text}`positions-change-most:.2f`.
 #
 # :::{dropdown} Three more measurements of positions

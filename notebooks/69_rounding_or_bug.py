@@ -62,12 +62,12 @@ def without_bias(network):
 rounding = compared(model, worst=True)
 bug = compared(without_bias(model.module))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-errors", "caption": "Local errors of gpt2-mini in bfloat16, relative to what a layer or a half gives, and their floors (dashed). Left: every error lies on its floor, so the difference is rounding. Right: one bias is forgotten. The MLP of that layer stands out, and nothing after it, although all later states are wrong."}, "image": {"alt": "Two panels of errors against the layer, logarithmic, for layers, attention halves and MLP halves. On the left all solid lines lie on dashed ones. On the right they do too, except at layer 3, where the error of the MLP half is several times its floor and that of the layer twice."}}
-figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), sharey=True)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-69-errors", "caption": "Local errors of gpt2-mini in bfloat16, relative to what a layer or a half gives, and their floors (dashed; shaded, from the least to the largest of several kernels). Above: every error lies on its floor, so the difference is rounding. Below: one bias is forgotten. The MLP of that layer stands out, and nothing after it, although all later states are wrong."}, "image": {"alt": "Two panels of errors against the layer, logarithmic, for layers, attention halves and MLP halves. Above, all solid lines lie on dashed ones. Below, they do too, except at layer 3, where the error of the MLP half is several times its floor and that of the layer twice."}}
+figure, axes = plt.subplots(2, 1, figsize=(6.2, 6.6), sharex=True, sharey=True)
 for ax, one, title in zip(axes, (rounding, bug), ("Rounding", "A forgotten bias"), strict=True):
     errors(one.table, ax=ax)
     ax.set_title(title)
-axes[1].set_ylabel("")
+axes[0].set_xlabel("")
 handles, labels = axes[0].get_legend_handles_labels()
 figure.legend(handles, labels, loc="outside lower center", ncols=3)
 plt.show()
@@ -75,8 +75,9 @@ plt.show()
 # %% [markdown]
 # ## By hand: two layers, one digit
 #
-# <!-- typed: arithmetic by hand, which the next cell does --> Two layers square a number, and a computer keeps one digit after the point. From 1.1 the reference gets
-# 1.21 and then 1.4641, the other gets 1.2 and then 1.4. How much of the difference comes from which layer?
+# <!-- typed: arithmetic by hand, which the next cell does -->
+# Two layers square a number, and a computer keeps one digit after the point. From 1.1 the reference gets 1.21 and then
+# 1.4641, the other gets 1.2 and then 1.4. How much of the difference comes from which layer?
 
 
 # %%
@@ -96,7 +97,8 @@ print("local errors:", np.round(local, 4), " carried to the end:", np.round(carr
 print("sum:", round(sum(carried), 4), " difference:", round(rounded[2] - exact[2], 4))
 
 # %% [markdown]
-# <!-- typed: arithmetic by hand --> Both local errors are at most 0.05, half a digit: this is rounding. Had the other's first layer given 1.4, its local
+# <!-- typed: arithmetic by hand -->
+# Both local errors are at most 0.05, half a digit: this is rounding. Had the other's first layer given 1.4, its local
 # error would be 0.19, almost four times what rounding can do. The second layer would still be clean.
 #
 # ## The same for a network

@@ -6,7 +6,8 @@
   const mark = () => {
     for (const formula of document.querySelectorAll(".bd-article span.math")) {
       const drawn = formula.querySelector("svg");
-      const column = formula.closest("p, li, dd, td, figcaption, dt, h1, h2, h3");
+      const nearest = formula.closest("p, li, dd, td, figcaption, dt, h1, h2, h3");
+      const column = nearest?.clientWidth ? nearest : nearest?.closest("td"); // a paragraph in a cell may stand in a line
       if (!drawn || !column) continue;
       const full = formula.parentElement.matches(".together") ? 12 : 0; // room for a full stop
       formula.classList.toggle("too-wide", drawn.getBoundingClientRect().width + full > column.clientWidth + 1);
