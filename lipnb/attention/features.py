@@ -11,8 +11,8 @@ __all__ = ["Feature"]
 class Feature(StrEnum):
     """Features beyond the plain heads of the theorems. Values are the words used in messages.
 
-    A bound or a solver names the features that it supports: ``attention.check_plain("this "
-        "bound", also=(Feature.ROTARY,))``.
+    A bound or a solver names the features that it supports, as in
+    ``attention.check_plain("this bound", also=(Feature.ROTARY,))``.
 
     Examples
     --------

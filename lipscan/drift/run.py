@@ -81,6 +81,8 @@ def drift(
     _check_given(dtype, against)
     if output is not None and Path(output).is_file():
         raise FileExistsError(f"{output} is a file: name a folder.")
+    if output is not None:
+        _check_folder(Path(output))
     settings: dict[str, Any] = {"worst": worst, "seed": seed}
     if isinstance(against, str | os.PathLike) and is_file(against):
         other, model = read(against), _loaded(model)
@@ -104,6 +106,14 @@ def drift(
     with recording.bar(bench.steps, "step", progress) as bar:
         rows = [row for number in range(len(other.ids)) for row in bench.measured(number, bar.update)]
     return _noted(joined(pd.DataFrame(rows), dtype, about))
+
+
+def _check_folder(folder):
+    """Refuse a folder with the results of another command, or with a report of the user's own."""
+    ours = any((folder / name).is_file() for name in (f"{TABLE}.json", f"{TABLE}.partial.jsonl"))
+    for name in ("scan.json", "scan.csv", "report.html", "points.jsonl"):
+        if (folder / name).is_file() and not (ours and name == "report.html"):
+            raise FileExistsError(f"the folder {folder} holds {name} of something else: name another folder.")
 
 
 def _kept(bench, folder, about, dtype, progress):
@@ -181,7 +191,10 @@ def _measured(bench, folder, about, progress):
 
 def windows_of(model: Any, text: str | os.PathLike, length: int, windows: int, seed: int) -> tuple[Model, Tensor, dict]:
     """The model, token ids (windows, length) of a text, and what was read; ValueError if the text is too short."""
-    reader, about = prepare(model, text, ScanOptions(lengths=[length], windows=windows, seed=seed))
+    try:
+        reader, about = prepare(model, text, ScanOptions(lengths=[length], windows=windows, seed=seed))
+    except ValueError as error:  # a scan has several lengths, a comparison one
+        raise ValueError(str(error).replace("--lengths", "--length")) from None
     if reader.model.architecture.reads != "input_ids":
         raise ValueError(f"{reader.model.name} does not read text: drift compares networks that read token ids.")
     return reader.model, reader.inputs[length], {name: about[name] for name in ("text", "text_sha256")}
@@ -269,6 +282,9 @@ def _noted(found):
     else:
         own = "float32" if held == "float64" else held
         said += f"it was computed in a finer type than {dtype}. Give --dtype {own}, or leave --dtype out."
+        if found.verdict.kind == "rounding":
+            sentence = f"cannot tell: {dtype} is coarser than the type of the file, so its floor hides faults"
+            found.verdict = found.verdict._replace(kind="cannot tell", sentence=sentence)
     found.about["note"] = said
     return found
 

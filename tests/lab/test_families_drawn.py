@@ -167,7 +167,7 @@ def test_the_layers_of_a_hybrid_that_hold_attention_are_measured(model_type, tmp
         assert torch.equal(read[layer].received, model.activations(ids, layer))
         assert torch.equal(read[layer].stream, model.activations(ids, layer, "block"))
     for call in (model.attention, lambda layer: model.activations(ids, layer)):
-        with pytest.raises(ValueError, match="layer 2 of .* holds no attention: those that do are 1, 3"):
+        with pytest.raises(ValueError, match="layer 2 of .* holds no attention: the layers that do are 1, 3"):
             call(2)
 
 

@@ -79,8 +79,10 @@ def test_stored_rows_are_in_order(name):
     assert len(table) == ROWS[name]
     panels = dict(list(table.groupby("model")))
     figure = figures.worst_inputs.between(panels, thing="rows")
-    drawn = 4 + table.text.notna().any()  # no text, no marks of it
-    assert all(len(ax.lines) == drawn and ax.get_yscale() == "log" for ax in figure.axes)
+    for ax, rows in zip(figure.axes, panels.values(), strict=True):
+        forks = (rows.ascended > figures.worst_inputs.APART * rows.fork).any()  # drawn only where they differ
+        assert len(ax.lines) == 3 + rows.text.notna().any() + forks  # no text, no marks of it
+        assert ax.get_yscale() == "log"
 
 
 def test_the_own_terms_of_a_head_are_shares_of_products_of_norms(monkeypatch):

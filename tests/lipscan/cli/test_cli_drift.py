@@ -23,10 +23,7 @@ def test_from_a_dump_to_the_layer_of_a_fault(families, story, tmp_path, said, mo
     assert code == 0 and "2 x 6 tokens of story.txt, hidden_states.0 to .2;" in out and len(out.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]
     states = load_file("own.safetensors")
-    for wrong, verdict in (
-        ("mlp.1", "): mlp.1 is not what "),
-        ("hidden_states.2", "not rounding: layer 1, "),
-    ):
+    for wrong, verdict in (("mlp.1", "): mlp.1 is not what "), ("hidden_states.2", "not rounding: layer 1, ")):
         save_file(states | {wrong: states[wrong] * 1.01}, "mine.safetensors")
         code, out, _ = said(cli, "drift", str(families / "bert"), "--against", "mine.safetensors", "--out", "here")
         assert code == 3 and verdict in out

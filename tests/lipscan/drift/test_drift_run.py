@@ -122,12 +122,14 @@ def test_a_file_finer_than_the_type_it_is_held_against_is_told(families, tmp_pat
     path = drift.dump(model, ids, tmp_path / "fine.safetensors", dtype=torch.float32)
     found = drift.drift(model, against=path, dtype="bfloat16", output=tmp_path / "out", progress=False)
     assert "Give --dtype float32" in found.about["note"]
+    assert found.verdict.kind == "cannot tell" and "coarser" in found.verdict.sentence
     assert found.about["note"] in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "note" not in drift.drift(model, against=path, progress=False).about
     low = drift.dump(model, ids, tmp_path / "low.safetensors", dtype=torch.bfloat16)
     assert "note" not in drift.drift(model, against=low, progress=False).about
     wide = drift.dump(model, ids, tmp_path / "wide.safetensors", dtype=torch.float64)
-    assert "float32 is the finest" in drift.drift(model, against=wide, progress=False).about["note"]
+    found = drift.drift(model, against=wide, progress=False)
+    assert "float32 is the finest" in found.about["note"] and found.verdict.kind == "rounding"
 
 
 def test_a_file_written_again_or_other_weights_are_measured_again(families, tmp_path, counted):
@@ -169,3 +171,11 @@ def test_states_of_a_low_type_in_a_wider_one_are_told(families, tmp_path):
     with pytest.raises(ValueError, match="bfloat16 numbers stored in float32: say --dtype bfloat16"):
         drift.drift(model, against=path, progress=False)
     assert drift.drift(model, against=path, dtype="bfloat16", progress=False).verdict.kind == "rounding"
+
+
+@pytest.mark.parametrize("name", ["scan.json", "report.html"])
+def test_a_folder_of_something_else_is_left_as_it_is(families, story, tmp_path, counted, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(FileExistsError, match=f"holds {name} of something else: name another folder"):
+        drift.drift(families / "bert", story, dtype="float16", output=tmp_path, **QUIET)
+    assert not counted and (tmp_path / name).read_text() == "mine"

@@ -263,7 +263,7 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
     again = scanning.remeasure(found.table, found.about["settings"], bert, text)
     assert len(again) == 2 and (again["lipschitz difference"] < 1e-5).all()
     text.write_text(WORDS.replace("rabbit", "queen"))
-    with pytest.raises(ValueError, match="another edition"):
+    with pytest.raises(ValueError, match="differ from the table"):
         scanning.remeasure(found.table, found.about["settings"], bert, text)
 
 

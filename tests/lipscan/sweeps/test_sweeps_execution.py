@@ -483,7 +483,7 @@ def test_a_pool_whose_workers_are_gone_is_named_and_not_waited_for_without_end(m
     assert [sentence.split()[2] for sentence in said] == ["tcp://a:1", "tcp://b:2"]
     pool._looked -= running.EVERY
     monkeypatch.setattr(running, "GONE", 0)
-    with pytest.raises(RuntimeError, match="no worker at tcp://s:3, .* the last one was tcp://b:2"):
+    with pytest.raises(RuntimeError, match="no worker at tcp://s:3 .* the last one was tcp://b:2"):
         pool.look()
 
 
