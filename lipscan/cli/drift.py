@@ -8,6 +8,7 @@ from lipscan.drift.words import HEADINGS
 
 TEXT = "python_reference"  # ships with Python, so always available
 BUG = 3  # exit code: 1 is an error, as for every verb
+OF_TEXT = {"text": TEXT, "length": 128, "windows": 2}  # options that a file of states leaves without a use
 TYPES = ("bfloat16", "float16", "float32")
 
 EXAMPLES = """\
@@ -109,8 +110,12 @@ def add(verbs):
         help="a text file (UTF-8), or alice, ag_news, ptb, reactions, python_reference (default); a file of states has "
         "its own",
     )
-    verb.add_argument("--length", type=count, default=128, metavar="N", help="tokens of a window (default 128)")
-    verb.add_argument("--windows", type=count, default=2, metavar="N", help="windows at random places (default 2)")
+    verb.add_argument(
+        "--length", type=count, default=OF_TEXT["length"], metavar="N", help="tokens of a window (default 128)"
+    )
+    verb.add_argument(
+        "--windows", type=count, default=OF_TEXT["windows"], metavar="N", help="windows at random places (default 2)"
+    )
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="of the places and of random errors (default 0)")
     verb.add_argument("--worst", action="store_true", help="the largest gain of any error too: minutes")
     verb.add_argument(
@@ -132,6 +137,10 @@ def run(arguments):
         from lipscan.drift import terminal
         from lipscan.drift.run import drift, folder_of, is_file
 
+    if arguments.against is not None and is_file(arguments.against):
+        unread = [f"--{name}" for name, usual in OF_TEXT.items() if getattr(arguments, name) != usual]
+        if unread:
+            raise ValueError(f"{arguments.against} brings its own tokens: leave {', '.join(unread)} out.")
     given = {name: getattr(arguments, name) for name in ("length", "windows", "seed")}
     if arguments.dump is not None:
         print(_dumped(arguments, given))

@@ -302,6 +302,7 @@ COMMANDS = [  # words, exit code, what the sentence says
     ("drift minilm --against nowhere.safetensors", 1, "nowhere.safetensors"),
     ("drift minilm --dump a --against b", 1, "leave --against out"), ("drift minilm --dump folder", 1, "is a folder"),
     ("drift minilm --length 0", 2, "1 or more"),
+    ("drift minilm --against a.safetensors --length 9", 1, "leave --length out"),
     ("drift minilm --dtype float16 --text short.txt", 1, "take --length 4 "),
     ("sweep small.yml --limit 0", 2, "1 or more"), ("sweep small.yml --workers none", 2, "1 or more"),
     ("sweep small.yml --timeout -1", 2, "above 0"), ("sweep small.yml --timeout soon", 2, "'soon'"),
