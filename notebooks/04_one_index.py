@@ -215,9 +215,9 @@ sub_counts = closeness.counted(sub)
 #
 # ## A layer of your own
 #
-# The folded cell needs PyTorch and transformers and nothing of ours; its first three lines are yours. It takes any text
-# encoder or decoder that transformers loads, and any module of it whose first input and first output are the tokens.
-# For layer 3 of MiniLM, without its output projection, three starts give:
+# The two folded cells need PyTorch and transformers and nothing of ours; the first three lines are yours. They take any
+# text encoder or decoder that transformers loads, and any module of it whose first input and first output are the
+# tokens. For layer 3 of MiniLM, without its output projection, three starts give:
 
 # %% tags=["hide-input"]
 folder = minilm_folder()  # yours: a folder, or a name on the hub
@@ -234,6 +234,8 @@ module, calls = model.get_submodule(name), []
 hook = module.register_forward_pre_hook(lambda *call: calls.append(call[1:]), with_kwargs=True)
 model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=64))
 hook.remove()
+
+# %% tags=["hide-input"]
 args, others = calls[0]
 x = (args[0] if args else others.pop("hidden_states")).detach()
 f, found = lambda x: module(x, *args[1:], **others)[0], []
