@@ -503,9 +503,9 @@ plt.show()
 # {glue:text}`why-net-gpt2-high:.2f`] and {glue:text}`why-product-gpt2:.2f`.
 #
 # *A jump where training ended.* MiniLM was trained on texts of at most 128 tokens. Its first layer jumps there, from
-# {glue:text}`why-before:.1f` at 120 tokens to {glue:text}`why-beyond:.1f` at 160 ({numref}`fig-43-jump`). The same 64
-# tokens have {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places larger by 100. With
-# one position for all places no length that we tried jumps.
+# {glue:text}`why-before:.1f` at 120 tokens to {glue:text}`why-beyond:.1f` at 160 ({numref}`fig-43-jump`). For the
+# same 64 tokens the constant is {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places 100
+# further on. If all places have one position, the constant jumps at no length that we tried.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-jump", "caption": "The first layer of MiniLM, unmasked: one dot for each stored window, and medians of the windows measured when this page runs. The constant more than doubles where its training texts ended, so no single {term}`exponent` describes lengths on both sides."}, "image": {"alt": "Constant of the first layer of MiniLM against the number of tokens up to 512, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond."}}
 token_ids = model.token_ids(corpora.read(corpus))

@@ -724,7 +724,7 @@ ledger.record(
 #   is our reconstruction with exponent 2.
 # - Tied matrices and the own token are both needed. {doc}`56_language_model` measures how large the constant of untied
 #   matrices is on text.
-# - {doc}`54_l2_tightness` asks how close the bound in the maximum norm comes. The Euclidean bound is far from tight for
+# - {doc}`54_l2_tightness` asks how close the bound in the maximum norm is to the constant. The Euclidean bound is far from tight for
 #   many tokens ({doc}`58_euclidean_growth`), and with several heads all such bounds lose by multiplying norms.
 # - No inverse of the table failed, before or after training, in either norm. In exact arithmetic that is a theorem;
 #   rounding is counted with four epsilons an evaluation. Sizes and factors are our reconstruction; we do not know the

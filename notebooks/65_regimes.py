@@ -365,7 +365,7 @@ for theta in np.linspace(0.25, 1.95, 35):
 phases = pd.DataFrame(phases, columns=["theta", "fork", "one"])
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-phases", "caption": "Between the regimes: the best of 401 heights for each length $n = e^{\\theta t}$, at $t = 200$. Up to $\\theta = 1$ the constant is known to its leading factor; between 1 and 2 it lies between the solid and the dotted line. {term}`Gradient ascent` over four groups of tokens, done once, came no higher than the marks."}, "image": {"alt": "The constant over t times the root of n against theta. A line is flat at 0.71 up to one, bends down to one half at 1.7 and is flat again up to two. Forks follow it from below and fall off after 1.7, where squares at one half take over; a dotted line stays at 0.71."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-phases", "caption": "Between the regimes: the best of 401 heights for each length $n = e^{\\theta t}$, at $t = 200$. Up to $\\theta = 1$ the constant is known to its leading factor; between 1 and 2 it lies between the solid and the dotted line. {term}`Gradient ascent` over four groups of tokens, done once, found nothing above the marks."}, "image": {"alt": "The constant over t times the root of n against theta. A line is flat at 0.71 up to one, bends down to one half at 1.7 and is flat again up to two. Forks follow it from below and fall off after 1.7, where squares at one half take over; a dotted line stays at 0.71."}}
 def G(theta):
     return np.where(theta <= 1, 0.5**0.5, np.maximum((np.maximum(theta * (2 - theta), 0) / 2) ** 0.5, 0.5))
 

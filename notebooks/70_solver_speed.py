@@ -103,8 +103,8 @@ figures.table(counts, names={name: name for name in counts}, digits=9)
 # - At confidence one half, up to half of the upper bounds may fail where the first singular values nearly coincide.
 # - The last row has one value above a cluster, larger by a factor $1 + \delta$ with $\delta$ from $10^{-6}$ to
 #   $10^{-2}$, in up to a million dimensions. It cannot show a failure rate of one in a hundred thousand. Another
-#   {glue:text}`solver-open:d` runs did not converge, since we had switched float64 off on purpose; no bound of theirs
-#   was too low, but these bounds are up to {glue:text}`solver-widest:.2f` times the truth, so they test little.
+#   {glue:text}`solver-open:d` runs did not converge, because we had switched float64 off on purpose. None of their bounds
+#   was too low. But these bounds are up to {glue:text}`solver-widest:.2f` times the truth, so they test little.
 
 # %% tags=["hide-input"]
 shares = bench["shares"].pivot_table(index="layer", columns="step", values="seconds", aggfunc="sum", sort=False)
