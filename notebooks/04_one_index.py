@@ -336,7 +336,7 @@ slopes |= {name.replace("_", "-"): counts[name] for name in closeness.EXPONENTS}
 for key, value in slopes.items():
     glue(f"four-{key}", float(value), display=False)
 
-# %% tags=["remove-input", "nbval-check-output"]
+# %% tags=["remove-input"]
 for tokens, row in zip(inputs, table.itertuples(), strict=True):
     if A.any():  # no longer uniform attention
         break
@@ -350,6 +350,8 @@ assert A.any() or centred[0] < 1e-6 and centred[1] > 1.5 * torch.linalg.matrix_n
 opposite = Attention.from_matrices(-torch.eye(d).double(), V)
 answer = [(power_iteration(opposite, x, 1), power_iteration(opposite, x, 0) / len(x) ** 0.25) for x in inputs]
 assert all(abs(a / b - 1) < 1e-6 for one in answer for a, b in zip(one, answer[0], strict=True)), "the answer"
+
+# %% tags=["remove-input", "nbval-check-output"]
 assert layer_growth.CLOSE == 0.1, "the text and the caption say within 0.1"
 assert abs(maps.mean() - 0.25) < 0.02 and len(maps) == 7, "on average, yes"
 assert counts["error_quarter"] < 0.6 * min(counts["error_none"], counts["error_half"])
