@@ -24,10 +24,10 @@ MODULES = {
 
 @pytest.fixture(scope="module")
 def lines():
-    """The cell less its first lines, which say what is the reader's."""
+    """Both cells, up to the prose after them, less the first lines, which say what is the reader's."""
     page = next(source for source in sources(ROOT) if "import AutoModel" in source.read_text(encoding="utf-8"))
     _, found, rest = page.read_text(encoding="utf-8").partition("import torch\nfrom transformers import AutoModel")
-    return (found + rest).partition("# %%")[0]
+    return (found + rest).partition("# %% [markdown]")[0]
 
 
 @pytest.mark.parametrize("family", MODULES)
