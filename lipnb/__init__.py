@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-__version__ = "0.3.0"  # the only place: pyproject.toml reads it
+__version__ = "0.4.0"  # the only place: pyproject.toml reads it
 
 MODULES = (
     "attention",
