@@ -7,7 +7,7 @@ from lipscan.cli.words import Unknown, count, folder_named
 from lipscan.drift.words import HEADINGS
 
 TEXT = "python_reference"  # ships with Python, so always available
-BUG = 3  # exit code: 1 is an error, as for every verb
+CODES = {"rounding": 0, "bug": 3, "cannot tell": 4}  # exit codes: 1 is an error, 2 a command not understood
 OF_TEXT = {"text": TEXT, "length": 128, "windows": 2}  # options that a file of states leaves without a use
 TYPES = ("bfloat16", "float16", "float32")
 
@@ -43,7 +43,7 @@ A verdict and a table are printed; the folder given by --out gets
 A command that is stopped continues where it was when it is given again; `lipnb status FOLDER` tells
 how far it is.
 
-The exit code is 0 for "rounding" and "cannot tell", 3 for "not rounding". As for every verb it is 1
+The exit code is 0 for "rounding", 3 for "not rounding", 4 for "cannot tell". As for every verb it is 1
 for an error, which is said in a sentence, and 2 for a command that was not understood.
 """
 
@@ -128,7 +128,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Compare, write the report, print the table; 3 if the verdict is a bug."""
+    """Compare, write the report, print the table; the exit code follows the verdict."""
     from lipnb.extras import extra
 
     if arguments.dump is not None and arguments.against is not None:
@@ -163,7 +163,7 @@ def run(arguments):
         )
     terminal.show(found)
     print(f"\nReport: {folder / 'report.html'}")
-    return BUG if found.verdict.kind == "bug" else 0
+    return CODES[found.verdict.kind]
 
 
 def _stored(arguments):

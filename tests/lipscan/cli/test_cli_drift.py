@@ -30,6 +30,15 @@ def test_from_a_dump_to_the_layer_of_a_fault(families, story, tmp_path, said, mo
     assert (tmp_path / "here" / "drift.csv").is_file()
 
 
+def test_neither_rounding_nor_a_bug_has_its_own_exit_code(families, story, tmp_path, said, monkeypatch):
+    """A script that goes on after 0 must not take a comparison that tells nothing for a pass."""
+    monkeypatch.chdir(tmp_path)
+    words = ["drift", str(families / "bert"), "--text", str(story), *"--length 6 --windows 1".split()]
+    said(cli, *words, "--dtype", "float32", "--dump", "fine.safetensors")
+    code, out, _ = said(cli, *words[:2], "--against", "fine.safetensors", "--dtype", "bfloat16", "--out", "here")
+    assert code == 4 and "\ncannot tell: bfloat16 is coarser" in out
+
+
 def test_the_worst_gain_has_a_column(families, story, tmp_path, said, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["drift", str(families / "bert"), "--text", str(story), *"--length 4 --windows 1 --worst".split()]
