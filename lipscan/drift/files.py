@@ -195,8 +195,8 @@ def _check_header(path, slices):
     for half in ("attention", "mlp"):
         if beyond := [at for at in numbers[half] if at >= count - 1]:
             raise ValueError(
-                f"{name} holds {half}.{beyond[0]}, but its states end at hidden_states.{count - 1}, the output of layer "
-                f"{count - 2}: add hidden_states.{beyond[-1] + 1}, or number the halves by their layer, from 0."
+                f"{name} holds {half}.{beyond[0]}, but its states end at hidden_states.{count - 1}, the output of "
+                f"layer {count - 2}: add hidden_states.{beyond[-1] + 1}, or number the halves by their layer, from 0."
             )
     for half, twin in (("attention", "mlp"), ("mlp", "attention")):
         if alone := sorted(numbers[half] - numbers[twin]):
