@@ -91,6 +91,15 @@ def test_a_lower_bound_holds_whatever_the_recurrence_did(monkeypatch):
             assert found.precision_limited.all() and not found.converged.any() and torch.isinf(found.upper).all()
 
 
+def test_where_nothing_goes_wrong_the_last_product_says_what_the_recurrence_said():
+    """The Ritz value is ``upper / (1 + rtol)``; the page on the solver says how near it is to the value."""
+    values, rtol = torch.stack([few_large_values(300, 0.02, draw) for draw in range(200)]), 1e-4
+    found = lanczos(lambda u: values * (values * u), random_starts(200, 300, 11).float(), rtol=rtol)
+    assert found.converged.all()
+    apart = (found.upper.double() / (1 + rtol) / found.value.double() - 1).abs()
+    assert apart.max() < 4 * torch.finfo(torch.float32).eps
+
+
 @pytest.mark.parametrize("factor", [1e4, torch.inf])
 def test_an_item_that_loses_its_basis_leaves_its_neighbours_as_they_are(monkeypatch, factor):
     """One of two is made longer by its orthogonalisation, as a lost basis does, or beyond all numbers at once."""
