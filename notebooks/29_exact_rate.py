@@ -127,8 +127,8 @@ print(f"constant {constant_at_measure(nilpotent, eye, x, a):,.0f}, e^s = {np.exp
 #
 # $$T(y) = \sum_i a_i \frac{e^{A x_i \cdot y}}{Z_i} \le \exp \max_m A m \cdot (y - m) \le e^{2 \gamma^* R^2} ,$$
 #
-# where $m$ runs through the convex hull of the tokens. For $A \ne 0$ both are equalities at the point $R y$ if one
-# token $R x$ has all the weight, where $x$ attains the maximum in $\gamma^*$ and $y = A x / \abs{A x}$. With a query
+# where $m$ runs through the convex hull of the tokens. For $A \ne 0$ both are equalities at $y = R\, A x / \abs{A x}$
+# if one token $R x$ has all the weight, where $x$ attains the maximum in $\gamma^*$. With a query
 # bias $A m + b$ stands for $A m$, $b = K^\top b_Q / \sqrt k$, and $2 \gamma^* R^2 + 2 \abs b R$ for $2 \gamma^* R^2$;
 # then only the first equality remains.
 # :::
@@ -561,8 +561,8 @@ print(f"rate of A_0: 0, largest rate of an A_m: {bounds.mean_field_rate(-eye[:1,
 #    at most $t \sqrt S$ times that length, $S = \sum_j P_j^2 z_j^2 / a_j = E[z^2 w]\, E[1 / w]$.
 # 3. *Two values of w.* Divide an atom of $P$ into two, with $w = e^{\pm t}$ and the mean of $w$ kept: $E[z^2 w]$ stays,
 #    $E[1 / w]$ does not fall. So let $w = e^t$ on a set $H$ of mass $q$ and $e^{-t}$ elsewhere.
-# 4. Let $M_H = E[z^2; H]$ and $M_L$ be the rest, together at most 1. Then $S = M_H (q + (1 - q) e^{2t}) + M_L (1 -
-#    q + q e^{-2t}) \le (1 - q) M_H\, e^{2t} + 1$.
+# 4. Let $L$ be the complement of $H$, $M_H = E[z^2; H]$ and $M_L = E[z^2; L]$, together at most 1. Then $S = M_H (q +
+#    (1 - q) e^{2t}) + M_L (1 - q + q e^{-2t}) \le (1 - q) M_H\, e^{2t} + 1$.
 # 5. *The largest $M_H$.* It is a convex function of the positions, so these are at the ends $\pm 1$. It is also convex
 #    in the mass of $L$ at $+1$, so by symmetry $L$ is at $-1$. With the mass $h$ of $H$ at $+1$, $M_H = 4 h - (8 - 4 q)
 #    h^2$. For $q \le 1 - 1 / \sqrt 2$ it is largest at $h = q$, where it is $4 q (1 - q)^2$; else it is at most

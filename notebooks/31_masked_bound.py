@@ -197,7 +197,7 @@ for n in (2, 4, 8, 16, 32, 64, 128):
     tight.append((n, *norms, norms[0] / n**0.5, norms[0] / upper))
 tight = pd.DataFrame(tight, columns=["n", "masked", "unmasked", "masked / sqrt(n)", "over Thm 4.3"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-two-clusters", "caption": "The constant at the two clusters ($R = 2$), divided by $\\sqrt n$. With the mask it equals $\\sqrt n$ for few tokens and exceeds it for many. Without the mask it starts lower and ends higher."}, "image": {"alt": "Constant over the square root of n against the number of tokens at the two clusters. The masked curve starts at one and ends a little above it; the unmasked one starts below it and ends further above."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-two-clusters", "caption": "The constant at the two clusters ($R = 2$), divided by $\\sqrt n$. With the mask it is just above $\\sqrt n$ for few tokens and further above it for many. Without the mask it starts lower and ends higher."}, "image": {"alt": "Constant over the square root of n against the number of tokens at the two clusters. The masked curve starts at one and ends a little above it; the unmasked one starts below it and ends further above."}}
 ax = figures.panels(1, width=6.2, height=3.6)[0]
 for name, marker, colour in (("unmasked", "s", "#e69f00"), ("masked", "o", "#0072b2")):
     share = tight[name] / tight.n**0.5

@@ -200,8 +200,8 @@ print("✓ no constant exceeds a bound of this page")
 #
 # - The three terms use the attention matrix at the input and hold at that input alone. A
 #   {term}`bracket` ({doc}`62_certified_bracket`) comes closer there: its upper end is at most
-#   {glue:text}`../notebooks/05_scan_your_model.ipynb::certified_high:.1f` times the constant in the layers that were
-#   scanned.
+#   {glue:text}`../notebooks/05_scan_your_model.ipynb::certified_high:.1f` times the constant in the layers and
+#   windows of the scans where it was computed.
 # - The ratios of the first table are what gradient ascent found on small random layers; trained ones were not tried.
 # - {prf:ref}`scan-rotary` does not cover biases. {prf:ref}`scan-in-use` covers those of queries and keys, through $a$ and
 #   $c$.

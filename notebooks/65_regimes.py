@@ -162,7 +162,7 @@ plt.show()
 # %% [markdown]
 # ## By hand: a fork of three tokens
 #
-# The worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at one place, to which both prongs
+# Most of the worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at one place, to which both prongs
 # have the same score. Take $n = 3$ and a straight angle, with one token at $R e_1$ and prongs at $\pm R e_2$. This token
 # gives each prong nearly half of its {term}`attention`, and its output moves as they do.
 
@@ -202,8 +202,8 @@ plt.show()
 # :::
 #
 # The first is {prf:ref}`general-optimal`, the second {prf:ref}`mean-field-constant`. Where $-\norm A_2$ is an
-# eigenvalue of $A$ and $\abs V$ is largest along and across its eigenvector, the leading constants of both, for
-# many tokens, are attained: $t \sqrt{n / 2}$ and $\frac{3 \sqrt 3}8\, t e^t$.
+# eigenvalue of $A$ with the unit eigenvector $u$, and $\abs{V u} = \abs{V w} = \norm V_2$ for a unit vector $w$ orthogonal
+# to $u$, the leading constants of both, for many tokens, are attained: $t \sqrt{n / 2}$ and $\frac{3 \sqrt 3}8\, t e^t$.
 #
 # ## The fork
 #
@@ -254,7 +254,7 @@ print(f"measured over stated: {min(fork_ratios):.4f} or more in {len(fork_ratios
 # Move the prongs by $\pm e_1 / \sqrt 2$. In the blocks $J_{ij} = V P_{ij} (I + (x_j - m_i)(A x_i)^\top)$ there is
 # $A x_i = -\lambda R\, e_1$.
 #
-# The averages cancel, and output token $i$ moves by $-q \lambda R\, V (2 R s\, e_2) / \sqrt 2$. All $n - 2$ of them do.
+# The averages cancel, and output token $i$ moves by $-q \lambda R\, V (2 R s\, e_2) / \sqrt 2$. All $n - 2$ of them do. $\square$
 # :::
 # ::::
 #
@@ -282,7 +282,7 @@ print(f"measured over stated: {min(fork_ratios):.4f} or more in {len(fork_ratios
 # The rest does not reach other tokens: each copy only feels its own $V \Sigma_i A$. Means move means.
 #
 # Both parts, in and out, are orthogonal. On the means, $c_i$ equal entries have $c_i$ times the square of one, which
-# gives the weights.
+# gives the weights. $\square$
 # :::
 # ::::
 
@@ -308,13 +308,13 @@ worst = copies.difference.abs().max()
 # :label: regimes-phases
 #
 # Let $L$ be the largest constant of $n = e^{\theta t}$ tokens in the ball, in dimension two or more. As $t \to \infty$,
-# $\liminf L / (t \sqrt n) \ge G(\theta)$ for $\theta < 2$, with
+# $\liminf L / (t \sqrt n) \ge G(\theta)$ for $0 < \theta < 2$, with
 #
-# $$G(\theta) = \begin{cases} \frac1{\sqrt 2} & \theta \le 1, \\
+# $$G(\theta) = \begin{cases} \frac1{\sqrt 2} & 0 < \theta \le 1, \\
 #   \sqrt{\theta (2 - \theta) / 2} & 1 \le \theta \le 1 + \frac1{\sqrt 2}, \\
 #   \frac12 & 1 + \frac1{\sqrt 2} \le \theta < 2, \end{cases}$$
 #
-# and $L / (t e^t) \to \frac{3 \sqrt 3}8$ for $\theta > 2$. For $\theta < 1$ the lower bound is the limit.
+# and $L / (t e^t) \to \frac{3 \sqrt 3}8$ for $\theta > 2$. For $0 < \theta < 1$ the lower bound is the limit.
 # :::
 #
 # For $1 < \theta < 2$ we cannot prove that nothing larger exists; a sketch stands after the proof.
@@ -398,7 +398,7 @@ figures.table(regimes, names=heads)
 
 # %% [markdown]
 # For $n \le 8$ we also maximised the constant by {term}`gradient ascent` from random inputs of the disc, which does
-# not use forks. The table divides the constants that it found by that of the worst fork:
+# not use forks. The table divides the constants that it found by that of the worst fork or, if larger, of two clusters:
 
 # %% tags=["hide-input"]
 shown = climbed.pivot(index="n", columns="R", values="gain").reset_index()
@@ -427,7 +427,7 @@ pair, weights = two_diracs(A, cut, share=1 / 3)
 plateau = local_lipschitz(f, pair, weights=weights).value.item()
 edge = border_at(cut**2)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-cut", "caption": "At fixed radius the worst constant found grows roughly like $\\sqrt n$ up to the border (dashed), and then stops. The constant of the paper's two clusters, one token against all others, falls beyond some length. That of forks, whose prongs can hold a share of the tokens, does not."}, "image": {"alt": "Log-log curves against the number of tokens at one radius. The published bound rises throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks the border."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-cut", "caption": "At fixed radius the worst constant found grows roughly like $\\sqrt n$ up to the border (dashed), and then stops. Green: the larger of the worst fork and two clusters, which are worse than forks at middle lengths. The constant of the paper's two clusters, one token against all others, falls beyond some length. That of forks, whose prongs can hold a share of the tokens, does not."}, "image": {"alt": "Log-log curves against the number of tokens at one radius. The published bound rises throughout, the tighter one becomes flat at the border, the larger of forks and two clusters follows below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks the border."}}
 ax = plt.subplots(figsize=(5.2, 4.4))[1]
 ax.plot(through.n, through.published, "k:", lw=1.2)
 ax.plot(through.n, through.upper, color="#404040")
@@ -436,7 +436,7 @@ ax.plot(through.n, through.paper, "s-", color="#d55e00", ms=3)
 ax.axvline(edge, color="#808080", lw=0.8, ls="--")
 ax.text(60, 180, "published bound\n(reconstructed)", ha="right")
 ax.text(1.2e5, 230, "bound of the theorem", ha="right", color="#404040")
-ax.text(2.6, 5, "worst\nfork", ha="right", va="center", color="#009e73")
+ax.text(2.6, 5, "fork or two\nclusters", ha="right", va="center", color="#009e73")
 ax.text(25, 2.5, "two clusters", color="#d55e00")
 ax.set(
     xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(0.7, 1.6e5), ylim=(1, 1e4)
@@ -495,7 +495,8 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 # - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, growth in $n$ ends near
 #   $e^{2 \gamma^* R^2}$ tokens, $\gamma^* < \norm A_2$, up to a power of $t$: {doc}`29_exact_rate`. For general $A$
 #   we do not know the constant in front of $t \sqrt n$ up to that length.
-# - The worst inputs are the worst *found*: forks and a short ascent. The largest constants lie between dots and bounds.
+# - The worst inputs are the worst *found*: forks, two clusters and a short ascent. The largest constants lie between
+#   dots and bounds.
 # - The random inputs are uniform on the disc, unmasked. With another distribution the red line moves.
 #
 # **One thing to try.** Set `cut` to 1 or 3 in the first code cell: the plateau begins near $n = e^{2}$, or near

@@ -293,7 +293,7 @@ figures.table(examples, names={key: key for key in examples}, digits=6)
 # There are three kinds of value. A *local* value is the norm of the Jacobian at the given tokens. A *limit* is reached
 # along multiples of them, as in {doc}`24_large_radius` (for `fork-limit`: as its attention hardens); the tokens are so
 # large that the value is within $10^{-20}$ of it. A *ball* case gives the largest constant over all inputs of as many
-# tokens up to a {term}`radius`, and an input that attains it. {numref}`fig-68-six` shows six of the
+# tokens, with a bound on their norms or (most of them) without one, and an input that attains it. {numref}`fig-68-six` shows six of the
 # {term}`attention matrices <attention matrix>`.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-68-six", "caption": "Attention matrices of six cases, with the constant above each; rows attend to columns. The last one is the first of two heads. The constant depends on more than this matrix: on how it changes with the tokens."}, "image": {"alt": "Six small heat maps. Averages of three tokens under a mask; averages over a window of two; a token and three copies of another; four corners of a square, which attend to themselves most; a fork, whose last four tokens divide their attention between the two prongs and themselves; and a matrix of zeros and ones."}}
@@ -393,7 +393,7 @@ figures.table(balls, heads, digits={"stated": 6, "random": 6, "ascended": 6, "ra
 # $a(v)$; and $\frac12 \le p \le a$. $\norm{M(a)}_2$ is convex in $a$, hence largest at an end of
 # $[\frac12, a(v)]$. Both ends are attained, $\frac12$ at equal tokens.
 #
-# On a convex set the supremum of the local constant is the Lipschitz constant.
+# On a convex set the supremum of the local constant is the Lipschitz constant. $\square$
 # :::
 # ::::
 
