@@ -127,7 +127,9 @@ class Architecture:
         path = self.rotary[number] if isinstance(self.rotary, tuple) else self.rotary
         if path is None or not self.turns(self.layers_of(network)[number]):
             return None
-        module = network.get_submodule(path)
+        module = attrgetter(path)(network)
+        if module is None:  # a family that can also be without rotation, as Granite's hybrids mostly are
+            return None
         kind, prefix = None, ""
         if not hasattr(module, "inv_freq"):  # layers of different types have different rotations
             kind = network.config.layer_types[number]

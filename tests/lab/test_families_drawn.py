@@ -37,6 +37,12 @@ def test_a_gain_of_rotations_is_in_the_map():
     assert "yarn" in found["switches"] and found["outcome"] == "right", found
 
 
+def test_a_hybrid_without_rotations_is_loaded():
+    """Granite's hybrids have `position_embedding_type` for it, and then no module that rotates."""
+    found = families.measure("granitemoehybrid", 4)
+    assert "'position_embedding_type': None" in found["switches"] and found["outcome"] == "right", found
+
+
 def test_of_all_stored_configurations_none_is_wrong():
     stored = results.load("verify-families")
     assert {*stored.family} == {*families.SMALL} and not (stored.outcome == "wrong").any()

@@ -200,7 +200,7 @@ REFUSALS = [  # id, call, word
     ("the last layer missing", lambda at: dumped(at, lambda all: {
         key: one for key, one in all.items() if key[-1] not in "34" and key not in ("mlp.2", "attention.2")}),
         "of 2 layers"),
-    ("a half of no layer", lambda at: dumped(at, lambda all: all.update({"mlp.4": all["mlp.3"]})), "from 0 to 3"),
+    ("a half of no layer", lambda at: dumped(at, lambda all: all.update({"mlp.4": all["mlp.3"]})), "output of layer 3"),
     ("states of fewer tokens", lambda at: dumped(at, put("hidden_states.1", lambda one: one[:, 1:])), "(2, 4, 24)"),
     ("states of another model", lambda at: dumped(at, lambda all: {
         key: one[..., :20] if key[:3] in ("hid", "att", "mlp") else one for key, one in all.items()}), "20 wide"),
