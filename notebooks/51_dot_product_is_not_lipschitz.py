@@ -305,7 +305,7 @@ glue("least-query", least_query, display=False)
 # The covariance has no bound. With the others at $x_i \pm s z$ in turn it is $c_N\, s^2 z z^\top$. For odd $N$ both
 # sides have as many tokens, and $c_N = \frac{N-1}N$; for even $N$ one side has a token more, their mean is $s z / N$
 # from $x_i$, and $c_N = \frac{N-1}N - \frac1{N^2}$. Both are at least $\frac14$. An entry of $J$ is at most $\norm
-# J_p$, for every $p$. In dimension one $x_i = -b_Q / q$.
+# J_p$, for every $p$. In dimension one, with the query $q x + b_Q$, $q \ne 0$, it is $x_i = -b_Q / q$.
 # :::
 # ::::
 #

@@ -350,7 +350,7 @@ plt.show()
 # :label: l2-untied
 #
 # Attention by squared distances with $W_Q \ne W_K$, without a mask, is not Lipschitz in general. In width one with
-# queries $q x$, keys $\kappa x$, $q \ne \kappa$, scale and value 1, at the tokens $(s, ts)$, $t = 2q / \kappa - 1$, the
+# queries $q x$, keys $\kappa x$, $\kappa \ne 0$, $q \ne \kappa$, scale and value 1, at the tokens $(s, ts)$, $t = 2q / \kappa - 1$, the
 # first row of the Jacobian is (ours)
 #
 # $$\begin{aligned} \Big(&\tfrac12 + t\, (\kappa - q)^2 s^2, \\

@@ -40,7 +40,7 @@ generator = torch.Generator().manual_seed(seed)
 one = torch.ones(1, 1, 1, dtype=torch.float64)
 f, masked = Attention.l2(one, one), Attention.l2(one, one, masked=True)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-54-ascents", "caption": "Above: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Below: the bound minus the same norms. For odd $N$ the best of 50 starts reaches the constant; for small even $N$ it stays farther below the bound, because the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows the bound becomes 2 too high."}, "image": {"alt": "Two panels against the number of tokens N from 2 to 1001. Above, the bound, the constant a little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant. Below, the bound minus the norm of the Jacobian: the curve of the constant and that of the first input rise towards 2."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-54-ascents", "caption": "Above: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Below: the bound minus the same norms. For odd $N$ the best of 50 starts reaches the constant; for small even $N$ it stays farther below the bound, because the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows the bound becomes 2 too high."}, "image": {"alt": "Two panels against the number of tokens N from 2 to 1001. Above, the bound, the constant a little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant, or below it at small even N. Below, the bound minus the norm of the Jacobian: the curve of the constant and that of the first input rise towards 2."}}
 table = results.load("l2-tightness")
 figures.l2.tightness(table)
 plt.show()
@@ -80,7 +80,7 @@ glue("three-bound", float(bound), display=False)
 # :label: l2-tightness-claim
 #
 # Let $H = D = 1$ and $W^Q = W^V = W^O = 1$, without a mask. The bound on the constant in the maximum norm is
-# $4 \varphi^{-1}(N - 1) + 1$ with $\varphi(x) = x e^{x + 1}$, and grows like $\log N - \log\log N$. It is
+# $4 \varphi^{-1}(N - 1) + 1$ with $\varphi(x) = x e^{x + 1}$, and grows like $4 (\log N - \log\log N)$. It is
 # asymptotically tight: gradient ascent from 50 random starts for each $N \le 1000$ finds inputs close to it.
 # :::
 #
@@ -150,9 +150,10 @@ figures.table(evens, names=headings, digits=2)
 # %% [markdown]
 # ## Measured: gradient ascent from random starts
 #
-# The stored table repeats the figure of the paper. Adam maximises the row sum in 600 steps, from tokens drawn uniformly
-# from $[-3, 3]$. These are our choices; we do not know what the paper chose. Another run begins at the first input. The
-# last column counts the random starts that end above that input.
+# The stored table repeats the figure of the paper at {glue:text}`l2-lengths:d` numbers of tokens from 2 to 1,001. Adam
+# maximises the row sum in 600 steps, from tokens drawn uniformly from $[-3, 3]$. These are our choices; we do not know
+# what the paper chose. Another run begins at the first input. The last column counts the random starts that end above
+# that input.
 
 # %% tags=["hide-input"]
 differences = []
@@ -183,7 +184,7 @@ figures.table(few.reset_index()[list(headings)], names=headings, digits=4)
 
 # %% [markdown]
 # <!-- typed: the columns of the stored table, compared -->
-# Gradient ascent reaches the constant: for every odd $N$ the best of 50 starts ends at $1 + 4 \lambda$, to a part in
+# Gradient ascent reaches the constant: for each of its odd $N$ the best of 50 starts ends at $1 + 4 \lambda$, to a part in
 # 100,000, and so does the run from the first input. From $N =$ {glue:text}`half_from` on, more than half of the random
 # starts end above the first input; from $N =$ {glue:text}`all_from` on, all do. The balance of the two sides separates
 # the starts. Every run that moves and ends with as many tokens left as right reaches the constant. Few tokens ever cross
@@ -225,6 +226,7 @@ increments = pd.Series(measured.diff() / rate_of.diff(), measured.index).dropna(
 growth["tokens"] = [f"10^{math.log10(n):.0f}" for n in growth.N]
 headings = {"tokens": "tokens N", "phi^-1": "φ⁻¹(N − 1)", "log N - log log N": "log N − log log N"}
 headings |= {"ratio": "ratio", "difference": "difference", "gap": "bound − constant"}
+glue("l2-lengths", int(table.n.nunique()), display=False)
 glue("increment-least", float(increments.min()), display=False)
 glue("increment-most", float(increments.max()), display=False)
 figures.table(growth, names=headings, digits=4)
@@ -293,7 +295,7 @@ print(f"{said}best of 50 starts {best[1001]:.2f}")
 # %% tags=["hide-input"]
 share = table.reached / table.n.map(lambda n: 4 * bounds.phi_inverse(n - 1) + 1)
 odd_best = random[random.n % 2 == 1].groupby("n").share.max()
-ascent = f"{len(table)} ascents, 50 random starts for each N to 1001"
+ascent = f"{len(table)} ascents, 50 random starts for each of {table.n.nunique()} N to 1001"
 dense = {"grounds": "explicit input, whole Jacobian, N odd to 1001"}
 tight, rate = "kim.fig-2", "kim.growth"
 constant = "the constant is 1 + 4 W((N - 1) exp(-3/2)) (ours)"
@@ -332,6 +334,6 @@ ledger.record(
 #   that need not meet in one input.
 #
 # **One thing to try.** For an even $N$, let the two sides have different radii. In the downloaded notebook,
-# `tightness_rows(2)` finds a larger row sum than equal radii give.
+# `tightness_rows(4)` finds a larger row sum than equal radii give.
 #
 # **Next:** {doc}`56_language_model`

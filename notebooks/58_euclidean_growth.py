@@ -293,8 +293,8 @@ figures.table(order[powers % 3 == 0].rename(columns={"N": "tokens N"}), digits=3
 
 # %% [markdown]
 # Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants; the bound is
-# {glue:text}`apart_low:.1f` to {glue:text}`apart_high:.1f` times the star. But the star overtakes other inputs late: up
-# to about {glue:text}`crossing:.1f` million tokens the inputs of the next section have a larger constant.
+# {glue:text}`apart_low:.1f` to {glue:text}`apart_high:.1f` times the star. But this lower bound overtakes others late: up
+# to about {glue:text}`crossing:.1f` million tokens that of the next section is larger.
 #
 # ## In a fixed width
 #
@@ -319,7 +319,7 @@ figures.table(order[powers % 3 == 0].rename(columns={"N": "tokens N"}), digits=3
 late = []
 for d in (1, 2):  # the bound is twice 2 z where 2 z = 2 (7.5^d z)^(1/2) + 5.7^(d / 2), a square in z^(1/2)
     z = (7.5 ** (d / 2) + math.sqrt(7.5**d + 2 * 5.7 ** (d / 2))) ** 2 / 4
-    late.append((d, 7.5**d, z, (math.log(z) + z + 1) / math.log(10)))
+    late.append((d, 7.5**d, z, math.floor((math.log(z) + z + 1) / math.log(10)) + 1))
 late = pd.DataFrame(late, columns=["d", "7.5^d", "z", "digits of N"])
 for name, n in (("three", 3), ("hundred", 101), ("trillion", 1e12 + 1)):
     glue(f"in_width_one_{name}", float(in_width_one(n)), display=False)

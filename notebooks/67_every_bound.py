@@ -56,7 +56,7 @@ plt.show()
 # ## Two tokens
 #
 # Take one {term}`attention head` with $A = V = I$ at the tokens $e_1, e_2$. The table has the bounds for one head without
-# biases, in the Euclidean norm or in $W_2$. It leaves out limits and bounds for layers.
+# biases, in the Euclidean norm or in $W_2$. It leaves out the limit, and the two bounds that put measured heads or biases together.
 
 # %%
 eye = torch.eye(2).double()

@@ -123,7 +123,7 @@ print("sum:", round(sum(carried), 4), " difference:", round(rounded[2] - exact[2
 # embedding is one more summand.
 # :::
 #
-# The reason: change the reference's layers into the other's one at a time, from the last to the first. Each change moves
+# The reason: change the reference's layers into the other's one at a time, from the first to the last. Each change moves
 # the end by one local error, carried through the rest of the network. Sizes are compared token by token, because the
 # norm over all tokens sees only the few whose states are huge.
 #
@@ -282,13 +282,13 @@ rows = [
 figures.table(pd.DataFrame(rows), bold=[method == "drift" for method in detection.METHODS])
 
 # %% [markdown]
-# *95 % intervals: of faults by a bootstrap over their kinds, of clean runs by Clopper and Pearson, as if independent. They
+# 95 % intervals: of faults by a bootstrap over their kinds, of clean runs by Clopper and Pearson, as if independent. They
 # are not: many are the floor's own kernels, or repeat another run; {glue:text}`page-69-other-runs:.0f` are neither. Of these
 # none is accused, which leaves up to {glue:text}`page-69-other-most:.1%`.
 #
 # All columns but those with a type count all types.
 # "Right layer" counts all faults in one layer, found or not. The last threshold is the largest of the few clean runs of
-# the same network and type, which favours it.*
+# the same network and type, which favours it.
 #
 # `allclose` accuses nearly everything in bfloat16, and {glue:text}`page-69-close-alarms:.0%` of the clean runs of all types.
 # `lipnb drift` names the right layer for {glue:text}`page-69-named:.0%` of the faults that it finds in one layer, and the
@@ -348,7 +348,8 @@ names |= {"difference": "difference / last state", "length": "length of the sum 
 figures.table(shown.reset_index(), names=names, digits={"angle": 4})
 
 # %% [markdown]
-# Correct code is called rounding in every run. Sums of one term after the other err
+# Each of the four float32 programs is called rounding; the two in eight bits are not, because the floor is that of
+# float32. Sums of one term after the other err
 # {glue:text}`page-69-plain-floors:.1f` times as much as PyTorch's sums in blocks; hence the higher thresholds of float32.
 # They cost little: the median of the planted faults found there is at {glue:text}`page-69-fault-floors` floors. In eight
 # bits the carried errors still add up. Of the difference of ONNX Runtime {glue:text}`page-69-share:.0%` comes from the
