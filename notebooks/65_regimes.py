@@ -436,7 +436,7 @@ ax.plot(through.n, through.paper, "s-", color="#d55e00", ms=3)
 ax.axvline(edge, color="#808080", lw=0.8, ls="--")
 ax.text(60, 180, "published bound\n(reconstructed)", ha="right")
 ax.text(1.2e5, 230, "bound of the theorem", ha="right", color="#404040")
-ax.text(2.6, 5, "fork or two\nclusters", ha="right", va="center", color="#009e73")
+ax.text(1400, 38, "the larger of forks\nand two clusters", va="center", color="#009e73")
 ax.text(25, 2.5, "two clusters", color="#d55e00")
 ax.set(
     xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(0.7, 1.6e5), ylim=(1, 1e4)
