@@ -125,11 +125,11 @@ def local_lipschitz(
     ----------
     f : Attention or callable
         An attention map (closed-form Jacobian), or any differentiable map from tokens (..., n, d) to (..., n, m)
-        (automatic differentiation). A callable must treat the sequences of a batch independently and give the same
-        output each time: a module in ``.eval()``. It is measured as it computes, even inside ``torch.autocast``: see
-        the answer's `precision`. If it is piecewise constant, the answer is 0. Its backward pass is trusted: a
-        straight-through estimator is measured as its surrogate, and `lipnb.AutodiffJacobian` states which wrong
-        backward passes are found.
+        (automatic differentiation; where it has no derivative, as ReLU at 0, PyTorch's convention counts). A callable
+        must treat the sequences of a batch independently and give the same output each time: a module in ``.eval()``.
+        It is measured as it computes, even inside ``torch.autocast``: see the answer's `precision`. If it is piecewise
+        constant, the answer is 0. Its backward pass is trusted: a straight-through estimator is measured as its
+        surrogate, and `lipnb.AutodiffJacobian` states which wrong backward passes are found.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
         Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: inputs of equal length are
         solved together, and every field of the answer has shape (len(x),). Padding tokens count, as inputs and as
@@ -149,10 +149,10 @@ def local_lipschitz(
         Lanczos with a certificate (very small inputs are solved by the dense method); power iteration; or the
         singular values of the dense Jacobian.
     confidence : float, optional
-        Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32
-        if rounding of products acts like noise, see `LocalLipschitz`). None stops by the residual alone: about 40 %
-        cheaper, and sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and answers
-        1.0.
+        Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32 if
+        rounding of products acts like noise, see `LocalLipschitz`). None stops by the residual alone: in a quarter to a
+        half of the time, and sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and
+        answers 1.0.
     memory : int, optional
         Bytes that cached matrices may take, default 2 GiB (on a GPU half of its free memory). Batches are split to
         fit; a sequence too long to fit is streamed, or uses a separable kernel if its key dimension is small.

@@ -371,7 +371,8 @@ figures.table(worst[list(names)].replace("ascended", "gradient ascent"), names=n
 # ::::{dropdown} Proof of the exact leading constant, (a)
 # :::{prf:proof}
 # *One row.* Fix $i$ and a unit vector $u$; let $v = V^\top u$, scaled to $\abs v = 1$, $w_j = v^\top (x_j - m_i)$,
-# $a = A x_i$ and $\tau = \abs a R \le t$. Then $u^\top V (k_i + v_i) = \sum_j P_{ij} (w_j a + v)^\top \varepsilon_j$.
+# $a = A x_i$ and $\tau = \abs a R \le t$. Then, with $q_i, k_i, v_i$ as in the proof of {prf:ref}`general-sharp`,
+# $u^\top V (k_i + v_i) = \abs{V^\top u} \sum_j P_{ij} (w_j a + v)^\top \varepsilon_j$, and $\abs{V^\top u} \le \norm V_2$.
 # Let $f_j = \abs{w_j a + v}^2$ and $g_j = P_{ij} \sqrt{f_j}$. As $\mathbb E\, w = 0$, the mean of $f$ is
 # $F \le 1 + \tau^2$. Let $g_1$ be the largest $g_j$, $p = P_{i1}$, $q = 1 - p$ and $s = \sum_{j > 1} g_j$.
 # By Cauchy–Schwarz, $s^2 \le q (F - p f_1)$ and $(g_1 + s)^2 \le F$.
@@ -570,8 +571,8 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 # :::
 #
 # At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$; without a mask $\norm U_2 = c = 1$.
-# In the first bound the leading constant is attained by a fork if $A_h = s_h A$, $M_h = r_h V$ with $s_h, r_h > 0$ and
-# $A$, $V$ as above: take $w_h = r_h / s_h$.
+# In the first bound the leading constant is attained, up to a factor that tends to 1 as $n \to \infty$, by a fork if
+# $A_h = s_h A$, $M_h = r_h V$ with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$.
 #
 # :::{prf:proof}
 # *Keys of one row.* Let $y_j = x_j - m_i$ in head $h$, $a_h = a_h(x_i)$ and $z_h = \sum_j P_{ij}\, y_j\,
@@ -599,7 +600,8 @@ figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens",
 #
 # Theorem C.3 of the paper is a bound from the distances between tokens. Its formulas are lost in the text that we have;
 # we derived two forms from its proof, (a) and (b) below. For a small cloud far from the origin they say much more than
-# the radius: on random clouds of spread 0.01 the median of measured over stated is {glue:text}`cloud_a:.2f` for (a) and
+# the radius: on clouds of spread 0.01, half of them ascended, the median of measured over stated is
+# {glue:text}`cloud_a:.2f` for (a) and
 # {glue:text}`cloud_thm:.1g` for Theorem 3.3.
 #
 # Form (b) needs $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ *and* $\abs{A^\top x_i} \le s$. Without the last
@@ -720,7 +722,13 @@ uppers = [
     ("thm-3.3", "t + sqrt(c(P)) (1 + t), local (ours)", found.column, given, own),
     ("thm-3.3", "exact leading constant at every n (ours)", np.append(found.exact, rates.ratio), evens, own),
     ("thm-3.3", "closed form, about t sqrt(n/2 + 4) (ours)", found.optimal, given, own),
-    ("lem-3.8", "whole layers on a ball (ours)", layers.worst, "one ascended input of each random layer", own),
+    (
+        "lem-3.8",
+        "whole layers on a ball (ours)",
+        layers.worst,
+        "largest ratios of groups; one ascended input of each layer",
+        own,
+    ),
     ("lem-c.1", "variance at most R^2", variance_ratios, "random measures", text),
     ("thm-c.3", "(a): from a centre (ours)", clouds["(a)"], cloud, own),
     ("thm-c.3", "(b): A x and A^T x (ours)", clouds["two-sided (b)"], cloud, own),

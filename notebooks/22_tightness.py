@@ -266,7 +266,8 @@ figures.table(ends, names=names)
 # bound of {doc}`23_mean_field` in $R$, up to a constant in the exponential. With $\kappa = \norm{A}_2 / \gamma$,
 # {prf:ref}`two-clusters` makes this explicit: in the limit the general bound is at most $4 \sqrt 3\, \kappa$ times too
 # high, and the logarithm of the mean-field bound is $2 \kappa$ times the logarithm of the constant at the two clusters.
-# (For the constant on the whole ball, replace $\gamma$ by the rate $\gamma^* \ge \gamma$ of {doc}`29_exact_rate`.) For
+# (For the constant on the whole ball, replace $\gamma$ by the rate $\gamma^* \ge \gamma$ of {doc}`29_exact_rate`, in the length too.)
+# For
 # our four matrices, up to $\gamma R^2 = 300$, the first factor is never exceeded; at 300 the second agrees to
 # {glue:text}`page-22-exponent:.1%`.
 

@@ -13,7 +13,8 @@
 # {term}`token` ends by attending to one token alone ({term}`hard attention`), and the constant settles at
 # $\norm V_2 \sqrt m$, where $m$ tokens choose the most popular token ({numref}`fig-24-limit`). We prove this limit with
 # an explicit rate; the attention of real tokens is far from it. With a tie the constant need not settle: a token at the
-# origin, between two others, never makes a choice, and the constant grows like $R^2$ ({numref}`fig-24-three`).
+# origin, between two others, never makes a choice, and the constant grows like $R^2$ ({numref}`fig-24-radius`; the push
+# is in {numref}`fig-24-three`).
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"
@@ -85,7 +86,7 @@ for case in range(inputs):
 found = pd.DataFrame(found)
 found["followers"] = (found.limit**2).round().astype(int)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-24-limit", "caption": "Random inputs of eight tokens, one for each largest number of followers that occurred. Above: with growing tokens the constant rises, as a rule far beyond the root of that number, and settles there (dotted). Below, same colours: the approach is exponential, at about the rate of the smallest gap between logits or faster."}, "image": {"alt": "Above, the local constants of several random inputs against the factor on their tokens: they rise, come down, and end on horizontal lines. Below, on a logarithmic axis, their distance from those lines falls along a straight dashed line or below it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-24-limit", "caption": "Random inputs of eight tokens, one for each largest number of followers that occurred. Above: with growing tokens the constant rises, as a rule far beyond the root of that number, and settles there (dotted). Below, same colours: the approach is exponential, at about the rate of the smallest gap between logits or faster."}, "image": {"alt": "Above, the local constants of several random inputs against the factor on their tokens: they rise, come down, and end on horizontal lines. Below, on a logarithmic axis, their distance from those lines ends up below a straight dashed line and falls at its slope or faster."}}
 left, right = figures.panels(1, rows=2, width=6.2, height=3.6)
 shown = {found.followers[case]: case for case in range(6, inputs, 7)}  # n = 8
 wide = torch.logspace(-1, 2, 90).double()
@@ -425,19 +426,19 @@ figures.table(shown, names=names)
 #
 # ::::{dropdown} Proof of the limit and the rate
 # :::{prf:proof}
-# At $RX$ the logits are $R^2 x_i^\top A^\top x_j$, so all but a share $\delta \le (n - 1)\, e^{-g R^2}$ of the
+# At $RX$ the logits are $R^2 x_i^\top A^\top x_j$, so all but a share $\tau \le (n - 1)\, e^{-g R^2}$ of the
 # attention of token $i$ goes to $j(i)$. We compare the Jacobian with that of the choice,
 # $\varepsilon \mapsto (V \varepsilon_{j(i)})_i$. Let $\rho = R \max_i \abs{x_i}$.
 #
-# *Query.* $\norm{\Sigma_i}$ is at most the mean square distance to $R x_{j(i)}$, at most $4 \rho^2 \delta$. Times
-# $\norm A$: $4 t \delta$.
+# *Query.* $\norm{\Sigma_i}$ is at most the mean square distance to $R x_{j(i)}$, at most $4 \rho^2 \tau$. Times
+# $\norm A$: $4 t \tau$.
 #
-# *Key.* Row $i$ has $\sum_j P_{ij} \abs{R x_j - \bar x_i} \abs{A R x_i} \le 4 t \delta$, where $\bar x_i$ is the mean
-# that token $i$ sees: all $j \ne j(i)$ together have the weight $\delta$ and distances up to $2 \rho$, and $R x_{j(i)}$
-# lies within $2 \rho \delta$ of the mean. All $n$ rows: $4 t \delta \sqrt n$.
+# *Key.* Row $i$ has $\sum_j P_{ij} \abs{R x_j - m_i} \abs{A R x_i} \le 4 t \tau$, where $m_i$ is the mean
+# that token $i$ sees: all $j \ne j(i)$ together have the weight $\tau$ and distances up to $2 \rho$, and $R x_{j(i)}$
+# lies within $2 \rho \tau$ of the mean. All $n$ rows: $4 t \tau \sqrt n$.
 #
-# *Value.* Row $i$ of $P$ differs from the choice by at most $\sqrt 2\, \delta$ in length. All rows:
-# $\sqrt{2n}\, \delta$.
+# *Value.* Row $i$ of $P$ differs from the choice by at most $\sqrt 2\, \tau$ in length. All rows:
+# $\sqrt{2n}\, \tau$.
 #
 # The choice itself sends the input of token $j$ to all its followers, so its norm is
 # $\norm V \max_j \sqrt{\#\{i : j(i) = j\}}$. Norms of two matrices differ by at most the norm of their difference.

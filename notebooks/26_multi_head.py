@@ -11,7 +11,7 @@
 #
 # The theorems are about one {term}`attention head` without biases; a layer has many heads, and biases. The sum of the
 # heads' constants is a valid {term}`bound` for the layer, but usually a wasteful one: in each layer of MiniLM it is at
-# least {glue:text}`least_lost:.1f` times the {term}`local Lipschitz constant`. This page shows when the sum is
+# least {glue:text}`least_lost:.2f` times the {term}`local Lipschitz constant`. This page shows when the sum is
 # attained, and proves a finer bound, a question that {cite:t}`castin2024smooth` leave to future work. Of the biases
 # only the query bias changes the constant; once it is large, Theorem 3.3 fails, and Theorem E.3 takes its place.
 
@@ -272,7 +272,7 @@ figures.table(fits, {"sharing": "width of a head", "bound": "bound", "exponent":
 
 # %% [markdown]
 # With a shared width the loss of the lemma grows about like $\sqrt H$. It starts near two, because even one wide head
-# loses this factor between $J$ and $W$. With $k = 4$ it starts near one and grows faster. Heads differ in where they
+# loses this factor between $J$ and $W$. With $k = 4$ it starts lower and grows faster. Heads differ in where they
 # write and in their worst perturbation; the finer bound uses only the first difference.
 #
 # ## Measured: real layers
@@ -294,7 +294,7 @@ figures.table(real, names)
 # ## Biases: one that is orthogonal to the tokens
 #
 # Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The attention stays uniform whatever
-# $s$ is, but a token that moves along $e_2$ gains weight at the rate $s$.
+# $s$ is, but the logits of a token that moves along $e_2$ grow at the rate $s$.
 
 # %%
 x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -424,7 +424,7 @@ for layer in range(plain.layers):
         biased.append((layer, h, steepest.item(), c.norm().item(), typical.median().item(), lip, upper))
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-query-bias", "caption": "The query bias of every head of MiniLM, one window of text. It is small relative to the slope in the bound (squares), but not relative to the slope of the window's tokens (dots), least of all in the first layer."}, "image": {"alt": "For each head of six layers, the query bias relative to two slopes, on a logarithmic axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope of real tokens it is several times larger, close to one for some heads of the first layer."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-query-bias", "caption": "The query bias of every head of MiniLM, one window of text. It is small relative to the slope in the bound (squares), but not relative to the slope of the window's tokens (dots), least of all in the first layer."}, "image": {"alt": "For each head of six layers, the query bias relative to two slopes, on a logarithmic axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope of real tokens it is several times larger, close to one for one head of the first layer."}}
 names = ["layer", "head", "A R", "c", "typical", "lip", "upper"]
 biased = pd.DataFrame(biased, columns=names)
 biased["share"], biased["of typical"] = biased.c / biased["A R"], biased.c / biased.typical
@@ -525,7 +525,8 @@ ledger.record(
 # 2. The rows of $P$ sum to one, so $b_V$ comes out as it went in.
 # 3. The query bias adds $c^\top x_j$ to the logit, whatever $x_i$ is. Where the Jacobian of
 #    {prf:ref}`jacobian-closed-form` has $A x_i$, the slope of the logit in $x_j$, it now has $A x_i + c$.
-# 4. In the proof of {prf:ref}`general-upper` that slope is at most $\norm A_2 R + \abs c$ in place of $\norm A_2 R$.
+# 4. In the proof of {prf:ref}`spread-upper` (a), which holds with a mask too, take $x_0 = 0$, $r = R$ and $s = \norm A_2
+#    R + \abs c$, which bounds this slope.
 # 5. The key term is then at most $2 R (\norm A_2 R + \abs c) \sum_j P_{ij} \abs{\varepsilon_j}$; the two other terms
 #    stay. $\square$
 # :::

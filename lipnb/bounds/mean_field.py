@@ -195,7 +195,7 @@ def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float
 
     Notes
     -----
-    castin2024smooth, Thm 4.4, corrected: the recalled form, `mean_field_upper`, fails for small t. The factor
+    castin2024smooth, Thm 4.4, corrected: the reconstructed form, `mean_field_upper`, fails for small t. The factor
     :math:`p/(p-1)` is the constant of Hardy's inequality (hardy1934inequalities).
 
     Examples

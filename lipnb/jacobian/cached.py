@@ -192,7 +192,7 @@ class CachedGram(GramOperator):
         return self.cotangent(self.part(w if self.matrices.output is None else w @ self.matrices.output))
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, n d), for `u`, shape (b, n d); overwritten by the next product.
+        """M^T M u / unit^2, shape (b, n d), for `u`, shape (b, n d); overwritten by the next product.
 
         M is the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.
         """

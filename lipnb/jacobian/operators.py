@@ -83,7 +83,7 @@ class AutodiffGram(GramOperator):
             )
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, N), for `u`, shape (b, N), in the type of u."""
+        """M^T M u / unit^2, shape (b, N), for `u`, shape (b, N), in the type of u."""
         kind, u = u.dtype, u.reshape(self._tokens).to(self._dtype)
         image = self.jacobian.jvp(u if self.root is None else u / self.root) / self._scale
         out = self.jacobian.vjp(image if self.root is None else self.root**2 * image) / self._scale

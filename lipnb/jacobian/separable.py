@@ -535,6 +535,6 @@ class SeparableGram(GramOperator):
         return None if jacobian is None else cls(jacobian, root, scaled.unit)
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (1, N), for `u`, shape (1, N)."""
+        """M^T M u / unit^2, shape (1, N), for `u`, shape (1, N)."""
         product = self.jacobian._gram(u.to(self.root.dtype).view(self.jacobian.n, self.jacobian.d), self.root)
         return product.to(u.dtype).view_as(u)

@@ -155,7 +155,7 @@ class StreamedGram(GramOperator):
         )
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, n d), as `CachedGram.gram`."""
+        """M^T M u / unit^2, shape (b, n d), as `CachedGram.gram`."""
         pairs = zip(self._sequences, u, strict=True)
         return torch.stack([self._gram(one, change.view(self.n, -1)).flatten() for one, change in pairs])
 

@@ -92,8 +92,9 @@ def lanczos(
 
     The assumption is wrong if rounding hides a product entirely. Therefore no coupling counts as smaller than
     4 eps :math:`\lambda` (a small one does not prove that the space is invariant; a random direction of that size is
-    added, and the run continues), and nothing counts as certified if the smallest start component that counts,
-    :math:`\eta`, would not exceed 4 eps :math:`\lambda` in the first product. Such an item stops as
+    added, and the run continues), and nothing counts as certified if the contribution
+    :math:`\eta (\lambda - a_1)` of the smallest start component that counts would not exceed
+    :math:`4\, \mathrm{eps}\, \lambda / \sqrt N` in the first product. Such an item stops as
     `precision_limited`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a
     relative 16 eps. After N steps the Krylov space is the whole space, and the value is exact up to rounding. The
     module docstring of `lipnb.spectral.certificate` names the code of each step of the proof.

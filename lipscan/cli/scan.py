@@ -13,7 +13,7 @@ from lipscan.scanning.options import ScanOptions
 TEXT = "python_reference"  # ships with Python, so always available
 
 EXAMPLES = """\
-  lipnb scan minilm --text python_reference --lengths 32    half a minute, needs no model hub
+  lipnb scan minilm --text python_reference --lengths 32    twenty seconds, needs no model hub
   lipnb scan smollm2 --text story.txt                       after `lipnb fetch smollm2`: all 30 layers
   lipnb scan ./my-llama --layers 0,5-7 --windows 4 --output scan-of-mine
   lipnb scan ./before --against ./after                     two models, or folders of two scans

@@ -334,7 +334,7 @@ def _closure(sums):
     angle = float(sums.toward.sum()) / (carried * difference) if carried else 0.0
     closes = abs(length - 1) <= 1 - CLOSES[0] and angle >= CLOSES[1]
     relative = difference / _length(sums["size"])
-    why = "" if closes else f"the difference, {relative:.1g} of the state, is too large for first order"
+    why = "" if closes else f"it is {relative:.1g} of the state: too large for first order, or errors cancel"
     if not closes and relative < EXACT:
         why = "the difference is rounding of float64, in which the reference is computed"
     elif not closes and (switched := [one for one in sums.switched if isinstance(one, str) and one]):

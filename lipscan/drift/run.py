@@ -309,7 +309,8 @@ def _check_type(other: States) -> None:
     if other.dtype not in (torch.float32, torch.float64):
         return
     for low in (torch.bfloat16, torch.float16):
-        if all(torch.equal(state, state.to(low).to(state.dtype)) for state in other.hidden[1:]):
+        filled = any(bool(state.any()) for state in other.hidden[1:])  # zeros are refused as such, later
+        if filled and all(torch.equal(state, state.to(low).to(state.dtype)) for state in other.hidden[1:]):
             held = _name(low)
             raise ValueError(
                 f"the states of {name} are {held} numbers stored in {_name(other.dtype)}: say "

@@ -267,7 +267,7 @@ def readings(model: Any, inputs: Tensor) -> list[Reading]:
 
 @torch.no_grad()
 def answer(model: Any, layer: int, read: Reading, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Output of the attention of a layer, (b, n, d), after its input is replaced by its `change`."""
+    """Output of the attention of a layer, (b, n, d), after `change` is applied to its input."""
     receiver = model.architecture.receiver(model.module, layer, "heads+output")
     giver = model.architecture.giver(model.module, layer)
 

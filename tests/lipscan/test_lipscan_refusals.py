@@ -201,6 +201,8 @@ REFUSALS = [  # id, call, word
         key: one for key, one in all.items() if key[-1] not in "34" and key not in ("mlp.2", "attention.2")}),
         "of 2 layers"),
     ("a half of no layer", lambda at: dumped(at, lambda all: all.update({"mlp.4": all["mlp.3"]})), "output of layer 3"),
+    ("states that nobody wrote", lambda at: dumped(at, lambda all: {
+        key: one if key == "input_ids" else 0 * one for key, one in all.items()}), "not filled"),
     ("states of fewer tokens", lambda at: dumped(at, put("hidden_states.1", lambda one: one[:, 1:])), "(2, 4, 24)"),
     ("states of another model", lambda at: dumped(at, lambda all: {
         key: one[..., :20] if key[:3] in ("hid", "att", "mlp") else one for key, one in all.items()}), "20 wide"),
