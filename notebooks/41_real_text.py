@@ -192,15 +192,15 @@ figures.table(shown[~shown.key.isin(few)], names=headings)
 #   {glue:text}`counts-last-128:.0f` up to 128 tokens and the released quantity in
 #   {glue:text}`counts-last-released-128:.0f`. Up to 512 tokens they are {glue:text}`counts-last-512:.0f` and
 #   {glue:text}`counts-last-released-512:.0f`.
-# - **The paper's lengths** are 2 to 98 tokens, for BERT on AG News 2 to 502. Ours begin at 4, with special tokens. From 4
+# - **The paper's lengths** are 2 to 98 tokens, for the encoder BERT on AG News 2 to 502. Ours begin at 4, with special tokens. From 4
 #   to 98 tokens {glue:text}`counts-paper-alice:.0f` layers of MiniLM are near on *Alice*, and
 #   {glue:text}`counts-paper-news:.0f` on AG News.
 #
 # ## Two models that nobody had looked at
 #
 # multilingual-e5-small (12 layers) and paraphrase-MiniLM-L3-v2 (3) are built like BERT. Our thresholds and expectations
-# were committed before their tables were made (`lab/experiments/unseen.toml`, `cd0ae3b2`). We knew a first look of a
-# referee at the same models, in brackets below.
+# were committed before their tables were made (`lab/experiments/unseen.toml`, `cd0ae3b2`). We knew the counts of a
+# referee's first look at the same models; they are in brackets below.
 
 # %% tags=["hide-input"]
 expected = tomllib.loads((files("lab.experiments") / "unseen.toml").read_text(encoding="utf-8"))["expected"]
@@ -237,7 +237,7 @@ figures.table(pd.DataFrame(lines), names=headings | {"found": "found (Alice, AG 
 # beforehand the claim fails there: {glue:text}`unseen-alone:.0f` of {glue:text}`unseen-layers:.0f` cases are near. The
 # tolerance matters, since {glue:text}`unseen-edge:.0f` of the others miss the band by less than 0.02. By intervals
 # {glue:text}`unseen-inside:.0f` cases are inside, {glue:text}`unseen-outside:.0f` outside, and the rest undecided. But
-# {glue:text}`unseen-sub:.0f` of its sub-layers are near: there the constant, too, has the paper's rate.
+# {glue:text}`unseen-sub:.0f` of the cases of its sub-layers are near: there the constant, too, has the paper's rate.
 #
 # ## As defined, and as released
 #

@@ -254,7 +254,8 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # ## Smaller radii
 #
 # Smaller radii make the growth slower, for every seed of the random GPT-2 that we drew. The table has layer 6 and its
-# head 0 alone, on two clusters of that head. At radius 3 the promised length is below the longest inputs. For
+# head 0 alone, on two clusters of that head. At radius 3 the promised length (about two tokens) is below all inputs, at radius 10 below
+# all but the shortest. For
 # {glue:text}`panel_head_slow:.0f` of the seeds the layer is slower than $\sqrt n$ already at radius 100.
 # {doc}`46_released_code` has the released panel of this layer.
 
@@ -293,7 +294,7 @@ figures.table(pd.DataFrame(lines), names=headings)
 #
 # In trained layers on text, with $R^2$ the mean square norm of the tokens that a layer receives and
 # $\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)$ over the real eigenvalues of $A$, the factor $\gamma R^2$ is so
-# large that $\Lip(f_{|B_R^n}) \ge \frac12 \sqrt{n - 1}$, which holds for $n \le 1 + e^{2 \gamma R^2}$, is in force at
+# large that $\Lip(f_{|B_R^n}) \ge \frac12 \sqrt{n - 1}$, which holds for $n \le 1 + e^{2 \gamma R^2}$ (and $V = I$; in general times $\abs{V u}$), is in force at
 # all practical lengths. Lengths in practice are also far below the exponential where the mean-field bound (Theorem
 # 3.5) takes over from that of Theorem 3.3.
 # :::
@@ -426,7 +427,11 @@ whole_layers = of_forks | {
 # %% tags=["hide-input"]
 masked, unmasked = alone[alone.masked], alone[~alone.masked]
 where, hidden = (
-    {"grounds": f"{part.groupby(keys).ngroups} heads, n to {part.length.max()}", "seen": "ours", "effort": "structured"}
+    {
+        "grounds": f"{part.groupby(keys).ngroups} heads at a radius, n to {part.length.max()}",
+        "seen": "ours",
+        "effort": "structured",
+    }
     for part in (unmasked, masked)
 )
 at_heads, said = "at the heads of trained and random layers", "text of the paper"

@@ -58,7 +58,7 @@ shown_terms = {
     "both": "slope of largest $F$ + largest $\\|S\\|_2$",
 }
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens (of MiniLM, too, beyond its training): how fast its constant grows (up) against the slope of another quantity, without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Above: the norm of the attention matrix, which knows where attention goes, but neither values nor keys. Below: values and keys. The layers of gpt2-mini, far above the upper line, lie near the lower one, and the first layer of MiniLM comes nearer."}, "image": {"alt": "Two scatter plots, one below the other, of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. In the upper one several marks lie far above the diagonal; in the lower one all lie within about a tenth of it, more below than above."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer, 8 to 512 tokens (of MiniLM, too, beyond its training): how fast its constant grows (up) against the slope of another quantity, without a fit (across). The lines are equality, the bands an error of {glue:text}`why-close:.2f`. Above: the norm of the attention matrix, which knows where attention goes, but neither values nor keys. Below: values and keys. Five of the six layers of gpt2-mini, above the upper line, lie near the lower one, and the first layer of MiniLM comes nearer."}, "image": {"alt": "Two scatter plots, one below the other, of the slope of the constant for each layer of seven models, against the slope of the norm of attention and against that of the terms of values and keys. In the upper one several marks lie far above the diagonal; in the lower one all lie within about a tenth of it, more below than above."}}
 drawn = figures.points(figures.atlas.mechanism(rates, close, shown_terms))
 plt.show()
 
@@ -349,10 +349,12 @@ figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("al
 # :label: independent-tokens
 #
 # Let $f$ be attention by dot products without a {term}`mask <mask (causal)>`, with any heads and biases, and
-# $x_1, x_2, \dots$ drawn independently from a law $\mu$ with compact support. Almost surely
+# $x_1, x_2, \dots$ drawn independently from a law $\mu$ with compact support. Write $A_h = K_h^\top Q_h / \sqrt k$,
+# $M_h = W_h V_h$ and $g_h(x)$ for $A_h x$ plus the share of the query bias, so that a token at $x$ gives $y$ the logit
+# $g_h(x) \cdot y$ up to a number that is the same for all $y$. Almost surely
 #
 # $$\norm{D_{(x_1, \dots, x_n)} f}_2 \to \max\Big( \norm{D F_\mu}_{L^2(\mu)},\
-#   \max_{x \in \operatorname{supp} \mu} \norm{\textstyle\sum_h W_h \Sigma^h_\mu(x) A_h}_2 \Big) ,$$
+#   \max_{x \in \operatorname{supp} \mu} \norm{\textstyle\sum_h M_h \Sigma^h_\mu(x) A_h}_2 \Big) ,$$
 #
 # where $\Sigma^h_\mu(x)$ is the covariance that a token at $x$ sees in head $h$ among $\mu$, and $D F_\mu$ the Jacobian
 # of the mean-field map, as an operator on perturbations in $L^2(\mu)$. No number of tokens enters.
@@ -366,9 +368,9 @@ figures.table(foretold, names, digits=2, bold=foretold.change.str.startswith("al
 # :::{prf:proof}
 # Everything on the way converges uniformly, so that a limit is left to compute.
 #
-# 1. The Jacobian is $D_n + K_n$: the blocks $D_n(x_i) = \sum_h W_h \Sigma^h_{\mu_n}(x_i) A_h$ on the diagonal, and
-#    $\frac1n k_n(x_i, x_j)$ with $k_n(x, y) = \sum_h \frac{e^{q_h(x) \cdot y}}{Z^h_n(x)} W_h (I + (y - m^h_n(x))\,
-#    q_h(x)^\top)$. Here $Z^h_n, m^h_n, \Sigma^h_n$ are averages over the first $n$ tokens.
+# 1. The Jacobian is $D_n + K_n$: the blocks $D_n(x_i) = \sum_h M_h \Sigma^h_{\mu_n}(x_i) A_h$ on the diagonal, and
+#    $\frac1n k_n(x_i, x_j)$ with $k_n(x, y) = \sum_h \frac{e^{g_h(x) \cdot y}}{Z^h_n(x)} M_h (I + (y - m^h_n(x))\,
+#    g_h(x)^\top)$. Here $Z^h_n, m^h_n, \Sigma^h_n$ are averages over the first $n$ tokens.
 # 2. They tend to those of $\mu$, almost surely and uniformly on the support, because the functions that are averaged
 #    are uniformly Lipschitz. So $D_n \to D$ and $k_n \to k$ uniformly. As $\norm{K}_2$ of a matrix with blocks
 #    $\frac1n k(x_i, x_j)$ is at most the largest $\norm{k}_2$, the norm of the Jacobian differs by a number that tends

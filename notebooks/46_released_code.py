@@ -52,7 +52,7 @@ def law_of(rows, column="lipschitz"):
     return power_law(rows.length, rows[column], clusters=[rows.window, rows.length])
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-two-quantities", "caption": "A random GPT-2: what the released loop reports and the local Lipschitz constant, on the same inputs, in log-log axes. The dashed curves of the released figures follow the released quantity. Above: random tokens, with token types as released. Below: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released, dotted from the columns of the true head. There both quantities grow about like $\\sqrt n$, with this seed; at the tokens from rows, which follow no head, only the released quantity does throughout."}, "image": {"alt": "Two log-log panels for a random GPT-2. Above, random tokens: the released quantity follows a dashed curve of slope one quarter, several times above the nearly flat constant. Below, adversarial tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays flat up to some thirty tokens, that from columns rises from some seven tokens on."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-two-quantities", "caption": "A random GPT-2: what the released loop reports and the local Lipschitz constant, on the same inputs, in log-log axes. The dashed curves of the released figures follow the released quantity. Above: random tokens, with token types as released. Below: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released, dotted from the columns of the true head. There the constant grows about like $\\sqrt n$ from 7 tokens on, with this seed, and the released quantity more and more slowly; at the tokens from rows, which follow no head, only the released quantity does throughout."}, "image": {"alt": "Two log-log panels for a random GPT-2. Above, random tokens: the released quantity follows a dashed curve of slope one quarter, several times above the nearly flat constant. Below, adversarial tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays flat up to some thirty tokens, that from columns rises from some seven tokens on."}}
 figures.released.two_quantities(text, worst)
 plt.show()
 
@@ -208,7 +208,7 @@ figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 # {term}`windows <window>` for each length $2, 4, \dots, 98$, of *Alice* and of random token ids. The released script gives
 # GPT-2 token types, for which the network adds the embedding of token 0 at every position, and leaves dropout active. The
 # last column is what the released loop ends with, where it does not stop at its first step. Windows of *Alice* all begin
-# at its first token, as in the script, so they overlap; the intervals of the exponents are clustered by window and length.
+# at its first token, as in the encoder's script (that of GPT-2 goes on through the text), so they overlap; the intervals of the exponents are clustered by window and length.
 
 # %% tags=["hide-input"]
 held = text[text.loop_steps > 1]
@@ -257,8 +257,8 @@ figures.table(pd.DataFrame(beside), names=headings)
 
 # %% [markdown]
 # The numbers noted from the released script come from the rows. Those tokens follow no head of the layer. The curve of
-# their constant is not a straight line: with the seed of the script it is flat up to 22 tokens, and steeper than
-# $\sqrt n$ from there on. So one fitted slope says little, and so does one seed. Here are both parts, fitted to all
+# their constant is not a straight line: with the seed of the script it is flat up to 22 tokens, and over 22 to 97
+# tokens it grows faster than $\sqrt n$. So one fitted slope says little, and so does one seed. Here are both parts, fitted to all
 # stored lengths, over {glue:text}`panel_seeds:.0f` seeds of the weights:
 
 # %% tags=["hide-input"]

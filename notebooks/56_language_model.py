@@ -144,7 +144,8 @@ print(f"contractive: {by_hand / divisor:.6f} by hand, {module['contractive']:.6f
 # :::
 # ::::
 #
-# So no single tied head can copy the preceding character, as a language model must. A layer with two tied heads can. In
+# So the output of a single tied head cannot be the preceding character, which a language model must know. The difference
+# of two tied heads can, and so can one head beside the residual connection. Of the two heads, in
 # the first head a token attends to itself alone, in the second to itself and, less, to its neighbour; the difference is
 # the neighbour. In the cell below, tokens are pairs (place, letter), the letter a random number. Both heads have the
 # queries $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, the first with a larger $a$. Their outputs, with

@@ -232,9 +232,9 @@ figures.table(three)
 # :label: ranking-inputs
 #
 # An input is a {term}`window` of {glue:text}`page-63-length:d` tokens from one of two texts, at one layer of MiniLM or
-# gpt2-mini. {glue:text}`page-63-windows:d` windows and {glue:text}`page-63-layers:d` layers give
-# {glue:text}`page-63-inputs:d` inputs. We attack the attention of the layer with vectors (PGD, or one token alone) and
-# with one word. Then we compute Spearman's rank correlation of the constant times the length of the change with the
+# gpt2-mini. {glue:text}`page-63-windows:d` windows, half of them for each model, and
+# {glue:text}`page-63-layers:d` layers, half of them of each, give {glue:text}`page-63-inputs:d` inputs. We attack the
+# attention of the layer with vectors (PGD, or one token alone) and with one word. Then we compute Spearman's rank correlation of the constant times the length of the change with the
 # largest change $\norm{f(X + \Delta) - f(X)}_F$ found. We do the same for the *relative constant*
 # $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$ and that change over $\norm{f(X)}_F$. *Within* means that both are divided by
 # their mean over the windows of the same layer.
