@@ -127,8 +127,8 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 #
 # - The bound of the released code of {cite:t}`castin2024smooth` takes $\abs{A x_i}$ for the slope of the query term too
 #   ({doc}`21_general_bound`).
-# - Theorem 3.2 of {cite:t}`kim2021lipschitz`, as we recall it from quotations by others, has the query norms once, where
-#   they are needed twice ({doc}`52_l2_attention`).
+# - Theorem 3.2 of {cite:t}`kim2021lipschitz`, as others quote it, has the query norms once, where they are needed twice
+#   ({doc}`52_l2_attention`). The row "Kim, Thm 3.2" has them twice, with the exponent that we prove.
 # - The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, with all heads stacked. For one head
 #   its formula follows from the theorem below. It is exceeded by a factor of {glue:text}`page-67-newhouse:.1f` with four
 #   heads, all queries in one of them, and without the rotary positions of that code.
