@@ -36,13 +36,13 @@ class Bracket:
     lower, upper : Tensor, shape of the batch
         Guaranteed bounds, float64: the constant lies between them, rounding included.
     columns_norm : Tensor, shape of the batch
-        :math:`\|J \Pi\|_2`, the norm of the Jacobian on the input directions taken column by column; 0 if none.
+        :math:`\|J \Pi\|_2`, the norm of the Jacobian on the input directions taken column by column; 0 if none, and
+        infinite if `upper` is, as all parts are.
     query, key, value : Tensor, shape of the batch
         Norms of the three terms of the Jacobian on all other input directions; upper bounds only together with
         `rounding`.
     rounding : Tensor, shape of the batch
-        Rounding that the other parts do not include already; infinite if float64 does not resolve the attention
-        matrix.
+        Rounding that the other parts do not include already.
     columns : Tensor of int, shape of the batch
         Number of input directions taken column by column; with all n d the bracket closes, up to rounding.
 
@@ -97,7 +97,7 @@ def certify(
         \|J\|_2^2 \le \|J \Pi\|_2^2 + \|J (E \otimes F)\|_2^2 .
 
     The first is computed from its columns, the second bounded by `lipnb.bounds.three_terms`. The lower bound is
-    :math:`\|J v\| / \|v\|` at a Ritz vector.
+    :math:`\|J v\| / \|v\|` less its rounding, with a Ritz vector for v: any other v gives a lower bound, too.
 
     Parameters
     ----------

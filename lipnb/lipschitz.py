@@ -52,9 +52,10 @@ class LocalLipschitz:
         Of an `Attention`, the rounding of queries, keys, values and attention probabilities is counted, whatever the
         logits and however far the tokens lie from zero: they are computed in float64 and rounded once to the type of
         `x`, and a proved bound on what this changes is added (`lipnb.jacobian.rounding_error`; in float32 less than
-        1e-4 of the constant of trained layers). If float32 cannot prove the tolerance, or that bound exceeds rtol,
-        an `Attention` is solved again in float64, as is a callable that accepts float64 in the first case; otherwise
-        the item has not converged, and `upper` is the bound that is still proved. Infinite if nothing was certified.
+        1e-4 of the constant of trained layers). If float32 cannot prove the tolerance, or that bound exceeds rtol
+        with a certificate, an `Attention` is solved again in float64, as is a callable that accepts float64 in the
+        first case; otherwise the item has not converged, and `upper` is the bound that is still proved. Infinite if
+        nothing was certified.
         The constant of a callable is that of the map as it computes: how rounding inside the callable changes its
         derivative is not counted. Nor is the error of a separable kernel, at most a tenth of rtol where it was sampled.
         The start vector depends on `seed` alone and is the same for all items.

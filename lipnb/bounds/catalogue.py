@@ -121,7 +121,7 @@ class Bound:
     Attributes
     ----------
     name, key : str
-        The function in `lipnb.bounds`, or `lipnb.certify`; a short name for tables of bounds.
+        The function in `lipnb.bounds` or a module of it, or `lipnb.certify`; a short name for tables of bounds.
     title, about : str
         A few words, and a sentence.
     scope : str
