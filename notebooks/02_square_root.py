@@ -170,7 +170,7 @@ plt.show()
 # constant to $\sqrt n$ rises to $(1 + 2R^2)^2 / (8R^2)$. Beyond, many weak votes outweigh the strong one, and the
 # constant falls back to $\norm V_2$.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: in the grey band the crowd gives the lone token between nine tenths and one tenth of its attention. The horizontal line is a bound for *all* inputs of *any* length in the ball; the peak comes within {glue:text}`root-room:.0f` % of it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-regimes", "caption": "Three regimes of two clusters (blue) with $R =$ {glue:text}`root-radius:g`: in the grey band the crowd gives the lone token between nine tenths and one tenth of its attention. The horizontal line is a bound for *all* inputs of *any* length in the ball; the peak lies about {glue:text}`root-room:.0f` % below it."}, "image": {"alt": "One curve against the number of tokens on logarithmic axes. It rises along the dotted line root n, in a grey band rises above it, peaks just below a horizontal line and falls back to one. A dashed line rises far above it and crosses the horizontal line."}}
 gamma = bounds.mean_field_rate(A).lower  # the exact rate of this A
 end, ceiling = 1 + math.exp(2 * gamma * R**2), bounds.mean_field_upper_exact(A, V, R)
 n = np.unique(np.geomspace(2, 3e6 * end, 80).round())

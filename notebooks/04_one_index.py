@@ -190,7 +190,7 @@ sub_counts = closeness.counted(sub)
 # - **As a law, no.** The 95 % intervals of {glue:text}`four-inside` layers lie wholly within 0.1 of $\frac14$. Those of
 #   {glue:text}`four-outside` layers lie wholly outside. The other {glue:text}`four-undecided` layers are undecided. (An
 #   interval can lie within 0.1 of $\frac14$ and still exclude $\frac14$.)
-# - **The released code, as we read it, measures something else.** In the random GPT-2 the constant has the exponent
+# - **The released code, as we read it, measures something else.** In the median layer of the random GPT-2 the constant has the exponent
 #   {glue:text}`four-random:.2f`, and the released quantity {glue:text}`four-random-released:.2f`
 #   ({glue:text}`../notebooks/46_released_code.ipynb::released-reported:.2f` with the token types that the script adds).
 #   There the index makes the rate. In trained layers, each exponent is by its estimate within 0.1 of $\frac14$ in about
@@ -287,7 +287,7 @@ print(found)
 #
 # :::{dropdown} 4. Why must the square root end, and where?
 # No token has more than $e^{2t}$ times the vote of another, so no column of $P$ sums to more than $e^{2t}$: a large
-# enough crowd outvotes the one. At $A = -I$ the votes are even at $e^{2R^2}$ tokens; in general $\sqrt n$
+# enough crowd outvotes the one. At two clusters with $A = -I$ the votes are even at $1 + e^{2R^2}$ tokens; in general $\sqrt n$
 # can last up to about $e^{2 \gamma^* R^2}$.
 # :::
 #

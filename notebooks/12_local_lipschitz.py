@@ -12,7 +12,7 @@
 # How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order, by at
 # most the length of the push times the {term}`local Lipschitz constant`, which is the largest
 # {term}`singular value <singular vector>` of the {term}`Jacobian` at the input. The {term}`Lanczos method` finds it
-# from products with the Jacobian alone: {glue:text}`page-12-products` products for the layer below. It also gives an
+# from products with the Jacobian and its transpose alone: {glue:text}`page-12-products` of each for the layer below. It also gives an
 # upper {term}`bound`, and the user chooses how probable a failure of that bound may be.
 
 # %% tags=["parameters", "hide-input"]
@@ -87,7 +87,7 @@ figures.table(
 # :::{prf:theorem} Local and global {cite}`federer1969geometric,castin2024smooth`, Lemma 3.1 on convex sets
 # :label: local-and-global
 #
-# The local Lipschitz constant of a differentiable map $f$ at a sequence $X$ is $\Lip_X(f) = \norm{D_X f}_2$, the
+# The local Lipschitz constant of a continuously differentiable map $f$ at a sequence $X$ is $\Lip_X(f) = \norm{D_X f}_2$, the
 # {term}`spectral norm` of its Jacobian. On a convex open set $\mathcal X$ the Lipschitz constant is the supremum of the
 # local ones,
 #
@@ -374,10 +374,10 @@ figures.table(told, names={"call": "call", "route": "lip.route", "numbers": "loc
 # ## As a penalty in training
 #
 # `lip.value` is a number: added to a loss, it trains nothing. {py:func}`lipnb.lipschitz.differentiable_lipschitz` gives
-# the same number with its gradient, from the top {term}`singular pair <singular vector>` $u$, $v$ of the Jacobian held
-# fixed. Where the largest singular value is simple, first-order perturbation theory gives
+# the same number with its gradient, from the top {term}`singular pair <singular vector>` of the Jacobian $J = D_X f$, the
+# worst push $u$ of length 1 and $w = J u / \norm J_2$, held fixed. Where the largest singular value is simple, first-order perturbation theory gives
 #
-# $$d\norm{D_X f}_2 = \langle u, d(D_X f)\, v \rangle .$$
+# $$d\norm{D_X f}_2 = \langle w, d(D_X f)\, u \rangle .$$
 #
 # Two attention layers with the same random weights learn to output twice the preceding token, in ten steps of Adam.
 # One minimises the squared error alone, the other the squared error plus a tenth of its mean constant.

@@ -40,7 +40,7 @@ def integer_in(low, high):
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-clouds", "caption": "A measure of seven points (blue, area is weight) and its image under attention (orange). Arrows: the small move to which attention is most sensitive, enlarged, and the resulting move of the output. The ratio of the two lengths, in $W_2$, is the local Lipschitz constant."}, "image": {"alt": "Seven blue discs of different sizes in the plane and seven orange diamonds, their images under attention. Arrows on the discs show a small move, arrows on the diamonds the resulting move, which is longer for some of them."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-clouds", "caption": "A measure of seven points (blue, area is weight) and its image under attention (orange). Arrows: the small move to which attention is most sensitive, enlarged, and the resulting move of the output. For a short move the ratio of the two lengths, in $W_2$, tends to the local Lipschitz constant; at the length drawn it is smaller."}, "image": {"alt": "Seven blue discs of different sizes in the plane and seven orange diamonds, their images under attention. Arrows on the discs show a small move, arrows on the diamonds the resulting move, which is longer for some of them."}}
 drawn = gaussian(torch.Generator().manual_seed(seed))
 cloud_map = Attention.from_matrices(torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double())
 cloud, masses = 0.8 * drawn(7, 2), drawn(7).softmax(0)
@@ -280,6 +280,9 @@ glue("page-20-global", ledger.written(np.abs(global_errors).max(), 1), display=F
 #
 # *Large moves.* Relabel $Y$ so that $W_2(m(X), m(Y)) = \norm{X - Y}_F / \sqrt n$. Relabelling changes $f(Y)$ in the
 # same way, so $W_2(m(f(X)), m(f(Y))) \le \norm{f(X) - f(Y)}_F / \sqrt n$, at most $\Lip(f)$ times the former.
+# Conversely, at each point $Z$ of the segment from $X$ to $Y$, which lies in $\mathcal X^n$, the quotient in $W_2$ of
+# $Z$ and $Z + h (Y - X)$ tends, for $h \to 0$, to $\norm{(D_Z f)(Y - X)}_F / \norm{Y - X}_F$, as above. By the mean value
+# inequality the supremum of these over $Z$ is at least $\norm{f(X) - f(Y)}_F / \norm{X - Y}_F$.
 # :::
 # ::::
 #
