@@ -102,6 +102,8 @@ def left_out(about: dict, summary: pd.DataFrame) -> list[Finding]:
         said.append(finding("attention", architecture=settings["architecture"], attention=settings["attention"]))
     said += [*_uncertified(settings), *_special(settings)]
     said += [finding(f"no_{name}") for name in ("random", "shuffled") if name not in settings["baselines"]]
+    if settings["text"] == "python_reference":
+        said.append(finding("edition", python=about["versions"]["python"]))
     stated = ("no_norms", "no_logits") if settings["close"] is not None else ()
     said += [finding("stated", sentence=settings[key]) for key in (*stated, "left_out") if settings.get(key)]
     return [*said, finding("one_token")] if 1 in settings["lengths"] else said

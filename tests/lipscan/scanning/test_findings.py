@@ -211,6 +211,13 @@ def test_a_finding_of_each_layer_that_matters_names_its_head_and_token(finished)
     assert re.fullmatch(r"token \d", kinds(findings._tokens(pictures, 0))["token"].where["token"])
 
 
+def test_a_text_that_changes_with_python_says_of_which_it_is(finished):
+    about = {**finished.about, "versions": {"python": "3.14.15"}}
+    assert "edition" not in kinds(findings.left_out(about, finished.summary))
+    about["settings"] = {**about["settings"], "text": "python_reference"}
+    assert "comes with Python, here 3.14.15;" in str(kinds(findings.left_out(about, finished.summary))["edition"])
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_of_one_token_nothing_is_said_of_others(bert, story, tmp_path):
     options = {"lengths": [1], "windows": 1, "special": False, "upper": False, "progress": False}
