@@ -72,8 +72,11 @@ def _made(name, value, **new):
     try:
         return torch.as_tensor(value, **new)
     except (TypeError, ValueError, RuntimeError) as error:  # PyTorch raises any of these
-        kind = type(value).__name__
-        raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
+        kind, mend = (
+            type(value).__name__,
+            "its weight" if isinstance(value, torch.nn.Module) else "torch.as_tensor(...)",
+        )
+        raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use {mend}.") from error
 
 
 def as_tensor(name: str, value, **new) -> Tensor:

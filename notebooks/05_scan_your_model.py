@@ -236,6 +236,7 @@ print(f"{len(drift)} stored rows of {again} measured again ({edition})")
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert max(drift, default=0) < 1e-3, "a stored row does not hold"
+# another Python carries another text; other weights would be a fault
 assert all("another edition" in str(why) for why in missing.values() if isinstance(why, ValueError))
 for table in (found.table, *stored.values()):
     assert table.passed.all() and table.converged.all()

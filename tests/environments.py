@@ -14,11 +14,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from pydoc_data.topics import topics
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ("NLTK_DATA", "LIPNB_DATA")
 NBVAL = "-m pytest --nbval-lax --nbval-current-env notebooks -n 2 --dist loadfile -q".split()
-# "cache": what was fetched before, nothing or the models and Alice; "data": which variables stay; the rest is set
+# "cache": what was fetched before, nothing or the models and Alice; "data": which variables stay; "edition": whether
+# the text that comes with Python is that of another Python; the rest is set
 ENVIRONMENTS = {
     "nothing": {"cache": "empty", "data": ()},
     "offline": {"cache": "empty", "data": (), "PIP_NO_INDEX": "1"},
@@ -26,6 +28,7 @@ ENVIRONMENTS = {
     "nltk": {"cache": "empty", "data": ("NLTK_DATA",), "PIP_NO_INDEX": "1"},
     "lipnb": {"cache": "empty", "data": ("LIPNB_DATA",)},
     "all": {"cache": "own", "data": DATA},
+    "python": {"cache": "empty", "data": (), "edition": "another", "PIP_NO_INDEX": "1"},
     # another instruction set and thread count: last digits differ
     "avx2": {
         "cache": "empty",
@@ -41,7 +44,7 @@ ENVIRONMENTS = {
 def surroundings(name, empty):
     """The environment of a name as variables, with an empty folder for its cache; None where it cannot be made."""
     wanted = dict(ENVIRONMENTS[name])
-    cache, kept = wanted.pop("cache"), wanted.pop("data")
+    cache, kept, edition = wanted.pop("cache"), wanted.pop("data"), wanted.pop("edition", "own")
     if any(not os.environ.get(variable) for variable in kept):
         return None
     said = {key: value for key, value in os.environ.items() if key not in DATA or key in kept}
@@ -50,7 +53,17 @@ def surroundings(name, empty):
         | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         | wanted
         | ({"LIPNB_CACHE": empty} if cache == "empty" else {})
+        | ({"PYTHONPATH": _other_text(Path(empty, "modules"))} if edition == "another" else {})
     )
+
+
+def _other_text(folder):
+    """Folder with a module that Python reads in place of its own `pydoc_data.topics`, in which other words stand."""
+    changed = {key: text.replace("object", "thing") for key, text in topics.items()}
+    (folder / "pydoc_data").mkdir(parents=True)
+    (folder / "pydoc_data/__init__.py").touch()
+    (folder / "pydoc_data/topics.py").write_text(f"topics = {changed!r}\n", encoding="utf-8")
+    return str(folder)
 
 
 def main():

@@ -63,9 +63,12 @@ def checked_tensors(given: dict[str, Any]) -> dict[str, Any]:
         if name == "output":
             sizes.setdefault("m", sizes["h"] * sizes["v"])  # without output matrices heads are concatenated
     tensors = {name: tensor for name, tensor in found.items() if tensor is not None}
-    kinds = {(tensor.dtype, tensor.device) for name, tensor in tensors.items() if name != KEPT_DTYPE}
+    kinds = {f"{tensor.dtype} on {tensor.device}" for name, tensor in tensors.items() if name != KEPT_DTYPE}
     if len(kinds) > 1:
-        raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
+        raise ValueError(
+            f"all parameters must share one dtype and device, got {' and '.join(sorted(kinds))}: bring all to one with "
+            ".to(dtype=..., device=...)."
+        )
     if (frequencies := found["frequencies"]) is not None:
         k = sizes["k"]
         if not 1 <= len(frequencies) <= k // 2 or frequencies.dtype not in (torch.float32, torch.float64):

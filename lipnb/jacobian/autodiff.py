@@ -532,10 +532,12 @@ def _check_input(x):
     if isinstance(x, torch.Tensor):
         as_tensor("x", x)
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
-        got = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+        got, vector = type(x).__name__, False
+        if isinstance(x, torch.Tensor):
+            got, vector = tuple(x.shape) if x.is_floating_point() else x.dtype, x.ndim == 1 and x.numel() > 0
         raise ValueError(
             "x must be a floating point tensor of shape (..., n, d) with at least one token, "
-            f"got {got}: for one vector use x[None]."
+            f"got {got}{': for one vector use x[None]' if vector else ''}."
         )
     check_precision(x)
     check_finite_tokens(x)
@@ -604,14 +606,22 @@ def _runs(f, tokens):
     return like and out.shape[:-2] == tokens.shape[:-2]
 
 
+def _mend(out, x):
+    """What to write instead of a map with this output; empty if we cannot tell."""
+    if isinstance(out, torch.Tensor):
+        return ": for one number use lambda x: f(x).reshape(1, 1)" if out.ndim == 0 and x.ndim == 2 else ""
+    if out is None:
+        return ""
+    return ": leave out .numpy(), so that torch can differentiate" if hasattr(out, "__array__") else FIRST
+
+
 def _check_output(out, x):
     """Raise ValueError unless the output is one real tensor with the batch and dimensions of x."""
     fits = isinstance(out, torch.Tensor) and out.shape[:-2] == x.shape[:-2] and out.ndim == x.ndim
     if not fits or out.is_complex() or not out.numel():
         got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
         shape = ", ".join(map(str, (*x.shape[:-2], "n", "m")))
-        first = "" if isinstance(out, torch.Tensor) else FIRST
-        raise ValueError(f"the map must return one tensor of shape ({shape}), got {got}{first}.")
+        raise ValueError(f"the map must return one tensor of shape ({shape}), got {got}{_mend(out, x)}.")
     as_tensor("the output of the map", out)
 
 

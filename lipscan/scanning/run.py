@@ -516,11 +516,11 @@ def remeasure(
     reader, read = prepare(model, text, options)
     read |= _identity(reader.model)
     names = ("text_sha256", "weights_sha256", "modules_sha256")  # tables of 0.3 lack the last, and the configuration
-    other = any(read[name] != settings.get(name, read[name]) for name in names)
-    if other or ("config" in settings and _reconfigured(settings, read)):
-        raise ValueError(
-            "the text, the weights or the configuration here differ from the table's: no row can be compared."
-        )
+    words, *network = (read[name] != settings.get(name, read[name]) for name in names)
+    if any(network) or ("config" in settings and _reconfigured(settings, read)):
+        raise ValueError("the weights or the configuration here differ from the table's: no row can be compared.")
+    if words:
+        raise ValueError("the text here is another, or another edition, than the table's: no row can be compared.")
 
     def again(row):
         inputs = reader.inputs[row["length"]][row["window"] : row["window"] + 1]

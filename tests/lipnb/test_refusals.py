@@ -202,7 +202,8 @@ RAISING = {
     "another type within": (lambda x: x @ EYE.float(), X, r"in torch.float64 .*x.float\(\), or a module"),
     "more than tokens": (torch.nn.functional.linear, X, "takes more than the tokens"),
     "a sentence of ours": (lambda x: F(x[..., :1]), X, "^x must have shape"),
-    "one number": (lambda x: x.sum(), X, "the map must return one tensor"),
+    "one number": (lambda x: x.sum(), X, r"the map must return one tensor.*f\(x\).reshape\(1, 1\)"),
+    "an array": (lambda x: x.detach().numpy(), X, r"got ndarray: leave out .numpy\(\)"),
     "no column": (lambda x: x[..., :0], X, "must return one tensor"),
     "one token": (lambda x: x[0], X, "the map must return one tensor"),
     "a sparse output": (lambda x: x.to_sparse(), X, "the output of the map must be dense"),
@@ -330,6 +331,7 @@ CORE += [
 # numbers, matrices and what is neither
 NO_NUMBERS = {
     "tensor of real numbers, got NoneType: use torch.as_tensor": None,
+    "tensor of real numbers, got Linear: use its weight": LINEAR,
     "tensor of real numbers, got str": "a",
     "tensor of real numbers, got object": object(),
     "real, got complex numbers: use .real": EYE * (1 + 1j),
