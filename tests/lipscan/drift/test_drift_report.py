@@ -51,6 +51,15 @@ def test_terminal_and_report_have_the_same_names_and_numbers(families):
     assert [table[at + headings.index(name)] for name in ("error", "floor", "floors")] == shown[1:4]
 
 
+def test_above_is_explained_where_a_row_has_it(families):
+    model = models.load(families / "bert")
+    found = drift.compare(model, drift.states(model, IDS, torch.bfloat16), progress=False)
+    for height, count in ((0.9, 0), (1.1, len(found.table))):
+        text = html(replace(found, table=found.table.assign(height=height)))
+        assert text.count('<span class="mark">above</span>') == count
+        assert text.count("<dt>above</dt>") == min(count, 1)
+
+
 def test_states_without_a_difference_have_a_report_too(families, tmp_path):
     model = models.load(families / "bert")
     found = drift.compare(model, drift.states(model, IDS), progress=False)
