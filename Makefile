@@ -95,7 +95,7 @@ ifdef QUICK
 verify: export LIPNB_RESULTS = _build/verify
 endif
 verify: export OMP_NUM_THREADS = 1
-verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three to four hours; resumes; QUICK=1: some minutes)
+verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (about two hours; resumes; QUICK=1: some minutes)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
 # the committed pages, each in a kernel of its own: cells with the tag nbval-check-output must show what they show there

@@ -3,7 +3,7 @@
 from lipscan.cli.words import Unknown, known
 
 EXAMPLES = """\
-  python -m lab verify                          every bound, thousands of inputs each (three to four hours)
+  python -m lab verify                          every bound, thousands of inputs each (about two hours)
   python -m lab verify --quick --save-as trial  a slice of some minutes, in other tables
   python -m lab verify --bounds certify yudin_upper --save-as two
   python -m lab verify --bounds my_upper --put  a new bound alone (some ten minutes), into the stored table
