@@ -85,7 +85,8 @@ shown = summary.copy()
 shown["texts"] = own.groupby("map", sort=False).corpus.agg(lambda names: ", ".join(dict.fromkeys(names)))
 shown["texts"] = shown.texts.replace({"alice": "Alice", "ag_news": "AG News", "_": " "}, regex=True)
 shown["tokens"] = [f"{row.shortest} to {row.longest}" for row in summary.itertuples()]
-shown["windows"] = [f"{low} to {high}" for low, high in windows.loc[summary.index].to_numpy()]
+windows = windows.loc[summary.index].to_numpy()
+shown["windows"] = [f"{low} to {high}" if low < high else f"{low}" for low, high in windows]
 shown["range"] = [f"{row.smallest:.2f} to {row.largest:.2f}".replace("-", "−") for row in summary.itertuples()]
 shown["mean"] = trained.groupby("map").slope.mean().map("{:.2f}".format).reindex(shown.index, fill_value="–")
 controls = summary[["shuffled", "random"]].map("{:.2f}".format).replace({"-0.00": "0.00", "nan": "–"})
