@@ -141,7 +141,7 @@ def _known(row):
 def _numbers(id, values):
     values = np.atleast_1d(np.asarray(values, dtype=float)).ravel()
     if not values.size or not np.isfinite(values).all():
-        raise ValueError(f"ratios must be finite numbers, one for each case, got {values[:5]} for {id}.")
+        raise ValueError(f"ratios or errors must be finite numbers, one for each case, got {values[:5]} for {id}.")
     return values
 
 

@@ -38,11 +38,11 @@ class LocalLipschitz:
     residual : Tensor, shape of the batch
         Relative residual of the singular pair, see `lipnb.spectral.SpectralNorm`.
     steps : Tensor of int, shape of the batch
-        Products with the Jacobian and its transpose until the item stopped; Lanczos takes one more for `value`. 0 for
-        the dense method.
+        Products with the Jacobian and its transpose until the item stopped, those in float32 before a repetition in
+        float64 included; Lanczos takes one more for `value`. 0 for the dense method.
     converged : Tensor of bool, shape of the batch
-        Whether the stopping rule was met. A value that did not converge is still a lower bound; if `steps` equals
-        `max_steps`, allow more steps, otherwise the precision is the limit: use float64 or a larger `rtol`.
+        Whether the stopping rule was met. A value that did not converge is still a lower bound: allow more steps; if
+        that changes nothing, the precision is the limit: use float64 or a larger `rtol`.
     upper : Tensor, shape of the batch
         Upper bound on the local constant, up to a relative rounding of 16 eps. For a single item, and an input not
         chosen by looking at answers from this start, it fails with probability at most ``1 - confidence`` over the
@@ -64,8 +64,8 @@ class LocalLipschitz:
         certificate.
     route : str
         How products were computed: "cached", "streamed" (rows of the attention matrix recomputed in each product, for
-        long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or "autodiff";
-        several names if the inputs took several routes.
+        long sequences, and for masked ones of 1024 tokens or more), "separable" (a separable kernel, for many particles
+        in few dimensions), "dense" or "autodiff"; several names if the inputs took several routes.
     precision : str
         Precision of the products: "input", or "float64" where float32 could not prove the tolerance or would round
         attention too much; or both. For a
@@ -144,11 +144,11 @@ def local_lipschitz(
         ("lanczos") or 1000 ("power"); "dense" ignores it.
     seed : int
         Seed of the start vector, which is the same for all items of a batch. Without a certificate, half of the start
-        is a guess that suits trained attention: tokens weighted by the attention they get, in the direction that values
-        stretch most.
+        is, on the cached route, a guess that suits trained attention: tokens weighted by the attention they get, in the
+        direction that values stretch most.
     method : {"lanczos", "power", "dense"}
-        Lanczos with a certificate (very small inputs are solved by the dense method); power iteration; or the
-        singular values of the dense Jacobian.
+        Lanczos with a certificate (very small inputs of an `Attention` are solved by the dense method); power
+        iteration; or the singular values of the dense Jacobian.
     confidence : float, optional
         Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32 if
         rounding of products acts like noise, see `LocalLipschitz`). None stops by the residual alone: in a quarter to a
@@ -355,7 +355,7 @@ class Options:
             raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {self.confidence}.")
         if self.memory is not None and not self.memory >= 1:
             raise ValueError(f"memory must be a positive number of bytes, got {self.memory}.")
-        # whether to form the matrix; None: if it is small
+        # whether to form the matrix; None: that of an Attention, if it is small
         self.dense: bool | None = {"dense": True, "power": False}.get(self.method)
         self.certified = self.method == "lanczos" and self.confidence is not None
 

@@ -332,8 +332,9 @@ print(
 # large ones each is a guess $\lambda$ with a test: if the Cholesky factorisation of $\lambda^2 S - X X^\top$ comes to
 # its end, then $X X^\top \preceq \lambda^2 S + \epsilon I$, and
 # $\norm{RX}_2^2 \le \lambda^2 \norm{R S R^\top}_2 + \epsilon \norm R_2^2$ for
-# any symmetric $S$; ours is near $(R^\top R)^{-1}$. Here $\epsilon$ is $(8b + 16)\, u\, \lambda^2\, \mathrm{tr}\, S$
-# for matrices of order $b$, and what the entries of $X X^\top$ have lost. The same test, with $S = R = I$, bounds one
+# any symmetric $S$; ours is near $(R^\top R)^{-1}$. Here $\epsilon$ is $(8b + 24)\, u\, \lambda^2\, \mathrm{tr}\, S$
+# for matrices of order $b$ (the factorisation, the product and the difference), and what the entries of $X X^\top$ have
+# lost. The same test, with $S = R = I$, bounds one
 # Gram matrix of large order, such as that of step 5.
 #
 # *Rounding* gains these lines after line 2 below, for a norm $w \circ y\, \varrho$, $\varrho = (\abs y^2 / K +
@@ -474,7 +475,7 @@ print(
 # the two meet.
 #
 # *7. Norms.* Each norm is the root of the largest eigenvalue of a Gram matrix $G$, enlarged by
-# $(\gamma_a + 8bu)\,\mathrm{tr}\, G$ for $a \times b$ matrices, or a guess that has passed the Cholesky test above.
+# $(\gamma_{a + 2} + 8 (b + 1) u)\,\mathrm{tr}\, G$ for $a \times b$ matrices, or a guess that has passed the Cholesky test above.
 # The iteration behind a guess may stop early: then the test fails, and a larger number is tried. The
 # lower bound is $\norm{\widehat{Ju}} / \norm u$ for one vector $u$, times $1 - \gamma_c$.
 #

@@ -146,7 +146,10 @@ def planted(fault, package):
     found = found or [(path, *match) for path, tree in wholes for match in matches(old, tree)]
     if len(found) != 1:
         where = "; ".join(f"{path.relative_to(package)}, line {run[0].lineno}" for path, run, _ in found[:4])
-        raise ValueError(f"{fault['place']} holds {fault['old']!r} {len(found)} times, not once. {where}")
+        told = (
+            f"{fault['place']} holds {fault['old']!r} {len(found)} times, not once: copy `old` from the code. {where}"
+        )
+        raise ValueError(told)
     path, run, names = found[0]
     for node in [node for tree in new for node in ast.walk(tree) if type(node) in VARIABLE]:
         there = getattr(node, VARIABLE[type(node)])

@@ -188,6 +188,6 @@ def report(root):
     for sentence in found:
         print(f"  {sentence}")
     if any(".ipynb" in sentence for sentence in found):
-        print("`make notebooks` makes the pairs anew from their sources.")
+        print("`python -m lab pages execute NN` and `pair NN` make a pair anew, `make notebooks` all of them.")
     print(f"{len(sources(root))} pages, {len(found)} complaint(s)")
     return 1 if found else 0

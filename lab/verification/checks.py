@@ -126,6 +126,8 @@ BOUNDS = {bound.key: bound for bound in CATALOGUE}
 
 def _check(key, family, goal, *, name="", bound=None, measured=jacobian_norm, slow=False):
     """The check of a bound in the catalogue: evaluated directly, or by a function of problems if it needs more."""
+    if key not in BOUNDS:
+        raise ValueError(f"no Bound in CATALOGUE of lipnb/bounds/catalogue.py has the key {key!r}.")
     of = BOUNDS[key]
     return Check(name or of.name, of.name, family, bound or _each(of.evaluate), measured, goal, of.masks, slow)
 

@@ -303,9 +303,11 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     if output.ndim != 3:
         raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
     if bounds.shape != output.shape[:1]:
-        raise ValueError(f"bounds must have one entry for each of the {len(output)} heads, got {tuple(bounds.shape)}.")
+        raise ValueError(
+            f"head_bounds must have one entry for each of the {len(output)} heads, got {tuple(bounds.shape)}."
+        )
     if not (bounds >= 0).all():
-        raise ValueError("bounds must be 0 or more, without NaN.")
+        raise ValueError("head_bounds must be 0 or more, without NaN.")
     return (largest_singular(output) * bounds).sum().item()
 
 

@@ -75,17 +75,17 @@ class RowErrors:
     r"""Rounding of the rows of queries (without their scale) or keys, and of their derivatives.
 
     A row :math:`y = W x + b` becomes :math:`R\, N(y)`, with one or both of R and N, or is used unchanged. The rotation
-    R has the cosines and sines of the map itself, exact by definition, and is not quite orthogonal. Lines of the book;
-    with
-    :math:`N(y) = w \circ r y`, :math:`r = (|y|^2 / K + \epsilon)^{-1/2}`, :math:`u = r y`, errors
+    R has the cosines and sines of the map itself, exact by definition, and is not quite orthogonal. Lines 2a to 2d of
+    the book, with
+    :math:`N(y) = w \circ r y`, :math:`r = (|y|^2 / K + \epsilon)^{-1/2}`, :math:`z = r y`, errors
     :math:`|\hat y - y| \le r^y` and :math:`\eta = |r^y| / \sqrt K`:
 
     - *2a.* :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`.
       Hence :math:`r \le r^+ := ((1 - \gamma_{K+16}) / \hat r - \eta)^{-1}`, if that is positive, and
       :math:`|\hat r - r| \le \delta := r^+ \hat r \eta + \gamma_{K+16} \hat r`.
-    - *2b.* Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
-    - *2c.* The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
-      :math:`|u|^2 \le K`, and moves by at most :math:`\max |w| (\delta + 3 r^+ |\hat u - u| / \sqrt K)`.
+    - *2b.* Entry by entry :math:`|\hat z - z| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
+    - *2c.* The derivative :math:`w \circ r (I - z z^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
+      :math:`|z|^2 \le K`, and moves by at most :math:`\max |w| (\delta + 3 r^+ |\hat z - z| / \sqrt K)`.
     - *2d.* R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
       err by :math:`\gamma_8 |R| |y|`.
 
@@ -123,7 +123,7 @@ class RowErrors:
         if norm is not None:
             factor, factor_error = self._normalise(rows, norm)
             self.derivative, self.derivative_error = factor * self.derivative, factor_error * self.derivative
-            self.absolute_in_row = 2 * factor  # |I| + |u| |u|^T / K has norm 2
+            self.absolute_in_row = 2 * factor  # |I| + |z| |z|^T / K has norm 2
         if at.turn is not None:
             g = MORE * max(1.0, sum(part.square() for part in at.turn).amax().sqrt().item())
             turned_sizes = self._turned(normalised(rows, norm).abs(), at.turn)  # |R| |y|

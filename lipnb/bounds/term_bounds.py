@@ -1,7 +1,7 @@
 r"""Computed upper bounds on the three terms of the Jacobian at an input.
 
 Block (i, j) of the Jacobian of multi-head attention, with :math:`z_{ij} = P_{ij}(v_j - o_i)`,
-:math:`b_i = s W_K^\top q_i` and :math:`C_i = \sum_l P_{il} (v_l - o_i) k_l^\top`, is
+:math:`b_i = W_K^\top q_i` (the scale s is in q) and :math:`C_i = \sum_l P_{il} (v_l - o_i) k_l^\top`, is
 
 .. math:: J_{ij} = \sum_h W_O^{(h)} \Big[ P_{ij} W_V + z_{ij} b_i^\top + \delta_{ij}\, s\, C_i W_Q \Big],
 
@@ -87,7 +87,8 @@ def three_terms(at: RoundedLinearization, S: torch.Tensor | None = None, Y: torc
     For any positive weights T, with :math:`\rho_i = \|[W_O z_{ij} / T_{ij}]_{(j,h)}\|`, changes
     :math:`\varepsilon_j` of tokens move output i by
     :math:`\sum_{jh} W_O z_{ij} / T_{ij} \cdot T_{ij}\, b_{ij} \cdot \varepsilon_j`, at most :math:`\rho_i` times the
-    root of :math:`\sum_{jh} (T_{ij}\, b_{ij} \cdot \varepsilon_j)^2`; summed over i that is the square of one norm for
+    root of :math:`\sum_{jh} (T_{ij}\, b_{ij} \cdot \varepsilon_j)^2`, where :math:`b_{ij}` is :math:`b_i`, or, where
+    keys are turned or normalised, the like for token j; summed over i that is the square of one norm for
     each token j. Without S and Y the weights are nearly the best for Frobenius norms. If keys are one matrix times
     the tokens, one weight for all j is tried too, with Z E in place of Z. :math:`W_O W_V F = L_h M_h`. The value term
     is also bounded with some leading token directions treated exactly, and the smaller of the two bounds is kept.
@@ -175,10 +176,10 @@ def _largest_block(at, blocks):
 
 
 def _key(at, S, Y, norms):
-    """Step 4: the smaller of two bounds, with one weight for all tokens j, and with one for each.
+    """Step 4: the smaller of two bounds, with one weight for each token j (its first half), and with one for all.
 
-    The first needs keys that are one matrix times the tokens; the second cannot use S, and is left out if the first
-    can.
+    The first cannot use S, and is left out where the second does; the second needs keys that are one matrix times the
+    tokens.
     """
     found = []
     if S.shape[1] == 0 or not at.fixed_keys:
@@ -363,6 +364,8 @@ def _value(at, S, Y):
 
 def _balanced_factors(output, W):
     r"""L (h, m, p) and M (h, d, p), columns of similar length, with :math:`W_O W_V F = L M^\top` up to the error, (h,).
+
+    The :math:`M_h` of `three_terms` is the transpose.
 
     Nothing is assumed of the singular vectors: the error is that of the product, plus the rounding of its
     computation.

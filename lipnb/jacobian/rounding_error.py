@@ -15,13 +15,15 @@ with weights :math:`P_{ij}`,
 2. *Terms.* By Cauchy the terms in :math:`\dot q` have norm at most :math:`\max_i a_i \sigma_i \|\dot q\|`; those in
    :math:`\dot k` at most :math:`\max_i |q_i| \sigma_i\, c\, \|\dot k\|` with :math:`c^2 = \max_j \sum_i P_{ij}`, since
    :math:`(\sum_j P_{ij} g_{ij} y_j)^2 \le \sum_j P_{ij} g_{ij}^2 \sum_j P_{ij} y_j^2`; the last at most
-   :math:`c \|\dot v\|`. With weights, :math:`P_{ij} \sqrt{a_i / a_j}` replaces P in the last two.
+   :math:`c \|\dot v\|`. With token weights :math:`\omega`, :math:`P_{ij} \sqrt{\omega_i / \omega_j}`
+   replaces P in the last two.
 3. *Errors.* Numbers that err by e of a product of sizes s change it by at most
    :math:`\prod (s + e) - \prod s`: `change`. The errors are these: of P relatively :math:`\theta` (line 5), of q, k and
    v those of line 4, of o :math:`(3 U + \gamma_{n + 8}) b_i + \theta \sigma_i` plus that of v: the rows of a P rounded
    to U do not sum to one, and those of any softmax do, so that :math:`\sum_j \delta P_{ij} v_j = \sum_j \delta P_{ij}
    (v_j - o_i)`. U is the rounding unit of the tokens' type, 0 in float64.
-4. *Rows.* :math:`\gamma_{d+4} (|x_i| \|W\|_F + |b|)` in float64, times the gain of a norm, and U of the row itself.
+4. *Rows.* :math:`\gamma_{d+4} (|x_i| \|W\|_F + |\beta|)` in float64, with the bias :math:`\beta`, times the gain of a
+   norm, and U of the row itself.
 5. *Probabilities.* Logits err by at most t (as in line 3 of `lipnb.bounds.rounding`, with lengths in place of entries),
    so :math:`\theta = e^{2 t} - 1`, and U for rounding P itself. A cap adds the error of its slope.
 6. *Heads.* :math:`\|\sum_h W_O^{(h)} \delta_h\| \le \|W_O\| (\sum_h |\delta_h|^2)^{1/2}`.

@@ -1,4 +1,4 @@
-"""Reference solvers for Lanczos: power iteration, the method of the paper, and dense decomposition."""
+"""Other solvers than Lanczos: power iteration, the method of the paper, and dense decomposition."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ def power_iteration(
 
 
 def dense_norm(matrices: Tensor) -> SpectralNorm:
-    """Largest singular values of matrices (b, M, N) of any scale, by decomposition: the reference of tests.
+    """Largest singular values of matrices (b, M, N) of any scale, by decomposition: the dense route.
 
     `steps` is 0 and `converged` true. `upper` is the value times 1 + 8 (M + N) eps, the rounding of a decomposition.
     """

@@ -57,8 +57,8 @@ class Krylov:
     Parameters
     ----------
     operator : GramOperator
-        Symmetric positive semidefinite. Without a certificate its products may have a lower precision than the
-        vectors; a certificate counts rounding in that of the vectors.
+        Symmetric positive semidefinite. Its products may have a lower precision than the vectors: its `eps`, which a
+        certificate counts.
     start : Tensor, shape (b, N)
         Nonzero start vectors, in the precision in which all vectors are kept.
 
@@ -92,7 +92,9 @@ class Krylov:
         self.lost: np.ndarray = np.zeros(len(start), dtype=bool)
         self._leaving = start.new_zeros(len(start), dtype=torch.float64)  # the last of `off_diagonal`, on the device
         self._next_random: np.ndarray = np.ones(len(start), dtype=bool)
-        self._seeds = start[:, 0].double().view(torch.int64).clone()  # of `restart`: bits of each start, so not shared
+        self._seeds = (
+            start[:, 0].double().view(torch.int64).clone()
+        )  # of `restart`: the bits of each start, equal for equal starts
 
     @property
     def steps(self) -> int:

@@ -47,7 +47,8 @@ def test_a_run_is_noted_stored_and_shown(small):
 
 def test_the_stored_facts_are_of_these_pages_and_tables():
     stored = json.loads((ROOT / execution.STORED).read_text())
-    assert list(stored["pages"]) == [source.stem for source in sources(ROOT)]
+    mend = f"`python -m lab pages pair NN` writes {execution.STORED}: commit it with the pages"
+    assert list(stored["pages"]) == [source.stem for source in sources(ROOT)], mend
     assert all(page["seconds"] > 0 for page in stored["pages"].values())
     assert set(stored["tables"]) == set(results.names()) & set(results.listed().index)
     for name, table in stored["tables"].items():

@@ -267,7 +267,8 @@ def test_the_claims_are_those_of_the_ledger_and_fit_their_schema():
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
     assert [error.message for error in validator.iter_errors(stored)] == []
-    assert claims.same(stored, claims.claims(ROOT, rows))
+    same = claims.same(stored, claims.claims(ROOT, rows))
+    assert same, "data/claims.json is not what the pages recorded: `python -m lab pages pair NN` writes it"
     mine = verdicts.by_statement(ROOT, rows)
     assert [(one["id"], one["verdict"]) for one in stored["statements"]] == [
         (id, verdicts.verdict_of(forms)) for id, forms in mine.items()
