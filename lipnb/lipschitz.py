@@ -287,7 +287,9 @@ def differentiable_lipschitz(
     Returns
     -------
     Tensor, shape of the batch, or (len(x),)
-        A lower bound on the constant of each sequence, in the type of `x`; under ``torch.no_grad()`` without gradient.
+        A lower bound on the constant of each sequence up to the rounding of the type of `x`, in which everything is
+        computed; under ``torch.no_grad()`` without gradient. In float32 large logits, or tokens far from zero, can
+        change it by more than rtol: give `f` and `x` in float64 then (`local_lipschitz` does so by itself).
 
     Raises
     ------

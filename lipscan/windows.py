@@ -80,6 +80,8 @@ def disjoint(total: int, length: int, count: int, seed: int = 0) -> list[int]:
     >>> disjoint(10, 5, 2), len(disjoint(1000, 32, 8))
     ([0, 5], 8)
     """
+    if min(length, count) < 0:
+        raise ValueError(f"length and count must be 0 or more, got {length} and {count}.")
     room = total - length * count
     if room < 0:
         raise ValueError(f"{count} stretches of {length} do not fit into {total} without overlap: take fewer.")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lipnb.bounds.norms import answer, growth_rate, log_of, logit_bound, norms, product
+from lipnb.bounds.norms import answer, growth_rate, log_of, logit_bound, norms, or_infinite, product
 from lipnb.checks import as_double, check_finite_tokens, count, radius
 from lipnb.spectral.upper_norms import largest_singular, length
 
@@ -308,7 +308,7 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
         )
     if not (bounds >= 0).all():
         raise ValueError("head_bounds must be 0 or more, without NaN.")
-    return (largest_singular(output) * bounds).sum().item()
+    return or_infinite((largest_singular(output) * bounds).sum().item())
 
 
 def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Tensor) -> float:
@@ -395,7 +395,7 @@ def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: b
     if masked:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
     t = A_norm * x.square().sum(-1).amax(-1)
-    return column(t, t, V_norm, logits.softmax(-1)) * (1 + 1e-12)
+    return or_infinite(column(t, t, V_norm, logits.softmax(-1)) * (1 + 1e-12))
 
 
 @torch.no_grad()
@@ -439,7 +439,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
     A, x = as_double("A", A), _tokens(x, len(A))
     r = (x - enclosing_center(x)[..., None, :]).norm(dim=-1).amax(-1)
     reach = (x @ A.mT).norm(dim=-1).amax(-1)
-    return spread(A_norm, V_norm, r, reach, x.shape[-2]) * (1 + 1e-12)
+    return or_infinite(spread(A_norm, V_norm, r, reach, x.shape[-2]) * (1 + 1e-12))
 
 
 def _tokens(x, d):

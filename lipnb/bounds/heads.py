@@ -24,7 +24,7 @@ from lipnb.bounds.mean_field import (
     log_mean_field_optimal,
     log_mean_field_sharp,
 )
-from lipnb.bounds.norms import LEAST, HeadNorms, answer, check_sequence, head_norms, log_of, plain_heads
+from lipnb.bounds.norms import LEAST, HeadNorms, answer, check_sequence, head_norms, log_of, or_infinite, plain_heads
 from lipnb.bounds.yudin import attention_at, g_1, yudin
 from lipnb.checks import at_once, count, radius
 from lipnb.spectral.upper_norms import largest_singular, largest_singular_of_each, triangle
@@ -185,7 +185,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     # relative positions change no derivative of the logits
     norms, R = head_norms(attention.replace(relative=None)), radius(R)
     heads = norms.WV * (1 + 2 * norms.A * R * R + norms.c * R)
-    return _joined(attention, heads).item() * (1 + 1e-12)
+    return or_infinite(_joined(attention, heads).item() * (1 + 1e-12))
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import math
 import torch
 from scipy.special import lambertw
 
+from lipnb.bounds.norms import or_infinite
 from lipnb.checks import count, number, real_tensor
 from lipnb.spectral.upper_norms import largest_singular
 
@@ -239,8 +240,10 @@ def _matrices(query, value, output):
 def _heads(query, value, output, exponent):
     """Factor of the weights in the Euclidean bounds."""
     query, value, joined = _matrices(query, value, output)
-    heads = largest_singular(query) ** exponent * largest_singular(value) ** 2 / query.shape[1]
-    return math.sqrt(heads.sum().item()) * largest_singular(joined).item()
+    heads = largest_singular(query) ** (exponent // 2) * largest_singular(value) / math.sqrt(query.shape[1])
+    largest = heads.max()  # whose square may leave the range of float64
+    together = largest * torch.linalg.vector_norm(heads / torch.where(largest > 0, largest, 1))
+    return or_infinite((together * largest_singular(joined)).item())
 
 
 def _infinity(matrix):

@@ -6,6 +6,7 @@ import torch
 from scipy.optimize import brentq
 
 from lipnb.checks import as_double, number, real_tensor
+from lipnb.scaling import powers_of_two
 
 __all__ = ["layer_norm_radius"]
 
@@ -64,6 +65,8 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
         )
     if rms:
         return math.sqrt(len(gain)) * gain.abs().max().item()
+    unit = powers_of_two(torch.cat([gain, shift]).abs().amax())
+    gain, shift = gain / unit, shift / unit
     G = norm_ellipsoid(gain, shift)[1]
     h, basis = torch.linalg.eigh(G.mT @ G)
     h, g = h.clamp_min(0), basis.mT @ (G.mT @ shift)
@@ -73,9 +76,9 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
         return 1 - (g / (top + step - h)).square().sum().item()
 
     least = 1e-13 * (top + reach) + 1e-300
-    step = least if slope(least) >= 0 else brentq(slope, least, 2 * reach, rtol=1e-14)
+    step = least if slope(least) >= 0 else brentq(slope, least, 2 * reach, xtol=least, rtol=1e-14)
     value = shift.square().sum() + top + step + (g.square() / (top + step - h)).sum()
-    return value.sqrt().item()
+    return (value.sqrt() * unit).item()
 
 
 def norm_layer_upper(

@@ -101,6 +101,13 @@ def product(*factors):
     return math.prod(map(float, factors)) if all(factors) else 0.0
 
 
+def or_infinite(bound):
+    """A bound, infinite where its computation left the range of float64 (infinity minus infinity, or times zero)."""
+    if isinstance(bound, torch.Tensor):
+        return torch.where(bound.isnan(), torch.inf, bound)
+    return math.inf if math.isnan(bound) else bound
+
+
 def log_of(number):
     """The natural logarithm; minus infinity for zero."""
     return math.log(number) if number > 0 else -math.inf

@@ -17,7 +17,7 @@ from lipnb.attention.heads import check_attention
 from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.heads import rows_of_heads
 from lipnb.bounds.multihead_norms import balanced
-from lipnb.bounds.norms import check_sequence
+from lipnb.bounds.norms import check_sequence, or_infinite
 from lipnb.checks import count, radius
 from lipnb.spectral.upper_norms import UNIT, largest_singular, largest_singular_of_each, triangle
 
@@ -106,7 +106,7 @@ def rotary_upper(attention: Attention, n: int, R: float) -> float:
     Q, K, WV, bq, bk, gain = _sizes(att, n)
     s = abs(att.scale) * gain**2
     query, key = s * Q * R * (K * R + bk), s * K * R * (Q * R + bq)
-    return (WV * (query + math.sqrt(n) * (1 + key))).sum().item() * (1 + 1e-12)
+    return or_infinite((WV * (query + math.sqrt(n) * (1 + key))).sum().item() * (1 + 1e-12))
 
 
 @torch.no_grad()
@@ -170,7 +170,7 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
         C = output[h] @ (Z.mT @ key[h]) @ at_places[h, rows]
         queries[h, rows] = largest_singular_of_each(abs(att.scale) * C)
     keys = largest_singular(rho[..., None] * query) * gain * K
-    return (largest_singular(P) * WV + queries.amax(1) + keys).sum().item() * (1 + 1e-12)
+    return or_infinite((largest_singular(P) * WV + queries.amax(1) + keys).sum().item() * (1 + 1e-12))
 
 
 class RotaryNorms:

@@ -5,7 +5,7 @@ import math
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import head_norms, plain_heads
+from lipnb.bounds.norms import head_norms, or_infinite, plain_heads
 from lipnb.checks import as_double, number
 from lipnb.spectral.upper_norms import gamma, largest_singular, triangle
 
@@ -78,7 +78,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
         )
     norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
     P, _ = attention_at(attention.to(dtype=torch.float64), x.double())
-    return yudin(P, g_1(P), tokens, norms.A, tokens * norms.A, norms.WV).sum(-1)
+    return or_infinite(yudin(P, g_1(P), tokens, norms.A, tokens * norms.A, norms.WV).sum(-1))
 
 
 @torch.no_grad()
@@ -128,7 +128,8 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     attention.check_input(x)
     norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
     P, slopes = attention_at(attention.to(dtype=torch.float64), x.double())
-    return yudin(P, softmax_norm(P), tokens, norms.A, largest_singular(slopes), norms.WV).sum(-1) * (1 + 1e-12)
+    heads = yudin(P, softmax_norm(P), tokens, norms.A, largest_singular(slopes), norms.WV)
+    return or_infinite(heads.sum(-1) * (1 + 1e-12))
 
 
 def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tuple[Attention, torch.Tensor]:

@@ -213,6 +213,8 @@ class AttentionJacobian:
 
         def columns(product, width):
             def of(vectors):  # (N, p), one column each
+                if np.iscomplexobj(vectors):
+                    raise ValueError("the Jacobian is real, and the vector complex: apply it to .real and to .imag.")
                 rows = torch.from_numpy(vectors.T.copy()).to(self.x)
                 found = product(rows.view(-1, *self.batch_shape, self.n, width))
                 return found.flatten(1).T.cpu().numpy()
@@ -228,5 +230,7 @@ class AttentionJacobian:
 
     def infinity_norm(self) -> Tensor:
         """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""
+        if self._at.root is not None:  # of the weighted map
+            return self.dense().abs().sum(-1).amax(-1)
         with torch.no_grad():
             return infinity_norm(self.attention, self.x)

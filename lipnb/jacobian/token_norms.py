@@ -272,7 +272,8 @@ class SingularPair:
     value : Tensor, shape of the batch
         Lower bound on :math:`\sigma`.
     upper : Tensor, shape of the batch
-        Upper bound, with probability 1 - 10^-6, as `lipnb.LocalLipschitz.upper`.
+        Upper bound, with probability 1 - 10^-6, as `lipnb.LocalLipschitz.upper`, the rounding of an attention included:
+        far above `value` where the type of `x` is too coarse for this input, even if `converged`.
     input : Tensor, shape (..., n, d)
         v: the unit change of the tokens that is stretched most; its entry of largest modulus is positive.
     output : Tensor, shape (..., n, m)
@@ -382,7 +383,7 @@ def _pair(f, x, rtol, max_steps, seed):
     batch = x.shape[:-2]
     return SingularPair(
         (found.value * operator.unit).view(batch),
-        (found.upper * operator.unit).view(batch),
+        (found.upper * operator.unit + operator.error).view(batch),
         v,
         u / torch.where(length > 0, length, 1),
         found.residual.view(batch),

@@ -13,6 +13,8 @@ from lipnb.extras import extra
 
 __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]
 
+LEAST = 1e-305  # total cost below which powers of distances may have underflowed
+
 
 def uniform(n: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """Equal weights with sum one, shape (n,).
@@ -62,8 +64,8 @@ def wasserstein(
     Raises
     ------
     ValueError
-        If the widths of x and y differ, points are not finite, weights are not 0 or more with total one, or p is not a
-        finite number of at least 1.
+        If the widths of x and y differ, points are not finite, weights are not 0 or more with total one, p is not a
+        finite number of at least 1, or is so large that the powers of all distances that count underflow.
 
     Notes
     -----
@@ -80,7 +82,8 @@ def wasserstein(
     if not 1 <= p < np.inf:
         raise ValueError(f"p must be a finite number, 1 or more, got {p!r}.")
     a, b = _weights(a, len(x)), _weights(b, len(y))
-    distances = cdist(x, y)
+    size = max(np.abs(x).max(), np.abs(y).max(), np.finfo(float).tiny)  # squares stay in the range of float64
+    distances = cdist(x / size, y / size)
     scale = distances.max()
     if scale == 0:
         return 0.0
@@ -93,7 +96,12 @@ def wasserstein(
             import ot  # slow to import, and only needed here
 
         total = ot.emd2(a, b, costs, numItermax=10**7)
-    return float(scale * max(total, 0.0) ** (1 / p))
+    if total < LEAST and (costs[distances > 0] < LEAST).any():
+        raise ValueError(
+            f"p = {p:g} is too large for these points: the powers of the distances that count fall below the smallest "
+            "float, beside that of the largest distance. Take a smaller p."
+        )
+    return float(size * scale * max(total, 0.0) ** (1 / p))
 
 
 def conditional_wasserstein(

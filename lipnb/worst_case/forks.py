@@ -43,6 +43,8 @@ class Shapes(NamedTuple):
 
     def tokens(self) -> Tensor:
         """The inputs with all tokens, shape (b, n, d)."""
+        if not len(self.points):
+            return self.points
         return torch.stack([x.repeat_interleave(many, 0) for x, many in zip(self.points, self.counts, strict=True)])
 
     def take(self, places: slice | Tensor) -> "Shapes":
@@ -160,7 +162,8 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     attention : Attention
         Any heads and biases, dot products, float64.
     n : int
-        Number of tokens; fewer than 3, or tokens of width 1, have no forks.
+        Number of tokens; fewer than 3, or tokens of width 1, have no forks, nor have maps whose logits or values are
+        constant.
     R : float
         Radius, positive.
     directions : Tensor, shape (b, d)
@@ -207,7 +210,7 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     side = (1 - c**2).sqrt() * e  # s e
     order = stated.argsort(descending=True)
     points = torch.stack([R * (c * k + side), R * (c * k - side), z], 1)
-    found = Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).take(order)
+    found = Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).take(order[stated[order] > 0])
     return found if attention.heads > 1 else _climbed(attention, R, found)
 
 

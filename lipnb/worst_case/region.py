@@ -109,6 +109,8 @@ def nearest(centre: Tensor, matrix: Tensor) -> Tensor:
 
     excess = coordinates(0).norm().item() - 1
     if excess > 0:  # the length falls with lambda, and is below 1 at |B^T c|
-        u = coordinates(brentq(lambda lift: coordinates(lift).norm().item() - 1, 0, g.norm().item(), rtol=1e-14))
+        u = coordinates(
+            brentq(lambda lift: coordinates(lift).norm().item() - 1, 0, g.norm().item(), xtol=1e-300, rtol=1e-14)
+        )
         return basis @ (u / u.norm())
     return basis @ coordinates(0)

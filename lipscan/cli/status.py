@@ -86,6 +86,8 @@ def _no_sweep(folder):
             from lipscan.drift.run import state as compared
         if (said := compared(folder)) is not None:
             return f"{folder}: {said}"
+    if (Path(folder) / "against.csv").is_file():
+        return f"{folder}: the comparison of two scans; report.html shows it."
     if (Path(folder) / "config.json").is_file():
         return f"{folder}: a model, not the folder of a sweep, scan or comparison; `lipnb scan {folder}` measures it."
     holds = "holds no sweep, scan or comparison" if Path(folder).is_dir() else "is not a folder"

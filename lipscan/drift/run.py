@@ -28,7 +28,7 @@ __all__ = ["drift"]
 
 TABLE = "windows"
 ENDING = ".safetensors"
-FINER = 0.1  # floors up to which errors are those of a finer type
+FINER = 0.1  # floors up to which errors of most layers are those of a finer type
 
 
 def drift(
@@ -270,12 +270,22 @@ def _of_model(second, model, ids, dtype):
 
 
 def _noted(found):
-    """The comparison, with a note in `about` if a file is of a finer type than the one that it is held against."""
-    held, dtype, highest = found.about.get("states"), found.about["dtype"], found.table.token_ratio.max()
-    if held is None or not highest < FINER or not _finer(held, dtype):
+    """The comparison, with a note in `about` if a file is of another type than the one that it is held against.
+
+    Errors of a type reach its floor in every layer: where most layers stay far below it, a layer that does not may be
+    faulty in a finer type.
+    """
+    held, dtype = found.about.get("states"), found.about["dtype"]
+    usual = found.table.token_ratio[found.table.part == "layer"].median()
+    if held is not None and found.verdict.kind == "bug" and _finer(dtype, held):
+        found.about["note"] = (
+            f"{found.about['against']} holds {held} numbers, coarser than {dtype}, whose floor they cannot reach. "
+            f"Give --dtype {held}, or leave --dtype out."
+        )
+    if held is None or not usual < FINER or not _finer(held, dtype):
         return found
     said = (
-        f"{found.about['against']} holds {held} numbers, and its errors are at most {highest:.1g} floors of {dtype}: "
+        f"{found.about['against']} holds {held} numbers, and most layers err by {usual:.1g} floors of {dtype} or less: "
     )
     if dtype == "float32":
         said += "it was computed in a finer type; float32 is the finest whose floor is known here."

@@ -79,8 +79,8 @@ class Model:
             has = f"has a tokenizer that cannot be read ({self.unread})" if self.unread else "has no tokenizer"
             write = "write its tokenizer.json with transformers (save_pretrained), or " if self.unread else ""
             raise ValueError(
-                f"{self.name} {has}: {write}give the name or folder of one with --tokenizer (in Python "
-                "load(..., tokenizer=...), or make token ids yourself)."
+                f"{self.name} {has}: {write}copy the files of one into its folder, or give one by name or folder with "
+                "--tokenizer of lipnb scan (in Python load(..., tokenizer=...), or make token ids yourself)."
             )
         if not isinstance(text, str):
             raise ValueError(f"text must be a str, got {type(text).__name__}.")

@@ -26,6 +26,7 @@ __all__ = ["Scan", "load"]
 LAYOUT = 2  # of a scan's folder; 0.3 wrote none
 SUMMARY, OLD_SUMS = "summary.csv", "SHA256SUMS"  # the second in finished scans of 0.3
 REPORT, AGAINST = "report.html", "against.csv"
+OTHERS = {"sweep.json": "a sweep", "windows.json": "a comparison of lipnb drift", "config.json": "a model"}
 OURS = b"Made by <code>lipnb scan</code>"  # in every report
 
 
@@ -153,7 +154,11 @@ def settings_in(folder: Path) -> list[dict]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise ValueError if files with a scan's names lie in the folder without any sign that a scan wrote them."""
+    """Raise ValueError for the folder of a sweep, a drift or a model, or if no scan wrote the files with its names."""
+    for name, what in OTHERS.items():
+        # another program's config.json is no model's
+        if (folder / name).is_file() and (what != "a model" or b"model_type" in (folder / name).read_bytes()):
+            raise ValueError(f"the folder {folder.resolve().name!r} holds {what} ({name}): name another with --output.")
     written = [f"{name}.{kind}" for name in TABLES for kind in ("csv", "json")] + [SUMMARY, REPORT, AGAINST]
     there = [name for name in written if (folder / name).exists()]
     traces = [

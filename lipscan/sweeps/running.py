@@ -152,6 +152,8 @@ def plan(
         raise ValueError(f"{name}: {error}") from None
     notebook = source.read(spec.notebook, spec.kernel)
     source.check(notebook, [point.parameters for point in points])
+    if other := next((one for one in ("scan.json", "windows.json") if (Path(spec.output) / one).is_file()), None):
+        raise ValueError(f"{name}: the output {spec.output} holds {other} of a scan or a drift: name another folder.")
     now, folder = Plan(spec, notebook, {}, []), Folder(spec.output)
     states = {point: folder.state(point, now.key, keep_stale) for point in points}
     runs = ("new", "stale", "failed") if retry_failed else ("new", "stale")

@@ -118,3 +118,8 @@ def test_windows_are_the_text_cut_up(length, count, spare):
     cut = corpora.windows(ids, length, count)
     assert cut.shape == (count, length)
     assert torch.equal(cut.flatten(), ids[: length * count])
+
+
+def test_stretches_of_negative_length_are_refused():
+    with pytest.raises(ValueError, match="length and count must be 0 or more, got -2 and 2"):
+        corpora.disjoint(5, -2, 2)

@@ -63,3 +63,23 @@ def test_what_the_catalogue_says_applies_holds():
                 assert "three_terms" in stated and (columns == {"rotary_terms", "rotary_upper"}) == (more == "rotary")
                 assert len(columns) == {"plain": 7, "window": 5, "rotary": 2}.get(more, 0)
                 assert ("general" in stated) == (heads == 1 and more in ("plain", "window"))
+
+
+def test_no_bound_is_nan_beyond_the_range_of_floats():
+    eye = torch.eye(2).double()
+    f, turned = Attention.from_matrices(eye, eye), Attention(*[eye[None]] * 3, frequencies=torch.ones(1).double())
+    constant = Attention.from_matrices(eye, 0 * eye)
+    for value in (
+        bounds.yudin_upper(f, eye * 1e160),
+        bounds.column_upper(eye, eye, eye * 1e160),
+        bounds.spread_upper(0 * eye, eye, eye * 1e200),
+        bounds.rotary_terms(turned, eye * 1e200),
+        bounds.rotary_upper(Attention(*[eye[None]] * 2, 0 * eye[None], frequencies=torch.ones(1).double()), 3, 1e200),
+        bounds.max_token_upper(constant, 1e200),
+        bounds.l2_upper(1e200 * eye[None], 0 * eye[None], None, 4),
+        bounds.l2_upper_sharp(1e200 * eye[None], 0 * eye[None], None, 4),
+        bounds.multi_head_upper(torch.zeros(1, 2, 2), [math.inf]),
+    ):
+        assert float(value) == math.inf
+    tiny = 1e-82 * eye[None]  # whose fourth power is no float
+    assert bounds.l2_upper(tiny, eye[None], None, 4) > 0 and bounds.l2_upper_sharp(tiny, tiny, None, 4) > 0

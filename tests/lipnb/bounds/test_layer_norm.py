@@ -71,3 +71,11 @@ def test_norm_layers():
         assert bounds.layer_norm.norm_layer_upper(torch.ones(3), 0.0, place + size * far).item() == pytest.approx(
             known, rel=1e-12
         )
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-8, 1e100])
+def test_the_radius_grows_with_gain_and_shift(size):
+    gain, shift = normal(4), 3 * normal(4)
+    assert math.isclose(
+        layer_norm_radius(size * gain, size * shift), size * layer_norm_radius(gain, shift), rel_tol=1e-12
+    )

@@ -165,3 +165,13 @@ def test_a_jacobian_stays_at_its_input(kind):
     expected = J.jvp(u), J.dense()
     x.mul_(3)
     assert all(map(torch.equal, (J.jvp(u), J.dense()), expected))
+
+
+def test_weights_count_in_the_maximum_norm_and_complex_vectors_are_refused():
+    x, weights = normal(3, 2), torch.tensor([1.0, 100.0, 7.0]).double()
+    f = Attention.from_matrices(normal(2, 2), normal(2, 2))
+    J, plain = AttentionJacobian(f, x, weights), AttentionJacobian(f, x)
+    assert relative(J.infinity_norm(), J.dense().abs().sum(-1).amax(-1)) < 1e-12
+    assert relative(J.infinity_norm(), plain.infinity_norm()) > 1e-3
+    with pytest.raises(ValueError, match="real, and the vector complex"):
+        J.linear_operator() @ (1j * np.ones(6))

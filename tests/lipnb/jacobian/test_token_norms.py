@@ -110,3 +110,15 @@ def test_outputs_have_length_one_where_squares_leave_the_type(dtype, unit):
     for f in (lambda z: unit * z, Attention.from_matrices(eye / 2, unit * eye)):
         pair = singular_pair(f, x)
         assert pair.converged and pair.value > 0 and abs(pair.output.norm() - 1) < 1e-5
+
+
+def test_the_upper_bound_of_a_pair_counts_what_attention_has_rounded():
+    """Parts of the logits near 1e13 cancel in float64; the constant, in sixty digits, is 999.372."""
+    b, eye = 2.0**34, torch.eye(2).double()[None]
+    key = torch.tensor([[[1, 0], [-1, 1 / b]]]).double()
+    f = Attention(0 * eye, key, eye, query_bias=torch.full((1, 2), b).double(), scale=1.0)
+    x = (normal(6, 2) * torch.tensor([1e3, 1.0]).double()).float().double()
+    pair = singular_pair(f, x)
+    assert pair.upper >= local_lipschitz(f, x).upper * (1 - 1e-12) > 1e3 * pair.value
+    narrow = torch.eye(2)[None]
+    assert singular_pair(Attention(narrow, narrow, narrow, sinks=torch.tensor([80.0])), torch.eye(2)).upper > 9e-35

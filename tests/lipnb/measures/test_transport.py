@@ -158,3 +158,13 @@ def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     with pytest.raises(ModuleNotFoundError, match="pip install '..transport.'"):
         wasserstein(torch.zeros(2, 1), torch.ones(3, 1))
+
+
+def test_powers_of_distances_that_leave_the_range_of_floats():
+    x = torch.tensor([[0.0], [1.0]]).double()
+    for size in (1e-170, 1e-3, 1e300):
+        assert wasserstein(size * x, size * (x + 0.25)) == pytest.approx(0.25 * size, rel=1e-12)
+    assert wasserstein(x, x + 1e-3, p=100) == pytest.approx(1e-3)
+    with pytest.raises(ValueError, match="p = 120 is too large for these points"):
+        wasserstein(x, x + 1e-3, p=120)
+    assert wasserstein(x, x, p=120) == 0

@@ -87,3 +87,10 @@ def test_forks_reach_the_leading_term_of_a_head():
         stated = found.stated.item() / (((n - 2) / 2) ** 0.5 * math.exp(leading))
         assert 0.995 < stated <= 1
         assert constant(f, found.tokens()[0]).item() >= found.stated.item() * (1 - 1e-9)
+
+
+def test_constant_logits_have_no_forks():
+    eye = torch.eye(2).double()
+    for f in (Attention.from_matrices(0 * eye, eye), Attention.from_matrices(eye, 0 * eye)):
+        assert forks(f, 6, 1.0, bulk_directions(f)).tokens().shape[0] == 0
+    assert forks(Attention.from_matrices(-eye, eye), 2, 1.0, eye).tokens().shape[0] == 0

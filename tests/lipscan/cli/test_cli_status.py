@@ -40,3 +40,9 @@ def test_of_a_run_on_another_machine_it_is_not_said_that_it_ended(alive, word):
     told = status._by_whom(SimpleNamespace(run=begun, alive=alive))
     assert word in told and "ann on far (process 7)" in told
     assert sum(other in told for other in ("run by", "killed", "cannot see")) == 1
+
+
+def test_status_of_a_comparison_of_two_scans(tmp_path, said):
+    (tmp_path / "against.csv").touch()
+    code, out, _ = said(cli, "status", str(tmp_path))
+    assert code == 0 and "the comparison of two scans; report.html shows it" in out

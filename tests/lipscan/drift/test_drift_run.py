@@ -127,6 +127,14 @@ def test_a_file_finer_than_the_type_it_is_held_against_is_told(families, tmp_pat
     assert "note" not in drift.drift(model, against=path, progress=False).about
     low = drift.dump(model, ids, tmp_path / "low.safetensors", dtype=torch.bfloat16)
     assert "note" not in drift.drift(model, against=low, progress=False).about
+    note = drift.drift(model, against=low, dtype="float32", progress=False).about["note"]
+    assert "coarser than float32" in note and "Give --dtype bfloat16" in note
+    faulty = models.load(families / "gpt2")
+    faulty.module.h[1].attn.c_proj.weight.data *= 1.003
+    bug = drift.dump(faulty, ids, tmp_path / "bug.safetensors", dtype=torch.float32)
+    assert drift.drift(model, against=bug, progress=False).verdict.kind == "bug"
+    hidden = drift.drift(model, against=bug, dtype="bfloat16", progress=False)
+    assert hidden.table.token_ratio.max() > run.FINER and hidden.verdict.kind == "cannot tell"
     wide = drift.dump(model, ids, tmp_path / "wide.safetensors", dtype=torch.float64)
     found = drift.drift(model, against=wide, progress=False)
     assert "float32 is the finest" in found.about["note"] and found.verdict.kind == "rounding"
@@ -141,7 +149,7 @@ def test_a_file_written_again_or_other_weights_are_measured_again(families, tmp_
     assert drift.drift(model, against=path, output=folder, progress=False).verdict.kind == "bug"
     save_file(held, path)
     assert drift.drift(model, against=path, output=folder, progress=False).verdict.kind == "rounding"
-    model.module.h[1].mlp.c_proj.weight.data *= 1.5
+    model.module.h[1].mlp.c_proj.weight.data *= 1.003
     assert drift.drift(model, against=path, output=folder, progress=False).verdict.kind == "bug"
     assert counted == [0, 0, 0]
 

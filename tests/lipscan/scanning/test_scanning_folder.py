@@ -11,6 +11,7 @@ from scans import BRIEF, scanned, small
 
 from lipscan import cli, scanning
 from lipscan.scanning import run
+from lipscan.scanning.folder import OTHERS
 
 
 @pytest.mark.parametrize("name", ["scan.csv", "summary.csv", "report.html", "against.csv"])
@@ -35,6 +36,18 @@ def test_files_of_the_users_own_are_not_written_over(bert, scan_folder, tmp_path
     (folder / "notes.txt").write_text("mine")
     for _ in range(2):  # a folder of a report alone is lipnb's own
         assert said(cli, "scan", str(scan_folder), "--output", str(folder))[0] == 0
+
+
+@pytest.mark.parametrize(("name", "what"), OTHERS.items())
+def test_folders_of_other_commands_and_models_are_left_alone(bert, tmp_path, story, said, monkeypatch, name, what):
+    """Their files were mixed, and `lipnb status` forgot one of the two."""
+    monkeypatch.setattr(run, "begin", lambda *given: pytest.fail("begun"))
+    (there := tmp_path / "out").mkdir()
+    (there / name).write_text('{"model_type": "bert"}')
+    for words in ([], ["--again"]):
+        code, _, error = said(cli, "scan", str(bert), "--text", str(story), *words, "--output", str(there))
+        assert code == 1 and f"holds {what} ({name}): name another" in error
+    assert [path.name for path in there.iterdir()] == [name]
 
 
 CHANGED = {

@@ -186,3 +186,13 @@ def test_a_notebook_itself_is_a_sweep_of_one_point(answered, said):
     assert said(cli, *words)[0] == 0
     assert list(sweeps.load("sweeps/small").value) == [40]
     assert "1 point, 0 would run" in said(cli, *words, "--dry-run")[1]  # not a number is the same parameter next time
+
+
+def test_a_sweep_leaves_the_folder_of_a_scan_alone(answered, capsys):
+    name = written("grid: {n: [1]}\nparameters: {slope: 1.5}")
+    Path("scanned").mkdir()
+    Path("scanned/scan.json").write_text("{}")
+    for words in ([], ["--dry-run"]):
+        assert cli.main(["sweep", name, "--output", "scanned", *words]) == 1
+        assert "scanned holds scan.json of a scan or a drift: name another folder" in capsys.readouterr().err
+    assert [path.name for path in Path("scanned").iterdir()] == ["scan.json"]
