@@ -122,7 +122,8 @@ def add(verbs):
         "--out",
         type=folder_named,
         metavar="FOLDER",
-        help="folder of the results (default drift-MODEL-DTYPE, or drift-MODEL-against-OTHER-DTYPE)",
+        help="folder of the results (default drift-MODEL-DTYPE, or drift-MODEL-against-OTHER-DTYPE); a comparison of "
+        "another text or other states there is replaced",
     )
     verb.set_defaults(run=run)
 

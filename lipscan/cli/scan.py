@@ -153,6 +153,8 @@ def run(arguments):
         print(f"Below: {places[0]}. Its comparison with {places[1]} comes last.\n")
     terminal.show(found)
     print(f"\nReport: {report}")
+    if arguments.against is None and (Path(report).parent / "against.csv").is_file():
+        print("against.csv beside it is of an earlier comparison; --against OTHER puts it into the report again.")
     scans = [found]
     if len(sides) > 1:
         scans.append(_scanned(arguments, sides[1]))

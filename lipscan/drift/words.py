@@ -34,7 +34,7 @@ HEADINGS = {  # of the terminal and the report: what they mean, and the columns 
     "tenth of tokens": "the same, which a tenth of the tokens is above (token_tenth)",
     "worst token": "the same for the token where it is largest (token_worst)",
     "leans": "share of the error that leans to one side, sum(e sign(h)) / sum|e|, less that of the floor (signed - "
-    "floor_signed): rounding leans to no side, cutting digits off does",
+    "floor_signed), so from -2 to 2: rounding leans to no side, cutting digits off does",
     "gain": "factor by which this error grows from there to the last layer (gain)",
     "random": "the same for a random error (gain_random)",
     "at worst": "the same for the error that grows most (gain_worst, with --worst)",

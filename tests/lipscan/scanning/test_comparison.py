@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
-from lipscan import scanning
+from lipscan import cli, scanning
 from lipscan.cli import main
 from lipscan.recording.table import FLOAT_FORMAT, outward
 from lipscan.scanning import comparison, figures, report, run, terminal
@@ -136,3 +136,11 @@ def test_the_farthest_layer_is_the_farthest_either_way():
     told = comparison.compared(pd.DataFrame(rows | {"differs": ["higher", "lower", ""]}))
     assert [(one.key, one.value) for one in told] == [("farthest", 0.1), ("higher", 1), ("lower", 1), ("others", 1)]
     assert told[0].where["layer"] == 1
+
+
+def test_a_report_without_an_earlier_comparison_says_so(copied, said):
+    for there in (False, True):
+        if there:
+            (copied / "against.csv").touch()
+        code, out, _ = said(cli, "scan", str(copied))
+        assert code == 0 and ("of an earlier comparison; --against OTHER" in out) == there
