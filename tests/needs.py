@@ -12,6 +12,15 @@ from lipscan.models.demo.fetching import fetched_folder
 STORED = Path(__file__).parents[1] / "data" / "results" / "one-word.json"
 READ = json.loads(STORED.read_text(encoding="utf-8"))["settings"]["texts"]  # editions of the texts of stored rows
 DATA = Path(os.environ.get("LIPNB_DATA") or "/nowhere")
+CACHE = os.environ.get("LIPNB_CACHE")  # before each test has one of its own
+
+
+def own_cache(monkeypatch):
+    """Give a test the cache in which what was fetched lies, in place of its own empty one."""
+    if CACHE:
+        monkeypatch.setenv("LIPNB_CACHE", CACHE)
+    else:
+        monkeypatch.delenv("LIPNB_CACHE")
 
 
 def _fetched(name):

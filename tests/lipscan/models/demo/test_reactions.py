@@ -120,7 +120,7 @@ def test_layers_share_one_attention_and_so_do_random_weights(tmp_path):
 
 @needs.ALBERT
 def test_the_stored_model_shares_one_attention(monkeypatch):
-    monkeypatch.delenv("LIPNB_CACHE")
+    needs.own_cache(monkeypatch)
     model = models.load("rxnmapper-albert")
     assert model.layers == 12 and attentions(model) == 1
     assert models.special_tokens(model) == ([12], [13])
