@@ -187,9 +187,8 @@ for words, line, colour in (("Theorem 3.3", stated, "#b34700"), (r"$\sqrt{n}$", 
 ax.axhline(ceiling, color="C1", lw=1.4)
 ax.annotate("no input exceeds this", (n[-1], ceiling), (0, 4), ha="right", color="#b34700", **near)
 middle = math.sqrt(2 * (1 + (end - 1) / 9)), end, math.sqrt((1 + 9 * (end - 1)) * n[-1])
-for at, words in zip(
-    middle, ("all follow\nthe one", "a push\nswings\nthe vote", "the crowd\noutvotes it"), strict=True
-):
+phases = ("all follow\nthe one", "a push\nswings\nthe vote", "the crowd\noutvotes it")
+for at, words in zip(middle, phases, strict=True):
     ax.annotate(words, (at, 0.55), ha="center", va="bottom", fontsize=10, color="0.25")
 ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant", ylim=(0.5, 30 * ceiling))
 ticks = 10.0 ** np.arange(0, math.ceil(math.log10(n[-1])), 2)

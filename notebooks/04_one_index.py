@@ -12,10 +12,8 @@
 # {cite:t}`castin2024smooth` report that on text the constant grows in all cases considered, at a rate close to
 # $n^{1/4}$, for layers of BERT and GPT-2. **On average, yes; as a law, no; and the released code, as we read it,
 # measures something else.** We measured six models, one of them with and without a mask, each on its first input. The
-# mean {term}`exponent` of these seven is {glue:text}`../notebooks/41_real_text.ipynb::quarter-mean:.2f`; single layers have exponents from
-# {glue:text}`../notebooks/41_real_text.ipynb::quarter-least:.2f` to
-# {glue:text}`../notebooks/41_real_text.ipynb::quarter-most:.2f`. We begin with the code, because one index in it makes a
-# good story.
+# mean {term}`exponent` of these seven is {glue:text}`../notebooks/41_real_text.ipynb::quarter-mean:.2f`; those of single
+# layers lie far below and far above it. We begin with the code, because one index in it makes a good story.
 
 # %% tags=["parameters", "remove-input"]
 lengths = [4, 16, 64, 256]
